@@ -1,0 +1,48 @@
+# The only door: people and CI use these targets and nothing else. `make` alone prints them.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
+VENV := .venv/bin
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock format lint test run bench faults clean
+
+help: ## Print this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## Create .venv with the locked packages and .jars; does nothing when they are there
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
+		"setup failed: Python 3.11 or newer is needed (apt-get install python3.11 python3.11-venv; brew install" \
+		"python@3.11), or name yours: make setup PYTHON=/path/to/python3.11"; exit 1; }
+	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m jobs.setup
+
+lock: setup ## Write requirements.lock anew from pyproject.toml
+	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --extra dev pyproject.toml --output-file requirements.lock
+
+format: setup ## Format the code and sort its imports
+	$(VENV)/ruff check --fix-only --quiet .
+	$(VENV)/ruff format .
+
+lint: setup ## ruff, mypy --strict, and who may import whom
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+
+test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
+	$(VENV)/python -m pytest $(TESTS) $(ARGS)
+
+run: setup ## Run the demo on real flights, then serve on 127.0.0.1:8080 (ONCE=1 ends after the report)
+	$(VENV)/python -m jobs.demo $(if $(ONCE),--once)
+
+bench: setup ## Measure; prints a table and writes JSON (PEERS=DIR measures the peers in the same go)
+	$(VENV)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)") $(ARGS)
+
+faults: setup ## Crash, race and corruption tests in their long form
+	$(VENV)/python -m pytest tests/faults -m "long or not long" $(ARGS)
+
+clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
+		spark-warehouse metastore_db derby.log bench-results
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
