@@ -123,7 +123,8 @@ def _java_home(java: Path) -> str:
 def _why(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
-    shown = "\n    ".join(line.strip() for line in (telling or lines)[-LOG_LINES_SHOWN:])
+    told = list(dict.fromkeys(line.strip() for line in telling or lines))
+    shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
     return (
         f"Spark's Ivy could not fetch {', '.join(COORDINATES)}:\n    {shown}\n"
         "  Check the network. Behind a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
