@@ -1,0 +1,270 @@
+"""Routes: which partition of a topic a message goes to (SPEC ROUTE).
+
+A key hashes to one of 1,024 logical partitions (LP) for ever; a route maps ranges of LPs to partitions. A
+new route cuts the LPs into contiguous ranges, as equal as can be. An expansion keeps every old partition in
+its place and takes from each the upper end of what it has, so that no LP moves between two old partitions and
+none moves that could have stayed:
+
+    LP      0        256       512       768      1024
+    2       |     orders@A      |     orders@B      |
+    2 -> 4  |orders@A |orders#1@A|orders@B |orders#2@B|
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
+from mq.murmur3 import hash_string, hash_strings
+from mq.names import partition_name, split_partition
+
+__all__ = [
+    "Route",
+    "default_route",
+    "expand",
+    "logical_partition",
+    "logical_partitions",
+    "new_route",
+    "spread",
+]
+
+# SPEC ROUTE-2: a topic that nobody configured lies on this many brokers.
+_DEFAULT_PARTITIONS: Final = 2
+# Below this many messages a further slice costs more (a commit in one more table) than it gains.
+_SLICE_MESSAGES_MIN: Final = 32
+
+# LPs `[low, high)` belong to the partition at this index of the route.
+Range = tuple[int, int, int]
+Table = NDArray[np.int16]
+
+
+def logical_partition(key: str) -> int:
+    """The LP of `key`: `pmod(hash(key), 1024)` in Spark SQL (SPEC ROUTE-4)."""
+    return hash_string(key) % LOGICAL_PARTITIONS
+
+
+def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> Table:
+    """The LP of every key of an Arrow string column, from its buffers (see `hash_strings`)."""
+    # The number of LPs is a power of two: the low bits are the positive remainder.
+    return (hash_strings(offsets, data) & (LOGICAL_PARTITIONS - 1)).astype(np.int16)
+
+
+# Without slots: the cached table needs a place.
+@dataclass(frozen=True)
+class Route:
+    """The partitions of one topic in route order, and which LPs each of them owns.
+
+    `owners` are ranges in LP order that cover every LP once; adjacent ranges belong to different partitions.
+    A route with a higher `epoch` replaces one with a lower.
+    """
+
+    epoch: int
+    partitions: tuple[str, ...]
+    owners: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        fault = _fault(self.partitions, self.owners)
+        if fault is not None:
+            raise ValueError(fault)
+
+    @cached_property
+    def table(self) -> Table:
+        """For each LP the index of its partition in `partitions`; read only."""
+        indexes = [index for _, _, index in self.owners]
+        table = np.repeat(indexes, [high - low for low, high, _ in self.owners]).astype(np.int16)
+        table.flags.writeable = False
+        return table
+
+    def partition_of(self, key: str) -> int:
+        """The index in `partitions` of the partition that messages with `key` go to (SPEC ROUTE-5)."""
+        return int(self.table[logical_partition(key)])
+
+    def to_json(self) -> dict[str, object]:
+        """This route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`."""
+        return {
+            "epoch": self.epoch,
+            "partitions": list(self.partitions),
+            "owners": [list(owner) for owner in self.owners],
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Route:
+        """The route that `to_json` wrote; raises `Corrupt` when it is not one."""
+        try:
+            return cls._parsed(value)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"a stored route is damaged: {error!r}", code="route_corrupt") from error
+
+    @classmethod
+    def _parsed(cls, value: object) -> Route:
+        if not isinstance(value, Mapping):
+            raise TypeError("a route is an object")
+        return cls(
+            epoch=_integer(value["epoch"]),
+            partitions=tuple(map(_text, value["partitions"])),
+            owners=tuple(
+                (_integer(low), _integer(high), _integer(index)) for low, high, index in value["owners"]
+            ),
+        )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None:
+    """What is wrong with a route, None if nothing is."""
+    if not all("@" in partition for partition in partitions):
+        return "a partition is not written NAME@BROKER"
+    if len(set(partitions)) != len(partitions):
+        return "a partition is named twice"
+    edges = [0, *(high for _, high, _ in owners)]
+    if [*(low for low, _, _ in owners), LOGICAL_PARTITIONS] != edges or sorted(set(edges)) != edges:
+        return "the ranges do not cover each logical partition once"
+    if {index for _, _, index in owners} != set(range(len(partitions))):
+        return "a partition owns nothing, or an owner is not in the route"
+    if any(one[2] == other[2] for one, other in pairwise(owners)):
+        return "adjacent ranges of one partition are not joined"
+    return None
+
+
+def default_route(topic: str, brokers: Sequence[str]) -> Route:
+    """The route of a topic that nobody configured: the first two brokers, or the only one (SPEC ROUTE-2)."""
+    return new_route(topic, min(_DEFAULT_PARTITIONS, max(1, len(brokers))), brokers)
+
+
+def new_route(topic: str, count: int, brokers: Sequence[str]) -> Route:
+    """A first route of `count` partitions: contiguous ranges, as equal as possible (SPEC ROUTE-4)."""
+    _check_count(count)
+    sizes = _sizes(np.zeros(count, dtype=np.int64), kept=0)
+    table = np.repeat(np.arange(count), sizes)
+    return Route(epoch=1, partitions=_named((), topic, count, brokers), owners=_ranges(table))
+
+
+def expand(route: Route, topic: str, count: int, brokers: Sequence[str]) -> Route:
+    """`route` grown to `count` partitions with the fewest LPs moved (SPEC ROUTE-3, ROUTE-4).
+
+    Raises
+    ------
+    Conflict
+        `partitions_cannot_shrink` when the topic has more partitions already.
+    Unprocessable
+        `partitions_out_of_range` when there cannot be so many.
+    """
+    kept = len(route.partitions)
+    _check_count(count)
+    if count < kept:
+        raise Conflict(
+            f"the topic has {kept} partitions and cannot have fewer",
+            code="partitions_cannot_shrink",
+            field="partitions",
+            extra={"partitions": kept},
+        )
+    if count == kept:
+        return route
+    return Route(
+        epoch=route.epoch + 1,
+        partitions=_named(route.partitions, topic, count, brokers),
+        owners=_ranges(_expanded(route.table, kept, count)),
+    )
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Unprocessable(
+            f"a topic has 1 to {PARTITIONS_MAX} partitions, not {count}",
+            code="partitions_out_of_range",
+            field="partitions",
+            extra={"limit": PARTITIONS_MAX},
+        )
+
+
+def _named(present: tuple[str, ...], topic: str, count: int, brokers: Sequence[str]) -> tuple[str, ...]:
+    """`present` and enough new names for `count` partitions (SPEC ROUTE-3).
+
+    Each new partition goes to the broker that has fewest, which is round robin as long as the brokers are the
+    same. A broker's first is named like the topic, later ones `topic#N` with N counting on over all brokers.
+    """
+    if not brokers:
+        raise Unavailable("no broker is available to hold the topic", code="no_broker")
+    names = list(present)
+    load = dict.fromkeys(brokers, 0)
+    number = 0
+    for name, broker in map(split_partition, present):
+        load[broker] = load.get(broker, 0) + 1
+        numbered = re.fullmatch(re.escape(topic) + r"#(\d+)", name)
+        number = max(number, int(numbered[1])) if numbered else number
+    while len(names) < count:
+        broker = min(brokers, key=load.__getitem__)
+        load[broker] += 1
+        name = partition_name(topic, broker)
+        if load[broker] > 1:
+            number += 1
+            name = partition_name(f"{topic}#{number}", broker)
+        names.append(name)
+    return tuple(names)
+
+
+def _sizes(sizes: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
+    """How many LPs each partition shall own, for the present `sizes`, of which the first `kept` are old.
+
+    Sizes differ by at most one. The larger ones go first to old partitions that own as many now: each of them
+    then moves one LP less, and none has to be given an LP of another old one.
+    """
+    low, larger = divmod(LOGICAL_PARTITIONS, sizes.size)
+    order = sorted(range(sizes.size), key=lambda index: (sizes[index] <= low, index < kept))
+    wanted = np.full(sizes.size, low, dtype=np.int64)
+    wanted[order[:larger]] += 1
+    return wanted
+
+
+def _expanded(table: Table, kept: int, count: int) -> Table:
+    """`table` after each partition gave up the upper end of what it owned, beyond what it shall own."""
+    sizes = np.bincount(table, minlength=count)
+    wanted = _sizes(sizes, kept)
+    keeps = np.minimum(sizes, wanted)
+    by_owner = np.argsort(table, kind="stable")
+    first = np.cumsum(sizes) - sizes
+    rank = np.empty_like(by_owner)
+    rank[by_owner] = np.arange(LOGICAL_PARTITIONS) - first[table[by_owner]]
+    moved = np.flatnonzero(rank >= keeps[table])
+    expanded = table.copy()
+    expanded[moved] = np.repeat(np.arange(count), wanted - keeps)
+    return expanded
+
+
+def _ranges(table: NDArray[np.integer]) -> tuple[Range, ...]:
+    """The table as ranges, adjacent LPs of one partition joined."""
+    starts = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist()]
+    return tuple((low, high, int(table[low])) for low, high in pairwise([*starts, LOGICAL_PARTITIONS]))
+
+
+def spread(count: int, route: Route, draw: int) -> list[Range]:
+    """Where `count` messages without a key go: slices `[low, high)` of the request, each to one partition.
+
+    `draw` is a random number: the first slice goes to the partition of LP `draw % 1024` (SPEC ROUTE-5), the
+    next ones to those that follow in route order. Slices are contiguous, about equal and seldom small: every
+    one is a commit in another table.
+    """
+    partitions = len(route.partitions)
+    slices = min(partitions, max(count // _SLICE_MESSAGES_MIN, 1), count)
+    first = int(route.table[draw % LOGICAL_PARTITIONS])
+    edges = [count * part // slices for part in range(slices + 1)] if slices else []
+    return [((first + part) % partitions, low, high) for part, (low, high) in enumerate(pairwise(edges))]

@@ -1,0 +1,89 @@
+"""The error tree: one HTTP status and one stable code for each class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import pytest
+
+from mq import errors
+from mq.errors import DeltaMQError, Overloaded, Unknown
+
+# The contract with clients (API.md, RFC 9457): a change here is a change of the API.
+EXPECTED = {
+    "DeltaMQError": (500, "internal"),
+    "Refused": (400, "invalid_request"),
+    "Unprocessable": (422, "invalid_value"),
+    "NotFound": (404, "not_found"),
+    "TooLarge": (413, "too_large"),
+    "UnsupportedMedia": (415, "unsupported_media_type"),
+    "Unauthenticated": (401, "unauthenticated"),
+    "Forbidden": (403, "forbidden"),
+    "Conflict": (409, "conflict"),
+    "Fenced": (409, "fenced"),
+    "OffsetMismatch": (412, "offset_mismatch"),
+    "Overloaded": (429, "overloaded"),
+    "Unavailable": (503, "unavailable"),
+    "StorageFull": (507, "storage_full"),
+    "Unknown": (503, "outcome_unknown"),
+    "Corrupt": (500, "corrupt"),
+}
+
+
+def tree(root: type[DeltaMQError]) -> Iterator[type[DeltaMQError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+OURS = {kind.__name__: kind for kind in tree(DeltaMQError) if kind.__module__ == errors.__name__}
+
+
+def test_every_error_of_the_tree_is_public_and_in_the_table() -> None:
+    assert set(OURS) == set(errors.__all__) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_each_error_has_one_http_status_and_code(name: str) -> None:
+    error = OURS[name]()
+    assert (error.status, error.code) == EXPECTED[name]
+    assert HTTPStatus(error.status) >= HTTPStatus.BAD_REQUEST
+
+
+def test_codes_are_unique_and_snake_case() -> None:
+    codes = [kind.code for kind in OURS.values()]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
+
+
+def test_the_picture_in_the_docstring_is_the_tree() -> None:
+    drawn = re.findall(r"[├└]── (\w+) .*?(\d{3})$", errors.__doc__ or "", flags=re.MULTILINE)
+    assert {name: int(status) for name, status in drawn} == {
+        name: kind.status for name, kind in OURS.items() if kind is not DeltaMQError
+    }
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_the_docstring_is_the_default_detail(name: str) -> None:
+    error = OURS[name]()
+    assert error.detail
+    assert error.detail == (OURS[name].__doc__ or "").strip() == str(error)
+
+
+def test_an_error_carries_its_code_field_and_facts() -> None:
+    error = errors.Refused("too long", code="invalid_topic_name", field="topic", extra={"limit": 127})
+    assert (error.detail, error.code) == ("too long", "invalid_topic_name")
+    assert (error.field, error.extra) == ("topic", {"limit": 127})
+
+
+def test_overloaded_says_when_to_come_back() -> None:
+    error = Overloaded(retry_after_s=7)
+    assert error.retry_after_s == 7
+    assert error.extra == {"retry_after_s": 7}
+
+
+def test_unknown_is_neither_a_refusal_nor_a_conflict() -> None:
+    """An unknown outcome must never be taken for "nothing was stored" (RELIABILITY R5)."""
+    assert not issubclass(Unknown, errors.Refused | errors.Conflict | errors.Unavailable)

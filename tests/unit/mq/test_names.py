@@ -1,0 +1,112 @@
+"""Names of topics, groups, brokers and partitions, and their folders (SPEC MODEL-1, MODEL-5)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mq.errors import Refused
+from mq.names import (
+    check_broker,
+    check_client_topic,
+    check_group,
+    check_topic,
+    decode_path,
+    encode_path,
+    is_system,
+    partition_name,
+    split_partition,
+)
+
+LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%|-"
+legal_names = st.text(LEGAL, min_size=1, max_size=127).filter(lambda name: name not in (".", ".."))
+# Anything that UTF-8 can hold: surrogates are not text.
+any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+
+WRONG_SHAPE = ["", "a" * 128, ".", ".."]
+WRONG_SIGNS = ["../etc", "a/b", "a\\b", "a b", "a\n", "a\x00", "é", "订单", "a@b", "a#1", "~41"]
+HOSTILE = WRONG_SHAPE + WRONG_SIGNS
+
+
+@given(legal_names)
+@example("a")
+@example("a" * 127)
+def test_model_5_legal_names_are_returned_unchanged(name: str) -> None:
+    assert check_topic(name) == name
+    assert check_group(name) == name
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_model_5_other_names_are_refused_and_the_field_is_named(name: str) -> None:
+    with pytest.raises(Refused) as topic:
+        check_topic(name)
+    assert (topic.value.code, topic.value.field, topic.value.status) == ("invalid_topic_name", "topic", 400)
+    with pytest.raises(Refused) as group:
+        check_group(name)
+    assert (group.value.code, group.value.field) == ("invalid_group_name", "group")
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "a%b", "a|b"])
+def test_broker_names_are_host_like(name: str) -> None:
+    with pytest.raises(Refused) as refused:
+        check_broker(name)
+    assert refused.value.code == "invalid_broker_name"
+
+
+@pytest.mark.parametrize("name", ["%RETRY%g_t", "%DLQ%g", "rmq_sys_REVIVE_LOG_c", "sys/meta"])
+def test_model_5_clients_cannot_use_system_names(name: str) -> None:
+    assert is_system(name)
+    with pytest.raises(Refused) as refused:
+        check_client_topic(name)
+    assert refused.value.code == "system_name"
+
+
+@pytest.mark.parametrize("name", ["orders", "RETRY%g", "%retry%g", "rmq_sy", "sysmeta", "a%RETRY%"])
+def test_model_5_names_that_only_resemble_system_names_are_free(name: str) -> None:
+    assert not is_system(name)
+    assert check_client_topic(name) == name
+
+
+@given(name=st.text(LEGAL + "#@", min_size=1, max_size=40), broker=st.text(LEGAL, min_size=1, max_size=20))
+@example(name="order.book#1", broker="broker-a")
+@example(name="with@sign", broker="b")
+def test_model_1_a_partition_is_written_name_at_broker(name: str, broker: str) -> None:
+    assert split_partition(partition_name(name, broker)) == (name, broker)
+
+
+@pytest.mark.parametrize("partition", ["", "orders", "orders@", "@broker-a", "@"])
+def test_model_1_a_partition_without_both_parts_is_refused(partition: str) -> None:
+    with pytest.raises(Refused) as refused:
+        split_partition(partition)
+    assert (refused.value.code, refused.value.field) == ("invalid_partition_name", "partition")
+
+
+@given(any_text)
+@example("..")
+@example("_delta_log")
+@example("~2E")
+@example("a/../../b")
+@example("\x00")
+def test_a_folder_comes_back_as_its_name(name: str) -> None:
+    assert decode_path(encode_path(name)) == name
+
+
+@given(any_text, any_text)
+@example("~2E", ".")
+@example("%2E", ".")
+@example("_a", "~5Fa")
+def test_no_two_names_share_a_folder(one: str, other: str) -> None:
+    assert (encode_path(one) == encode_path(other)) == (one == other)
+
+
+@given(any_text)
+@example(".")
+@example("..")
+@example(".hidden")
+@example("_temporary")
+def test_a_folder_is_never_hidden_and_never_leaves_its_parent(name: str) -> None:
+    folder = encode_path(name)
+    assert re.fullmatch(r"[A-Za-z0-9~-][A-Za-z0-9._~-]*", folder)
