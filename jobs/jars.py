@@ -1,8 +1,8 @@
 """The jars that Spark does not ship, fetched once into the project's own folder and checked by sha256.
 
-Spark's own Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there without
-its jar; so the JVM that resolves gets a home folder of its own, empty. And everything that Spark ships itself is
-excluded, so that nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
+Spark's own Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there
+without its jar; so the JVM that resolves gets a home folder of its own, empty. And everything that Spark ships
+itself is excluded, so that nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
 Standard library only: `make setup` runs this before the project is installed.
 """
 
@@ -31,6 +31,7 @@ EXCLUDED = (
 )
 FETCH_TIMEOUT_S = 900
 LOG_LINES_SHOWN = 15
+SIGNS_OF_FAILURE = ("Server access error", "NOT FOUND", "UNRESOLVED")
 
 
 class JarsUnusable(Exception):
@@ -49,7 +50,7 @@ def pinned_jars() -> dict[str, str]:
 
 
 def wrong_jars(folder: Path) -> dict[str, str]:
-    """Return file name -> what is wrong, for each pinned jar that is missing or differs; empty when all is well."""
+    """Return file name -> what is wrong, for each pinned jar that is missing or differs."""
     wrong = {}
     for name, pinned in pinned_jars().items():
         path = folder / name
@@ -61,7 +62,7 @@ def wrong_jars(folder: Path) -> dict[str, str]:
 
 
 def fetch_jars(folder: Path, *, python: Path, java: Path) -> None:
-    """Fetch the pinned jars into `folder` with the Ivy of the pyspark that `python` has; no network when all are there."""
+    """Fetch the pinned jars with the Ivy of the pyspark that `python` has; no network when all are there."""
     if not wrong_jars(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def fetch_jars(folder: Path, *, python: Path, java: Path) -> None:
 
 
 def _resolve(work: Path, *, python: Path, java: Path) -> Path:
-    """Run Spark's Ivy with its cache and its home inside `work`; return the folder of the jars that it retrieved."""
+    """Run Spark's Ivy with its cache and its home inside `work`; return the folder of the retrieved jars."""
     home, ivy, script = work / "home", work / "ivy", work / "nothing.py"
     home.mkdir()
     script.write_text("", encoding="ascii")
@@ -113,7 +114,12 @@ def _spark_home(python: Path) -> Path:
 def _environment(python: Path, java: Path, spark_home: Path) -> dict[str, str]:
     """Return the environment for Ivy: ours, without anybody's Spark configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
-    return {**kept, "SPARK_HOME": str(spark_home), "PYSPARK_PYTHON": str(python), "JAVA_HOME": _java_home(java)}
+    return {
+        **kept,
+        "SPARK_HOME": str(spark_home),
+        "PYSPARK_PYTHON": str(python),
+        "JAVA_HOME": _java_home(java),
+    }
 
 
 def _java_home(java: Path) -> str:
@@ -122,19 +128,22 @@ def _java_home(java: Path) -> str:
 
 def _why(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
-    telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
+    telling = [
+        line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line
+    ]
     told = list(dict.fromkeys(line.strip() for line in telling or lines))
     shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
     return (
         f"Spark's Ivy could not fetch {', '.join(COORDINATES)}:\n    {shown}\n"
-        "  Check the network. Behind a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
+        "  Check the network. Behind a proxy: "
+        "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
         "With a mirror: DEFAULT_ARTIFACT_REPOSITORY=<its address>. "
         "Without a network: put the files of jobs/jars.sha256 into .jars/."
     )
 
 
 def _install(fetched: Path, folder: Path) -> None:
-    """Move the pinned jars from Ivy's folder (where names start with the organisation) after checking each."""
+    """Move the pinned jars from Ivy's folder, where names start with the organisation, after checking each."""
     for name, pinned in pinned_jars().items():
         found = sorted(fetched.glob(f"*_{name}"))
         if not found:

@@ -1,7 +1,7 @@
 """The Java that Spark will start: found the way Spark finds it, and checked before it fails obscurely.
 
 Spark starts `$JAVA_HOME/bin/java`, else the `java` on PATH. It must be 17 or newer and have the module
-`jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` runs this first.
+`jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` begins here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Java:
 
 
 def find_java(environ: dict[str, str] | None = None) -> Java:
-    """Return the Java that Spark will start; raise JavaMissing, with the remedy, when that one cannot run Spark."""
+    """Return the Java that Spark will start; raise JavaMissing, with the remedy, when it cannot run Spark."""
     environ = dict(os.environ) if environ is None else environ
     path, source = _executable(environ)
     version = _major_version(path, source)
@@ -50,7 +50,9 @@ def _executable(environ: dict[str, str]) -> tuple[Path, str]:
     if home:
         path = Path(home) / "bin" / "java"
         if not os.access(path, os.X_OK):
-            raise JavaMissing(f"JAVA_HOME is {home}, but there is no {path}. Correct or unset it. {_remedy()}")
+            raise JavaMissing(
+                f"JAVA_HOME is {home}, but there is no {path}. Correct or unset it. {_remedy()}"
+            )
         return path, f"{path} (from JAVA_HOME)"
     found = shutil.which("java", path=environ.get("PATH"))
     if found is None:
@@ -69,7 +71,9 @@ def _major_version(path: Path, source: str) -> int:
 
 def _probe(path: Path, flag: str) -> str:
     try:
-        done = subprocess.run([str(path), flag], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            [str(path), flag], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissing(f"{path} {flag} failed: {error}. {_remedy()}") from error
     return done.stderr + done.stdout  # -version goes to stderr, --list-modules to stdout

@@ -2,8 +2,8 @@
 
     python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
 
-Each step says what it does and, when it cannot, one line that says what to do. A step whose result is there is not
-repeated (a stamp in .venv holds the hash of what it was made from), so a second run takes a moment and no network.
+Each step says what it does and, when it cannot, one line that says what to do. A step whose result is there is
+not repeated (a stamp in .venv holds the hash of what it was made from): a second run takes a moment and no network.
 Two runs at once wait for each other. Standard library only.
 """
 
@@ -41,7 +41,7 @@ class SetupFailed(Exception):
 def main(arguments: list[str] | None = None) -> int:
     """Set up what is missing, or with `--check` only say what is; return the exit code."""
     parser = argparse.ArgumentParser(prog="make setup", description="Set up .venv and .jars.")
-    parser.add_argument("--check", action="store_true", help="change nothing; non-zero when something is missing")
+    parser.add_argument("--check", action="store_true", help="change nothing, only say what is missing")
     options = parser.parse_args(arguments)
     try:
         return check() if options.check else set_up()
@@ -83,7 +83,9 @@ def check() -> int:
 def _check_python() -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_VERSION_MIN:
-        raise SetupFailed(f"this is Python {version}; 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11")
+        raise SetupFailed(
+            f"this is Python {version}; 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11"
+        )
     return version
 
 
@@ -104,7 +106,9 @@ def _packages() -> bool:
         return False
     if not _venv_python().exists():
         _make_venv()
-    _say(f"installing the {_locked_count()} packages of {LOCK_FILE.name} into .venv (some minutes the first time)")
+    _say(
+        f"installing the {_locked_count()} packages of {LOCK_FILE.name} into .venv (some minutes the first time)"
+    )
     with tempfile.TemporaryDirectory() as folder:
         builder = Path(folder) / "builder.lock"
         builder.write_text(_locked_block(BUILDER), encoding="utf-8")
@@ -121,7 +125,9 @@ def _packages() -> bool:
 def _make_venv() -> None:
     _say(f"creating .venv with Python {_check_python()}")
     shutil.rmtree(VENV, ignore_errors=True)
-    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         shutil.rmtree(VENV, ignore_errors=True)
         told = (done.stdout + done.stderr).strip()
@@ -166,7 +172,9 @@ def _pip(*arguments: str, step: str) -> None:
     command = [str(_venv_python()), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, env={**os.environ, "PYTHONNOUSERSITE": "1"}, check=False)
     if done.returncode != 0:
-        raise SetupFailed(f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup")
+        raise SetupFailed(
+            f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup"
+        )
 
 
 def _venv_python() -> Path:
