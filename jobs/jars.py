@@ -1,8 +1,8 @@
 """The jars that Spark does not ship, fetched once into the project's own folder and checked by sha256.
 
-Spark's own Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there
-without its jar; so the JVM that resolves gets a home folder of its own, empty. And everything that Spark ships
-itself is excluded, so that nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
+Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there
+without its jar; so the JVM that resolves gets an empty home folder. And everything that Spark ships
+itself is excluded, so nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
 Standard library only: `make setup` runs this before the project is installed.
 """
 
@@ -143,7 +143,7 @@ def _why(log: str) -> str:
 
 
 def _install(fetched: Path, folder: Path) -> None:
-    """Move the pinned jars from Ivy's folder, where names start with the organisation, after checking each."""
+    """Check the pinned jars in Ivy's folder, where names start with the organisation, and move them."""
     for name, pinned in pinned_jars().items():
         found = sorted(fetched.glob(f"*_{name}"))
         if not found:

@@ -2,8 +2,8 @@
 
     python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
 
-Each step says what it does and, when it cannot, one line that says what to do. A step whose result is there is
-not repeated (a stamp in .venv holds the hash of what it was made from): a second run takes a moment and no network.
+Each step says what it does and, when it cannot, one line says what to do. A step whose result is there is not
+repeated (a stamp in .venv holds the hash of what it was made from): a second run takes a moment and no network.
 Two runs at once wait for each other. Standard library only.
 """
 
@@ -106,9 +106,7 @@ def _packages() -> bool:
         return False
     if not _venv_python().exists():
         _make_venv()
-    _say(
-        f"installing the {_locked_count()} packages of {LOCK_FILE.name} into .venv (some minutes the first time)"
-    )
+    _say(f"installing the {_locked_count()} packages of {LOCK_FILE.name} into .venv (takes minutes)")
     with tempfile.TemporaryDirectory() as folder:
         builder = Path(folder) / "builder.lock"
         builder.write_text(_locked_block(BUILDER), encoding="utf-8")

@@ -3,8 +3,8 @@
     defaults of the dataclasses below  <  conf/<profile>.toml  <  DELTAMQ_<SECTION>_<KEY>  <  flags
 
 A key that nobody knows, a value of the wrong type and one out of range are errors that name the key, where it
-was set, and what to do. `conf/local.toml` shows every setting with its default (a test compares the two), so that
-an installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
+was set, and what to do. `conf/local.toml` shows every setting with its default (a test compares the two), so an
+installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _between(default: int, low: int, high: int) -> int:
 class WarehouseSettings:
     """Where the tables are."""
 
-    #: A folder, or a URL of an object store (s3://, gs://, abfss://), whose credentials are in the environment.
+    #: A folder, or a URL of an object store (s3://, gs://, abfss://), with credentials in the environment.
     uri: str = "warehouse"
 
 
