@@ -3,7 +3,7 @@
     defaults of the dataclasses below  <  conf/<profile>.toml  <  DELTAMQ_<SECTION>_<KEY>  <  flags
 
 A key that nobody knows, a value of the wrong type and one out of range are errors that name the key, where it
-was set, and what to do. `conf/local.toml` shows every setting with its default (a test compares the two), so an
+was set, and what to do. `conf/local.toml` shows every setting with its default, and a test compares the two: an
 installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
 """
 
@@ -153,7 +153,7 @@ class _Given:
 
 
 def load(
-    profile: str = "local",
+    profile: str | None = None,
     overrides: Mapping[str, Value] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
@@ -164,7 +164,7 @@ def load(
     Parameters
     ----------
     profile
-        The name of a file `<profile>.toml` in the conf folder.
+        The name of a file `<profile>.toml` in the conf folder; by default DELTAMQ_PROFILE, else `local`.
     overrides
         Flags by dotted key (`"service.port"`); None means that the flag was not given.
     environ
@@ -173,6 +173,7 @@ def load(
         By default `conf_folder()`.
     """
     environ = os.environ if environ is None else environ
+    profile = profile or environ.get("DELTAMQ_PROFILE") or "local"
     given = _from_file(profile, folder or conf_folder(environ))
     given.update(_from_environment(environ))
     given.update(_from_flags(overrides or {}))
