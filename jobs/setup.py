@@ -2,8 +2,8 @@
 
     python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
 
-Each step says what it does and, when it cannot, one line says what to do. A step whose result is there is not
-repeated (a stamp in .venv holds the hash of what it was made from): a second run takes a moment and no network.
+Each step says what it does and, when it cannot, one line says what to do. A step whose result is there is
+not repeated (a stamp in .venv holds the hash of what it was made from): a second run needs no network.
 Two runs at once wait for each other. Standard library only.
 """
 

@@ -3,8 +3,8 @@
     defaults of the dataclasses below  <  conf/<profile>.toml  <  DELTAMQ_<SECTION>_<KEY>  <  flags
 
 A key that nobody knows, a value of the wrong type and one out of range are errors that name the key, where it
-was set, and what to do. `conf/local.toml` shows every setting with its default, and a test compares the two: an
-installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
+was set, and what to do. `conf/local.toml` shows every setting with its default, and a test compares the two:
+an installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
 """
 
 from __future__ import annotations
