@@ -187,9 +187,7 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     if named:
         return Path(named)
     here = Path(__file__).resolve().parent
-    return next(
-        (found for found in (here / "conf", here.parent / "conf") if (found / "local.toml").is_file()), None
-    )
+    return next((found for found in (here / "conf", here.parent / "conf") if (found / "local.toml").is_file()), None)
 
 
 def describe(config: Config) -> str:
@@ -222,9 +220,7 @@ def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:
     if folder is None:
         if profile == "local":
             return {}
-        raise ConfigInvalid(
-            f"profile {profile!r}: no conf folder found; name it in DELTAMQ_CONF", field="profile"
-        )
+        raise ConfigInvalid(f"profile {profile!r}: no conf folder found; name it in DELTAMQ_CONF", field="profile")
     path = folder / f"{profile}.toml"
     if not path.is_file() or path.parent != folder:
         known = ", ".join(sorted(found.stem for found in folder.glob("*.toml"))) or "none"
@@ -262,9 +258,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 def _from_flags(overrides: Mapping[str, Value]) -> dict[str, _Given]:
     return {
-        _known(key, "flags"): _Given(value, f"flag for {key}")
-        for key, value in overrides.items()
-        if value is not None
+        _known(key, "flags"): _Given(value, f"flag for {key}") for key, value in overrides.items() if value is not None
     }
 
 
@@ -293,9 +287,7 @@ def _section(name: str, kind: Any, given: Mapping[str, _Given]) -> Any:
         return kind(**values)
     except (ValueError, DeltaMQError) as error:
         sources = sorted({given[f"{name}.{key}"].source for key in values})
-        raise ConfigInvalid(
-            f"{error} (set in {', '.join(sources)})", field=str(error).split(" ", 1)[0]
-        ) from error
+        raise ConfigInvalid(f"{error} (set in {', '.join(sources)})", field=str(error).split(" ", 1)[0]) from error
 
 
 def _converted(key: str, kind: Any, given: _Given) -> Any:
@@ -313,9 +305,7 @@ def _converted(key: str, kind: Any, given: _Given) -> Any:
         return kind(_as_text(value))
     except (TypeError, ValueError) as error:
         told = "***" if kind is Secret else repr(value)
-        raise ConfigInvalid(
-            f"{given.source}: {key} must be {_wanted(kind)}, not {told}", field=key
-        ) from error
+        raise ConfigInvalid(f"{given.source}: {key} must be {_wanted(kind)}, not {told}", field=key) from error
 
 
 def _as_bool(value: Value) -> bool:

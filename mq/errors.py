@@ -1,0 +1,178 @@
+"""Every error that DeltaMQ raises on purpose, in one tree.
+
+    DeltaMQError
+    ├── Refused                  the caller's fault; nothing was stored                   400
+    │   ├── Unprocessable        well-formed, but against a rule                          422
+    │   ├── NotFound             no such topic, partition, group, offset                  404
+    │   ├── TooLarge             over a size limit                                        413
+    │   ├── UnsupportedMedia     a media type that the call does not take                 415
+    │   ├── Unauthenticated      no valid token                                           401
+    │   └── Forbidden            outside the token's topics and groups                    403
+    ├── Conflict                 the present state forbids it                             409
+    │   ├── Fenced               somebody with a newer epoch or commit took over          409
+    │   └── OffsetMismatch       `expected_offset` is not the end offset                  412
+    ├── Overloaded               a queue is full; try again after `retry_after_s`         429
+    ├── Unavailable              starting, stopping, or a dependency is out               503
+    │   └── StorageFull          the disk is full; nothing was stored                     507
+    ├── Unknown                  the outcome is not known: never treat it as a failure    503
+    └── Corrupt                  stored data contradicts itself: the partition stops      500
+
+Each class fixes its HTTP `status` and a default stable `code`; `field` names what in the request is wrong and
+`extra` carries machine-readable facts (limits, present offsets) into the problem document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "Conflict",
+    "Corrupt",
+    "DeltaMQError",
+    "Fenced",
+    "Forbidden",
+    "NotFound",
+    "OffsetMismatch",
+    "Overloaded",
+    "Refused",
+    "StorageFull",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "Unknown",
+    "Unprocessable",
+    "UnsupportedMedia",
+]
+
+Extra = str | int | float | bool | None | list[str] | list[int]
+
+
+class DeltaMQError(Exception):
+    """Unexpected DeltaMQ error."""
+
+    status: int = 500
+    code: str = "internal"
+
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        code: str | None = None,
+        field: str | None = None,
+        extra: Mapping[str, Extra] | None = None,
+    ) -> None:
+        self.detail = detail or (self.__doc__ or "").strip()
+        self.code = code or type(self).code
+        self.field = field
+        self.extra: dict[str, Extra] = dict(extra or {})
+        super().__init__(self.detail)
+
+
+class Refused(DeltaMQError):
+    """The request is wrong; nothing was stored."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class Unprocessable(Refused):
+    """The request is well-formed but breaks a rule; nothing was stored."""
+
+    status = 422
+    code = "invalid_value"
+
+
+class NotFound(Refused):
+    """There is no such thing."""
+
+    status = 404
+    code = "not_found"
+
+
+class TooLarge(Refused):
+    """The request or a message is over its size limit."""
+
+    status = 413
+    code = "too_large"
+
+
+class UnsupportedMedia(Refused):
+    """The media type is not one that this call takes."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Unauthenticated(Refused):
+    """A valid token is needed."""
+
+    status = 401
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    """The token does not reach this topic or group."""
+
+    status = 403
+    code = "forbidden"
+
+
+class Conflict(DeltaMQError):
+    """The present state forbids this."""
+
+    status = 409
+    code = "conflict"
+
+
+class Fenced(Conflict):
+    """Another owner has taken over."""
+
+    code = "fenced"
+
+
+class OffsetMismatch(Conflict):
+    """The end offset is not the expected one."""
+
+    status = 412
+    code = "offset_mismatch"
+
+
+class Overloaded(DeltaMQError):
+    """A queue is full; try again later."""
+
+    status = 429
+    code = "overloaded"
+
+    def __init__(self, detail: str | None = None, *, retry_after_s: int = 1, code: str | None = None) -> None:
+        super().__init__(detail, code=code, extra={"retry_after_s": retry_after_s})
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(DeltaMQError):
+    """The service cannot answer now; try again."""
+
+    status = 503
+    code = "unavailable"
+    retry_after_s = 1
+
+
+class StorageFull(Unavailable):
+    """The disk is full; nothing was stored."""
+
+    status = 507
+    code = "storage_full"
+    retry_after_s = 5
+
+
+class Unknown(DeltaMQError):
+    """The outcome is not known; repeat the request with the same producer sequence."""
+
+    status = 503
+    code = "outcome_unknown"
+    retry_after_s = 1
+
+
+class Corrupt(DeltaMQError):
+    """Stored data contradicts itself; the partition has stopped."""
+
+    code = "corrupt"

@@ -1,0 +1,77 @@
+"""Every limit of the system, with its unit and its reason.
+
+A limit that users may change is only the default here; the setting's bounds are its `_MIN` and `_MAX`.
+Relations between limits are asserted at the end: a change that breaks one fails at import.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Names (SPEC MODEL-5, RocketMQ's rule).
+NAME_LENGTH_MAX: Final = 127
+# A client's or producer's id is stored with every message of it: short enough to stay cheap.
+PRODUCER_ID_LENGTH_MAX: Final = 127
+# A topic's message type is a word to show in lists.
+MESSAGE_TYPE_LENGTH_MAX: Final = 64
+
+# One message (SPEC SEND-6).
+MESSAGE_BYTES_MAX: Final = 4 * MIB
+KEY_BYTES_MAX: Final = 4 * KIB
+TAG_BYTES_MAX: Final = 127
+MESSAGE_ID_BYTES_MAX: Final = 255
+HEADERS_MAX: Final = 64
+HEADER_BYTES_MAX: Final = 1 * KIB
+
+# One produce request. JSON costs a Python object for each message, Arrow does not: hence two counts.
+REQUEST_BYTES_MAX: Final = 64 * MIB
+REQUEST_MESSAGES_MAX: Final = 100_000
+ARROW_MESSAGES_MAX: Final = 1_000_000
+# Each record batch of a request costs Python time, however few rows it has.
+ARROW_BATCHES_MAX: Final = 4_096
+JSON_DEPTH_MAX: Final = 32
+
+# One commit of the service: what waits beyond this is the next commit, so that no answer waits for an endless one.
+COMMIT_BYTES_MAX: Final = 64 * MIB
+COMMIT_MESSAGES_MAX: Final = 1_000_000
+
+# SPEC RETRY-4: a delayed message waits at most 40 days.
+DELAY_MS_MAX: Final = 40 * 24 * 3600 * 1000
+# Times outside these bounds are a client's unit mistake (seconds for milliseconds, or the reverse).
+TIME_US_MIN: Final = 0
+TIME_US_MAX: Final = 4_102_444_800_000_000  # 2100-01-01
+
+# Routes (SPEC ROUTE-4).
+LOGICAL_PARTITIONS: Final = 1024
+PARTITIONS_MAX: Final = 1024
+
+# One fetch.
+FETCH_MESSAGES_MAX: Final = 1_000_000
+FETCH_BYTES_MAX: Final = 64 * MIB
+FETCH_MESSAGES_DEFAULT: Final = 1_000
+FETCH_BYTES_DEFAULT: Final = 1 * MIB
+# A long poll is counted in the connection budget, so it may not last for ever.
+WAIT_MS_MAX: Final = 20_000
+TAG_FILTER_TAGS_MAX: Final = 64
+
+# Offsets are Delta `long` columns.
+OFFSET_MAX: Final = 2**63 - 1
+PRODUCER_SEQ_MAX: Final = 2**62
+
+# Duplicate window of idempotent producers (SPEC SEND-5).
+PRODUCER_WINDOW_MS: Final = 24 * 3600 * 1000
+PRODUCERS_MAX: Final = 100_000
+PRODUCER_REQUESTS_KEPT: Final = 16
+
+# Retention (SPEC RETRY-6).
+RETENTION_MS_DEFAULT: Final = 3 * 24 * 3600 * 1000
+RETENTION_MS_MIN: Final = 1_000
+RETENTION_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
+
+assert MESSAGE_BYTES_MAX < REQUEST_BYTES_MAX, "a request must be able to hold the largest message"
+assert FETCH_BYTES_MAX > MESSAGE_BYTES_MAX, "one fetch must be able to return the largest message"
+assert REQUEST_MESSAGES_MAX <= ARROW_MESSAGES_MAX
+assert PARTITIONS_MAX <= LOGICAL_PARTITIONS, "a partition without a logical partition would never be written"

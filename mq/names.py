@@ -1,0 +1,118 @@
+"""Names of topics, groups and partitions: what is allowed, and how a name becomes a folder.
+
+Topics and groups follow RocketMQ's rule (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). Folders
+may only hold `[A-Za-z0-9._-]`; every other byte is written `~XX`, and so is a leading `.` or `_`, which
+Hadoop and Spark would hide. The encoding is one to one, so no two names share a folder and none can leave its
+parent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mq.errors import Refused
+from mq.limits import NAME_LENGTH_MAX
+
+__all__ = [
+    "check_broker",
+    "check_client_topic",
+    "check_group",
+    "check_topic",
+    "decode_path",
+    "encode_path",
+    "is_system",
+    "partition_name",
+    "split_partition",
+]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
+_BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
+_SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
+_SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_ESCAPE: Final = re.compile(r"~([0-9A-F]{2})")
+
+
+def is_system(name: str) -> bool:
+    """Whether `name` belongs to DeltaMQ itself, so that clients may not create it or produce to it."""
+    return name.startswith(_SYSTEM_PREFIXES)
+
+
+def _check(name: str, *, kind: str, pattern: re.Pattern[str]) -> str:
+    if pattern.fullmatch(name) is None or name in (".", ".."):
+        raise Refused(
+            f"{kind} must be 1 to {NAME_LENGTH_MAX} characters of A-Z a-z 0-9 . _ % | - and not '.' or '..'",
+            code=f"invalid_{kind}_name",
+            field=kind,
+            extra={"limit": NAME_LENGTH_MAX},
+        )
+    return name
+
+
+def check_topic(name: str) -> str:
+    """Return `name` if it is a legal topic name, else raise `Refused` (SPEC MODEL-5)."""
+    return _check(name, kind="topic", pattern=_NAME)
+
+
+def check_client_topic(name: str) -> str:
+    """Return `name` if a client may create it and produce to it, else raise `Refused` (SPEC MODEL-5)."""
+    if is_system(name):
+        raise Refused(
+            "names that start with %RETRY%, %DLQ%, rmq_sys_ or sys/ belong to the system",
+            code="system_name",
+            field="topic",
+        )
+    return check_topic(name)
+
+
+def check_group(name: str) -> str:
+    """Return `name` if it is a legal group name, else raise `Refused` (SPEC MODEL-5)."""
+    return _check(name, kind="group", pattern=_NAME)
+
+
+def check_broker(name: str) -> str:
+    """Return `name` if it is a legal broker name, else raise `Refused`."""
+    return _check(name, kind="broker", pattern=_BROKER)
+
+
+def partition_name(name: str, broker: str) -> str:
+    """The one spelling of a partition: `NAME@BROKER` (SPEC MODEL-1)."""
+    return f"{name}@{broker}"
+
+
+def split_partition(partition: str) -> tuple[str, str]:
+    """Split `NAME@BROKER` into its two parts.
+
+    Raises
+    ------
+    Refused
+        `invalid_partition_name` when there is no `@`, or a part is empty.
+    """
+    name, at, broker = partition.rpartition("@")
+    if not at or not name or not broker:
+        raise Refused(
+            "partition must be written NAME@BROKER, for example orders@broker-a",
+            code="invalid_partition_name",
+            field="partition",
+        )
+    return name, broker
+
+
+def encode_path(name: str) -> str:
+    """The folder of `name`: one to one, only `[A-Za-z0-9._~-]`, never hidden, never `.` or `..`."""
+    raw = name.encode()
+    out = [chr(b) if b in _SAFE else f"~{b:02X}" for b in raw]
+    if raw[:1] in (b".", b"_"):
+        out[0] = f"~{raw[0]:02X}"
+    return "".join(out)
+
+
+def decode_path(folder: str) -> str:
+    """The name of a folder that `encode_path` made."""
+    raw = bytearray()
+    at = 0
+    for match in _ESCAPE.finditer(folder):
+        raw += folder[at : match.start()].encode()
+        raw.append(int(match[1], 16))
+        at = match.end()
+    return (raw + folder[at:].encode()).decode()

@@ -1,0 +1,143 @@
+"""Idempotent producers: which requests a partition already holds (SPEC SEND-5).
+
+A producer numbers its requests. The part of a request that went to this partition is remembered as a `Part`; a
+repeated request finds it and gets its original offsets. The window is bounded: the last requests of each producer,
+the most recent producers, a day.
+
+    seq:      4   5   6   7   8
+              |   |   |       |
+              kept parts      last      a repeat of 5 -> its Part;  a repeat of 1 -> too old, refused above
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mq.limits import PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
+
+__all__ = ["Part", "ProducerSeen", "ProducerWindow", "part_from_json", "part_to_json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one request of one producer stored in one partition: offsets `[base_offset, base_offset + count)`.
+
+    `indexes` are the positions of these messages in the request, None for the whole request of `total` messages.
+    """
+
+    producer_id: str
+    seq: int
+    base_offset: int
+    count: int
+    total: int
+    time_ms: int
+    indexes: tuple[int, ...] | None = None
+
+
+def part_to_json(part: Part) -> list[object]:
+    """A part as a short JSON array; runs of indexes are written `[first, length]`."""
+    runs = None if part.indexes is None else _runs(part.indexes)
+    return [part.producer_id, part.seq, part.base_offset, part.count, part.total, part.time_ms, runs]
+
+
+def part_from_json(raw: Sequence[object]) -> Part:
+    """The inverse of `part_to_json`."""
+    producer_id, seq, base, count, total, time_ms, runs = raw
+    indexes = None
+    if isinstance(runs, list):
+        indexes = tuple(i for first, length in runs for i in range(first, first + length))
+    assert isinstance(producer_id, str) and isinstance(seq, int) and isinstance(base, int)
+    assert isinstance(count, int) and isinstance(total, int) and isinstance(time_ms, int)
+    return Part(
+        producer_id=producer_id,
+        seq=seq,
+        base_offset=base,
+        count=count,
+        total=total,
+        time_ms=time_ms,
+        indexes=indexes,
+    )
+
+
+def _runs(indexes: Sequence[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for i in indexes:
+        if runs and i == runs[-1][0] + runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([i, 1])
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSeen:
+    """What a partition remembers of one producer: its highest sequence and its kept parts by sequence."""
+
+    last_seq: int
+    parts: dict[int, Part]
+
+
+class ProducerWindow:
+    """The duplicate state of one partition: a deterministic fold over parts, in offset order.
+
+    Not safe for concurrent change; the partition's append lock guards it.
+    """
+
+    def __init__(
+        self,
+        *,
+        producers_max: int = PRODUCERS_MAX,
+        requests_kept: int = PRODUCER_REQUESTS_KEPT,
+        window_ms: int = PRODUCER_WINDOW_MS,
+    ) -> None:
+        self._producers_max = producers_max
+        self._requests_kept = requests_kept
+        self._window_ms = window_ms
+        #: Least recently seen first, so that bounding is popping from the front.
+        self._seen: OrderedDict[str, OrderedDict[int, Part]] = OrderedDict()
+
+    @property
+    def window_ms(self) -> int:
+        """How long a request is remembered."""
+        return self._window_ms
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def find(self, producer_id: str, seq: int) -> Part | None:
+        """The stored part of that request, if it is still remembered."""
+        parts = self._seen.get(producer_id)
+        return None if parts is None else parts.get(seq)
+
+    def seen(self, producer_id: str) -> ProducerSeen | None:
+        """All that is remembered of a producer, as a copy."""
+        parts = self._seen.get(producer_id)
+        return None if not parts else ProducerSeen(max(parts), dict(parts))
+
+    def add(self, part: Part) -> None:
+        """Remember a stored part; what falls out of the window is forgotten."""
+        parts = self._seen.get(part.producer_id)
+        if parts is None:
+            parts = self._seen[part.producer_id] = OrderedDict()
+        else:
+            self._seen.move_to_end(part.producer_id)
+        parts[part.seq] = part
+        if len(parts) > self._requests_kept:
+            parts.pop(min(parts))
+        self._forget(part.time_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        while len(self._seen) > self._producers_max:
+            self._seen.popitem(last=False)
+        while self._seen:
+            oldest = next(iter(self._seen))
+            if max(p.time_ms for p in self._seen[oldest].values()) >= now_ms - self._window_ms:
+                return
+            self._seen.popitem(last=False)
+
+    def extend(self, parts: Iterable[Part]) -> None:
+        """`add` each of them."""
+        for part in parts:
+            self.add(part)

@@ -1,0 +1,167 @@
+"""Delta checkpoints of message tables: one small parquet file instead of all commits so far.
+
+Written from the state in memory: no commit is read again, so its cost depends on the number of live files, not of
+commits. Tombstones are left out: files that a roll-up replaced are kept and deleted by upkeep, and to any other
+reader they are merely unreferenced. A checksum over the logical content travels in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt
+from tables.actions import OFFSET_APP_ID, PROTOCOL, DataFile, data_file, file_action
+from tables.paths import LOG_FOLDER
+from tables.store import Store
+
+__all__ = ["Checkpoint", "checkpoint_name", "read_checkpoint", "write_checkpoint"]
+
+_MAP: Final = pa.map_(pa.string(), pa.string())
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "txn": pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
+    "add": pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("stats", pa.string()),
+            ("tags", _MAP),
+        ]
+    ),
+    "remove": pa.struct(
+        [
+            ("path", pa.string()),
+            ("deletionTimestamp", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("extendedFileMetadata", pa.bool_()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+        ]
+    ),
+    "metaData": pa.struct(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", _MAP),
+            ("createdTime", pa.int64()),
+        ]
+    ),
+    "protocol": pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())]),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The whole state of a table at `version`."""
+
+    version: int
+    batch_id: str
+    end_offset: int
+    files: Sequence[DataFile]
+    metadata: dict[str, object]
+
+
+def checkpoint_name(version: int) -> str:
+    """A checkpoint's file name in `_delta_log`."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def _digest(checkpoint: Checkpoint) -> str:
+    facts = [(f.path, f.size, f.start, f.count, f.modified_ms, f.stats, f.crc) for f in checkpoint.files]
+    text = msgspec.json.encode(
+        [checkpoint.version, checkpoint.batch_id, checkpoint.end_offset, facts, checkpoint.metadata],
+        order="sorted",
+    )
+    return f"{zlib.crc32(text):08x}"
+
+
+def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
+    """Store the checkpoint, then the hint that names it; a kill between leaves a checkpoint that listing finds."""
+    txn = {"appId": OFFSET_APP_ID, "version": checkpoint.end_offset, "lastUpdated": now_ms}
+    adds = [file_action(f, data_change=False) for f in checkpoint.files]
+    table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": [txn], "add": adds})
+    facts = {"mq.crc": _digest(checkpoint), "mq.batch": checkpoint.batch_id}
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(facts),
+        sink,
+        compression="snappy",
+        write_page_checksum=True,
+        store_schema=True,
+    )
+    store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", sink.getvalue())
+    hint = json.dumps({"version": checkpoint.version, "size": table.num_rows}).encode()
+    store.replace(f"{folder}/{LOG_FOLDER}/_last_checkpoint", hint)
+
+
+def _table(actions: dict[str, list[dict[str, object]]]) -> pa.Table:
+    """One row for each action, one column for each kind, as the Delta protocol lays checkpoints out."""
+    count = sum(len(rows) for rows in actions.values())
+    columns: dict[str, pa.ChunkedArray] = {}
+    before = 0
+    for kind, rows in actions.items():
+        type_ = _TYPES[kind]
+        chunks = [
+            pa.nulls(before, type_),
+            pa.array([_typed(row) for row in rows], type_),
+            pa.nulls(count - before - len(rows), type_),
+        ]
+        columns[kind] = pa.chunked_array(chunks, type_)
+        before += len(rows)
+    columns["remove"] = pa.chunked_array([pa.nulls(count, _TYPES["remove"])])
+    return pa.table(columns)
+
+
+def _typed(value: object) -> object:
+    """Dictionaries of strings become pyarrow's map entries; structs stay dictionaries."""
+    if not isinstance(value, dict):
+        return value
+    maps = ("partitionValues", "tags", "options", "configuration")
+    return {k: list(v.items()) if k in maps else _typed(v) for k, v in value.items()}
+
+
+def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises
+    ------
+    Corrupt
+        The file cannot be read, or its content differs from what was written.
+    """
+    key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}"
+    data = store.read(key)
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            table = file.read()
+            facts = {k.decode(): v.decode() for k, v in (file.schema_arrow.metadata or {}).items()}
+        checkpoint = _checkpoint(table, version, facts.get("mq.batch", ""))
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+        raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
+    if facts.get("mq.crc") != _digest(checkpoint):
+        raise Corrupt(f"{key}: checksum does not match; the file was altered or is not DeltaMQ's")
+    return checkpoint
+
+
+def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:
+    adds = [dict(a) for a in table.column("add").drop_null().to_pylist()]
+    files = [data_file(a["path"], a["size"], a["modificationTime"], a["stats"], dict(a["tags"])) for a in adds]
+    ends = [t["version"] for t in table.column("txn").drop_null().to_pylist() if t["appId"] == OFFSET_APP_ID]
+    metadata = table.column("metaData").drop_null().to_pylist()[0]
+    metadata["configuration"] = dict(metadata["configuration"])
+    metadata["format"]["options"] = dict(metadata["format"]["options"] or [])
+    del metadata["description"]
+    return Checkpoint(version=version, batch_id=batch_id, end_offset=ends[0], files=files, metadata=metadata)

@@ -1,0 +1,76 @@
+"""Named places where a test may stop, kill or fail a process (RELIABILITY 6.1).
+
+`failpoint("commit.after_link")` does nothing unless MQ_FAILPOINTS names it:
+
+    MQ_FAILPOINTS="commit.after_link=kill@3,ack.before_respond=raise"
+
+`kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `raise` raises `FailpointHit`; `@n` acts on the n-th hit
+only, without it every hit acts. An unknown action is an error at import, so that a typing mistake cannot turn a
+fault test into a test of nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+
+__all__ = ["FailpointHit", "failpoint"]
+
+
+class FailpointHit(OSError):
+    """A failpoint told this operation to fail."""
+
+
+@dataclass(slots=True)
+class _Armed:
+    action: str
+    nth: int | None
+    hits: int = 0
+
+
+_ACTIONS = ("kill", "stop", "raise")
+_lock = threading.Lock()
+
+
+def _parse(text: str) -> dict[str, _Armed]:
+    armed = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, action = item.partition("=")
+        action, _, nth = action.partition("@")
+        if action not in _ACTIONS or (nth and not nth.isdigit()):
+            raise ValueError(f"MQ_FAILPOINTS: {item!r} is not NAME=kill|stop|raise[@n]")
+        armed[name] = _Armed(action, int(nth) if nth else None)
+    return armed
+
+
+_armed = _parse(os.environ.get("MQ_FAILPOINTS", ""))
+
+
+def failpoint(name: str) -> None:
+    """Act if `name` is armed; a dictionary look-up otherwise.
+
+    Raises
+    ------
+    FailpointHit
+        If `name` is armed with `raise`.
+    """
+    if not _armed:
+        return
+    point = _armed.get(name)
+    if point is not None:
+        _hit(name, point)
+
+
+def _hit(name: str, point: _Armed) -> None:
+    with _lock:
+        point.hits += 1
+        if point.nth is not None and point.hits != point.nth:
+            return
+    if point.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif point.action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        raise FailpointHit(f"failpoint {name}")

@@ -1,0 +1,66 @@
+"""What a read answers."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of"]
+
+#: What a row weighs in an answer beside its body, key and headers.
+_ROW_BYTES: Final = 64
+
+
+class FetchStatus(enum.Enum):
+    """The answer's status, as the REST contract spells it."""
+
+    FOUND = "found"
+    NO_NEW_MESSAGE = "no_new_message"
+    OFFSET_TOO_SMALL = "offset_too_small"
+    OFFSET_TOO_LARGE = "offset_too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Rows (MESSAGE_SCHEMA) and where to go on: `next_offset` is the offset to ask for next."""
+
+    status: FetchStatus
+    rows: pa.Table
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
+    """The status of a read that finds no rows; None when it finds some."""
+    if offset > end:
+        return FetchStatus.OFFSET_TOO_LARGE
+    if offset == end:
+        return FetchStatus.NO_NEW_MESSAGE
+    if offset < low:
+        return FetchStatus.OFFSET_TOO_SMALL
+    return None
+
+
+def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
+    """The answer that holds `rows`, which start at `offset`."""
+    return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
+
+
+def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
+    """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
+    if rows.nbytes <= bytes_max:
+        return rows
+    weights = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in ("body", "key"):
+        at = 0
+        for chunk in rows.column(name).chunks:
+            ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+            weights[at : at + len(chunk)] += np.diff(ends)
+            at += len(chunk)
+    total = np.cumsum(weights + _ROW_BYTES)
+    return rows.slice(0, max(at_least, int(np.searchsorted(total, bytes_max, side="right"))))

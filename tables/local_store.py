@@ -1,0 +1,267 @@
+"""Tables on a local disk, durable against power loss.
+
+A commit is put in five steps, each of which a kill may follow:
+
+    write temp -> fsync temp -> link temp to its name -> rename temp to .head -> fsync folder
+
+`link` fails when the name exists, across all processes, and never overwrites; the content is whole before the name
+appears. `.head` stays a second name of the newest commit: if the commit's own name is lost (a deleted or damaged
+file), opening sees it, and repair has the content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from mq.errors import Corrupt, StorageFull, Unavailable, Unknown
+from tables.failpoints import failpoint
+from tables.store import Entry, FileMissing
+
+__all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles"]
+
+#: Second name of a folder's newest put-if-absent file.
+HEAD: Final = ".head"
+TEMP_PREFIX: Final = ".tmp-"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class FileSystem(Protocol):
+    """The system calls whose order durability depends on; a test records them and plays every legal crash."""
+
+    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None: ...
+    def sync_file(self, path: str) -> None: ...
+    def sync_folder(self, path: str) -> None: ...
+    def link(self, source: str, target: str) -> None: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+
+
+class OsFiles:
+    """The real file system."""
+
+    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_file(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY)
+
+    def sync_folder(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: str, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+
+class LocalStore:
+    """Files below a local folder."""
+
+    cheap_look = True
+
+    def __init__(self, root: str | Path, files: FileSystem | None = None) -> None:
+        self._root = os.path.abspath(root)
+        self._files = files or OsFiles()
+        self._known_folders: set[str] = set()
+
+    def uri(self, key: str) -> str:
+        return os.path.join(self._root, key) if key else self._root
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        with _as_ours(key):
+            self._make_folder(folder)
+            self._files.write_new(path, data, sync=durable)
+            if durable:
+                failpoint("commit.after_data_fsync")
+                self._files.sync_folder(folder)
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        with _as_ours(key):
+            self._make_folder(folder)
+            failpoint("commit.before_log_tmp")
+            self._write_temp(temp, data, sync=durable)
+            failpoint("commit.after_log_fsync")
+            try:
+                self._files.link(temp, path)
+            except FileExistsError:
+                self._files.unlink(temp)
+                return False
+        failpoint("commit.after_link")
+        # From here the file exists for everybody: an error no longer means "not stored".
+        try:
+            self._files.rename(temp, f"{folder}/{HEAD}")
+            if durable:
+                self._files.sync_folder(folder)
+        except OSError as error:
+            raise Unknown(f"{key} was linked, but its folder could not be synced: {error}") from error
+        failpoint("commit.after_dir_fsync")
+        return True
+
+    def replace(self, key: str, data: pa.Buffer | bytes) -> None:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        with _as_ours(key):
+            self._make_folder(folder)
+            self._write_temp(temp, data, sync=True)
+            self._files.rename(temp, path)
+            self._files.sync_folder(folder)
+
+    def _write_temp(self, temp: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+        try:
+            self._files.write_new(temp, data, sync=sync)
+        except OSError:
+            # A full disk must not also be littered; the temp file has no reader.
+            with contextlib.suppress(OSError):
+                self._files.unlink(temp)
+            raise
+
+    def read(self, key: str) -> pa.Buffer:
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                return pa.py_buffer(file.readall())
+        except FileNotFoundError as error:
+            raise FileMissing(key) from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
+
+    def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
+        # Not mapped: a file that somebody truncates under a mapping would kill the process.
+        space = np.empty(size, dtype=np.uint8)
+        view = memoryview(space.data)
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                for start, stop in ranges:
+                    _fill(file.fileno(), view[start:stop], start)
+        except FileNotFoundError as error:
+            raise FileMissing(key) from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
+        return pa.py_buffer(space)
+
+    def exists(self, key: str) -> bool:
+        return os.path.exists(self._path(key))
+
+    def sync(self, keys: list[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            # A file that retention has removed meanwhile needs no syncing.
+            with _as_ours(path), contextlib.suppress(FileNotFoundError):
+                self._files.sync_file(path)
+        for folder in dict.fromkeys(os.path.dirname(path) for path in paths):
+            with _as_ours(folder):
+                self._files.sync_folder(folder)
+
+    def entries(self, folder: str) -> list[Entry]:
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return sorted(_entries(entries), key=lambda e: e.name)
+        except FileNotFoundError:
+            return []
+
+    def folders(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+
+    def delete(self, key: str) -> None:
+        with _as_ours(key), contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path(key))
+
+    def delete_tree(self, folder: str) -> None:
+        path = self._path(folder)
+        grave = f"{self._root}/.deleted-{uuid.uuid4().hex}"
+        with _as_ours(folder):
+            try:
+                self._files.rename(path, grave)
+            except FileNotFoundError:
+                return
+            self._files.sync_folder(os.path.dirname(path))
+            self._known_folders = {f for f in self._known_folders if f != path and not f.startswith(path + "/")}
+            shutil.rmtree(grave, ignore_errors=True)
+
+    def _make_folder(self, folder: str) -> None:
+        """Create `folder` durably: an acknowledged file in a folder that a power cut forgets would be lost."""
+        if folder in self._known_folders:
+            return
+        missing = []
+        at = folder
+        while not os.path.isdir(at):
+            missing.append(at)
+            at = os.path.dirname(at)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o750)
+            self._files.sync_folder(os.path.dirname(path))
+        if os.path.realpath(folder) != folder and not os.path.realpath(folder).startswith(os.path.realpath(self._root)):
+            raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
+        self._known_folders.add(folder)
+
+
+def _fill(fd: int, view: memoryview, at: int) -> None:
+    while view:
+        count = os.preadv(fd, [view], at)
+        if count == 0:
+            return
+        view, at = view[count:], at + count
+
+
+def _entries(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
+    for entry in entries:
+        # A file may vanish between the listing and the look (a temp file, a swept one).
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                yield Entry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+@contextlib.contextmanager
+def _as_ours(what: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours: a full disk says so, anything else is `Unavailable`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"no space left for {what}; free disk space and try again") from error
+        raise Unavailable(f"cannot write {what}: {error.strerror or error}", code="storage_error") from error

@@ -1,0 +1,598 @@
+"""One partition as a log: append, read, find by time, watch. Safe for threads; blocking, so not for an event loop.
+
+    append --> dedupe --> stamp --> [ number --> data file --> commit ]  --> tail, window, files
+                                      ^------- lost a race ------'
+
+Appends of one partition are serial (one commit in flight; callers group what waits meanwhile). Readers take no
+lock: they use lists and tuples that writers replace rather than change.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable
+from mq.limits import OFFSET_MAX
+from mq.producer import Part, ProducerSeen, ProducerWindow
+from tables.actions import Commit, DataFile, encode_append, encode_rewrite
+from tables.checkpoint import Checkpoint
+from tables.clock import Clock
+from tables.commit import CommitLog, LostRace
+from tables.encode import Encoded, ProducerStamp, RowsPart, encode_file, numbered, stamp
+from tables.failpoints import failpoint
+from tables.fetch import Fetched, cut_to_bytes, fetched, status_of
+from tables.paths import PartitionRef
+from tables.reader import FileReader, RowCache
+from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
+from tables.settings import STALE_FRACTION, Flush, LogSettings
+from tables.store import Store
+from tables.tail import Tail
+from tables.upkeep import Upkeep
+
+__all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats"]
+
+#: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
+RACES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one request: any of INTERNAL_SCHEMA's columns, `body` always, types exact."""
+
+    rows: pa.RecordBatch
+    producer: ProducerStamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where a batch is: offsets `[base_offset, base_offset + count)`.
+
+    `duplicate`: it was stored by an earlier request; `message_ids` is then empty.
+    """
+
+    base_offset: int
+    count: int
+    duplicate: bool
+    durable: bool
+    version: int
+    message_ids: pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStats:
+    """What the service shows of a partition. `max_offset` is the next offset to be written."""
+
+    min_offset: int
+    max_offset: int
+    messages: int
+    bytes: int
+    files: int
+    last_append_time_us: int | None
+    location: str
+    version: int
+
+
+class PartitionLog:
+    """An open partition. Made by `Warehouse`, one for each partition and process."""
+
+    def __init__(
+        self, ref: PartitionRef, store: Store, *, settings: LogSettings, clock: Clock, cache: RowCache
+    ) -> None:
+        self.ref = ref
+        self.location = store.uri(ref.folder)
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._reader = FileReader(store, ref.folder, cache)
+        self._tail = Tail(settings.tail_bytes_max)
+        self._window = ProducerWindow()
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._unsynced: list[str] = []
+        self._stopped: DeltaMQError | None = None
+        self._bytes = 0
+        self._log = CommitLog(
+            store,
+            ref.folder,
+            settings=settings,
+            clock=clock,
+            on_commit=self._on_commit,
+            on_reload=self._rebuild,
+        )
+        self._rebuild()
+        self._upkeep = Upkeep(self, store, settings=settings, clock=clock)
+
+    # What a reader may ask at any time.
+
+    @property
+    def version(self) -> int:
+        """The newest known Delta version."""
+        return self._log.snapshot.version
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset still stored."""
+        return self._log.snapshot.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be written."""
+        return self._log.snapshot.end_offset
+
+    @property
+    def table_id(self) -> str:
+        """The table's own id: a partition deleted and made again has another."""
+        return str(self._log.snapshot.metadata["id"])
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Live files in offset order; do not change it."""
+        return self._log.snapshot.files
+
+    def stats(self) -> PartitionStats:
+        """Counts and places, without touching the store."""
+        snapshot = self._log.snapshot
+        files = snapshot.files
+        return PartitionStats(
+            min_offset=snapshot.min_offset,
+            max_offset=snapshot.end_offset,
+            messages=snapshot.end_offset - snapshot.min_offset,
+            bytes=self._bytes,
+            files=len(files),
+            last_append_time_us=files[-1].append_max_us if files else None,
+            location=self.location,
+            version=snapshot.version,
+        )
+
+    def in_memory(self, offset: int) -> bool:
+        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        pieces = self._tail.pieces
+        return offset >= self.end_offset or bool(pieces and offset >= pieces[0].start)
+
+    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
+        """Rows from `offset` on: at most `max_messages`, about `max_bytes`, at least one if there is any.
+
+        Raises
+        ------
+        Corrupt
+            A file does not hold what the log says; the partition stops.
+        """
+        self._check_running()
+        files, end = self._log.snapshot.files, self.end_offset
+        low = files[0].start if files else end
+        status = status_of(offset, low, end)
+        if status is not None:
+            return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
+        try:
+            rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes)
+        except Corrupt as error:
+            self._stopped = error
+            raise
+        return fetched(rows, offset, low, end)
+
+    def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int) -> pa.Table:
+        found: list[pa.Table] = []
+        at = start
+        while at < stop and max_bytes > 0:
+            rows = self._tail.rows(at, stop)
+            if rows is None:
+                rows = self._file_rows(files, at, stop)
+            kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
+            found.append(kept)
+            at += kept.num_rows
+            max_bytes -= kept.nbytes
+            if kept.num_rows < rows.num_rows:
+                break
+        return found[0] if len(found) == 1 else pa.concat_tables(found)
+
+    def _file_rows(self, files: Sequence[DataFile], start: int, stop: int) -> pa.Table:
+        """Rows of the one file that holds `start`, and of no more of its row groups than a step needs."""
+        at = bisect_left(files, start + 1, key=lambda f: f.end)
+        file = files[at]
+        step = start - (start - file.start) % self._settings.row_group_rows + self._settings.row_group_rows
+        pieces = self._tail.pieces
+        edge = pieces[0].start if pieces and pieces[0].start > start else stop
+        return self._reader.rows(file, start, min(stop, file.end, max(step, start + 1), edge))
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        files, end = self._log.snapshot.files, self.end_offset
+        at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
+        if at == len(files):
+            return end
+        file = files[at]
+        if file.append_min_us >= time_us:
+            return file.start
+        times = self._reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
+        return file.start + int(np.searchsorted(times, time_us, side="left"))
+
+    def known_producer(self, producer_id: str) -> ProducerSeen | None:
+        """What is remembered of an idempotent producer (SPEC SEND-5)."""
+        with self._lock:
+            return self._window.seen(producer_id)
+
+    def refresh(self) -> bool:
+        """See what other writers committed; True if there was anything."""
+        self._check_running()
+        with self._lock, self._stopping_on_corrupt():
+            return self._log.refresh()
+
+    # Append.
+
+    def append(
+        self, batches: Sequence[Batch], *, flush: Flush | None = None, expected_offset: int | None = None
+    ) -> list[Appended]:
+        """Append the batches in one commit; each batch whole, all in the given order.
+
+        Returns
+        -------
+        list of Appended
+            One for each batch. A batch whose producer request is already stored is not stored again.
+
+        Raises
+        ------
+        OffsetMismatch
+            `expected_offset` is given and is not the end offset; nothing was stored.
+        Unknown
+            The commit may be stored: repeat the batch with its producer sequence.
+        """
+        rows = _one_batch([b.rows for b in batches])
+        return self.append_rows(
+            rows,
+            [RowsPart(b.rows.num_rows, b.producer) for b in batches],
+            flush=flush,
+            expected_offset=expected_offset,
+        )
+
+    def append_rows(
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        *,
+        flush: Flush | None = None,
+        expected_offset: int | None = None,
+    ) -> list[Appended]:
+        """`append` for rows that already lie in one record batch; `parts` say which rows came together."""
+        assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
+        self._check_running()
+        durable = (flush or self._settings.flush) is Flush.SYNC
+        with self._lock, self._stopping_on_corrupt():
+            self._log.look_ahead()
+            if durable and self._unsynced:
+                # A durable commit behind one that a power cut forgets would be lost with it.
+                self.flush()
+            for _ in range(RACES_MAX):
+                try:
+                    return self._append_once(rows, parts, durable=durable, expected_offset=expected_offset)
+                except LostRace:
+                    continue
+        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+
+    def _append_once(
+        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], *, durable: bool, expected_offset: int | None
+    ) -> list[Appended]:
+        stored = [self._stored_part(p) for p in parts]
+        repeats = _repeats(parts)
+        base = self.end_offset
+        fresh = [i for i, known in enumerate(stored) if known is None and i not in repeats]
+        ids: pa.Array = pa.array([], pa.string())
+        if fresh:
+            if expected_offset is not None and expected_offset != base:
+                raise OffsetMismatch(
+                    f"expected_offset is {expected_offset}, the end offset is {base}",
+                    field="expected_offset",
+                    extra={"end_offset": base},
+                )
+            if len(fresh) < len(parts):
+                rows = _only(rows, parts, set(fresh))
+            ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
+            for i in repeats:
+                stored[i] = self._stored_part(parts[i])
+        return self._results(parts, stored, base, ids, durable=durable)
+
+    def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
+        """Number, write and commit rows at `base`; return their message ids."""
+        if base + rows.num_rows > OFFSET_MAX:
+            raise Unavailable(f"{self.ref.name}: offsets are used up", code="offsets_exhausted")
+        batch_id = uuid.uuid4().hex
+        append_us = self._append_time_us()
+        stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
+        requests = _requests(parts, base, append_us // 1000)
+        encoded = encode_file(
+            stamped,
+            requests,
+            batch_id=batch_id,
+            now_ms=append_us // 1000,
+            row_group_rows=self._settings.row_group_rows,
+        )
+        self._write_and_commit(encoded, requests, batch_id, durable=durable)
+        self._tail.add(base, stamped)
+        return stamped.column("message_id").combine_chunks()
+
+    def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
+        file = encoded.file
+        key = f"{self.ref.folder}/{file.path}"
+        began_ms = self._clock.boot_ms()
+        self._store.put(key, encoded.data, durable=durable)
+        failpoint("commit.after_data_write")
+
+        def encode(version: int) -> bytes:
+            return encode_append(
+                version=version,
+                batch_id=batch_id,
+                file=file,
+                parts=requests,
+                flushed=durable,
+                now_ms=file.modified_ms,
+            )
+
+        self._log.commit(encode, batch_id=batch_id, durable=durable)
+        if self._clock.boot_ms() - began_ms > self._settings.orphan_keep_ms * STALE_FRACTION:
+            # We slept so long that a sweep may have taken the file for an orphan before the commit named it.
+            self._put_again(key, encoded)
+
+    def _put_again(self, key: str, encoded: Encoded) -> None:
+        if not self._store.exists(key):
+            self._store.replace(key, encoded.data)
+
+    def _append_time_us(self) -> int:
+        """Now, cut to milliseconds as Delta's statistics are, and never before the append before."""
+        now = self._clock.wall_us() // 1000 * 1000
+        files = self._log.snapshot.files
+        return max(now, files[-1].append_max_us) if files else now
+
+    def _stored_part(self, part: RowsPart) -> Part | None:
+        return self._window.find(part.producer.id, part.producer.seq) if part.producer else None
+
+    def _results(
+        self,
+        parts: Sequence[RowsPart],
+        stored: Sequence[Part | None],
+        base: int,
+        ids: pa.Array,
+        *,
+        durable: bool,
+    ) -> list[Appended]:
+        results = []
+        at = 0
+        for part, known in zip(parts, stored, strict=True):
+            count = part.count if known is None else known.count
+            results.append(
+                Appended(
+                    base_offset=base + at if known is None else known.base_offset,
+                    count=count,
+                    duplicate=known is not None,
+                    durable=durable,
+                    version=self.version,
+                    message_ids=ids.slice(at, count) if known is None else ids.slice(0, 0),
+                )
+            )
+            at += count if known is None else 0
+        return results
+
+    # What commits change besides the snapshot, ours and others'.
+
+    def _on_commit(self, commit: Commit) -> None:
+        self._window.extend(commit.parts)
+        for file in commit.adds:
+            self._bytes += file.size
+            if commit.parts and len(commit.adds) == 1:
+                self._parts[file.path] = commit.parts
+        if not commit.flushed:
+            self._unsynced += [f"{self.ref.folder}/{f.path}" for f in commit.adds] + [self._log.key(commit.version)]
+        if commit.removes:
+            self._bytes = sum(f.size for f in self._log.snapshot.files)
+            for path in commit.removes:
+                self._parts.pop(path, None)
+
+    def _rebuild(self) -> None:
+        """Derive window, sizes and tail from the snapshot alone (SPEC META-3)."""
+        self._tail.clear()
+        self._window = ProducerWindow()
+        self._parts = {}
+        self._bytes = 0
+        horizon = self._clock.wall_us() // 1000 - self._window.window_ms
+        for file in self._log.snapshot.files:
+            self._bytes += file.size
+            if file.append_max_us // 1000 < horizon:
+                continue
+            parts = self._reader.parts(file)
+            self._window.extend(parts)
+            if parts:
+                self._parts[file.path] = parts
+
+    def parts_of(self, file: DataFile) -> list[Part]:
+        """The producers' requests in a live file that are still remembered; a roll-up carries them on."""
+        with self._lock:
+            parts = self._parts.get(file.path, ())
+            return [p for p in parts if self._window.find(p.producer_id, p.seq) is not None]
+
+    def state(self) -> Checkpoint:
+        """The newest known state as a checkpoint: consistent, and not changed by later appends."""
+        with self._lock:
+            return self._log.snapshot.checkpoint()
+
+    @property
+    def checkpoint_version(self) -> int:
+        """The newest checkpoint that this process knows, -1 for none."""
+        return self._log.snapshot.checkpoint_version
+
+    def checkpointed(self, version: int) -> None:
+        """Note that a checkpoint of `version` is stored."""
+        with self._lock:
+            self._log.snapshot.checkpoint_version = max(version, self._log.snapshot.checkpoint_version)
+
+    def file_rows(self, file: DataFile) -> pa.Table:
+        """All rows of a live file, from memory if they are there."""
+        rows = self._tail.rows(file.start, file.end)
+        return rows if rows is not None else self._reader.rows(file, file.start, file.end)
+
+    def rewrite(
+        self,
+        adds: Sequence[Encoded],
+        removes: Sequence[DataFile],
+        *,
+        operation: str,
+        rows: pa.Table | None = None,
+    ) -> bool:
+        """Commit a rearrangement of files; False when one of `removes` is no longer live. Offsets do not move.
+
+        `rows`, if given, are the rows of the one added file, for the tail.
+        """
+        for encoded in adds:
+            self._store.put(f"{self.ref.folder}/{encoded.file.path}", encoded.data, durable=True)
+        batch_id = uuid.uuid4().hex
+        now_ms = self._clock.wall_us() // 1000
+
+        def encode(version: int) -> bytes:
+            return encode_rewrite(
+                version=version,
+                batch_id=batch_id,
+                operation=operation,
+                adds=[e.file for e in adds],
+                removes=removes,
+                data_change=not adds,
+                now_ms=now_ms,
+            )
+
+        with self._lock, self._stopping_on_corrupt():
+            if self._unsynced:
+                self.flush()
+            for _ in range(RACES_MAX):
+                if not {f.path for f in removes} <= {f.path for f in self.files}:
+                    return False
+                kept = [p for f in removes for p in self.parts_of(f)] if adds else []
+                try:
+                    self._log.commit(encode, batch_id=batch_id, durable=True)
+                except LostRace:
+                    continue
+                if len(adds) == 1 and kept:
+                    self._parts[adds[0].file.path] = tuple(kept)
+                if rows is not None:
+                    self._tail.merge(adds[0].file.start, rows)
+                return True
+        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+
+    # Upkeep and end.
+
+    def maintain(self) -> bool:
+        """Do what upkeep is due (roll-up, checkpoint, clean-up); True if anything was done."""
+        self._check_running()
+        with self._stopping_on_corrupt():
+            return self._upkeep.run()
+
+    def flush(self) -> None:
+        """Make what was appended with `Flush.ASYNC` durable, by us or by others."""
+        with self._lock:
+            keys, self._unsynced = self._unsynced, []
+            try:
+                if keys:
+                    self._store.sync(keys)
+            except DeltaMQError:
+                self._unsynced = keys + self._unsynced
+                raise
+
+    @property
+    def unsynced(self) -> int:
+        """Files that a power cut could still take."""
+        return len(self._unsynced)
+
+    def verify(self) -> None:
+        """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
+        for file in list(self.files):
+            self._reader.verify(file)
+
+    def close(self) -> None:
+        """Flush and let go."""
+        self.flush()
+
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise replace_error(self._stopped)
+
+    def _stopping_on_corrupt(self) -> _StopOnCorrupt:
+        return _StopOnCorrupt(self)
+
+    def stop(self, error: Corrupt) -> None:
+        """Refuse everything from now on: the stored data contradicts itself."""
+        self._stopped = error
+
+
+def replace_error(error: DeltaMQError) -> DeltaMQError:
+    """A fresh error with the same facts: one exception object must not be raised by several threads."""
+    return type(error)(error.detail)
+
+
+class _StopOnCorrupt:
+    """Stops the partition when the guarded work finds damage."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Corrupt):
+            self._log.stop(error)
+
+
+def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches with possibly different columns as one."""
+    if len(batches) == 1:
+        return batches[0]
+    names = {name for batch in batches for name in batch.schema.names}
+    fields = [f for f in INTERNAL_SCHEMA if f.name in names]
+    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    at = batch.schema.get_field_index(field.name)
+    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+
+
+def _repeats(parts: Sequence[RowsPart]) -> set[int]:
+    """Positions of parts that repeat a request which stands earlier in the same append."""
+    seen: set[tuple[str, int]] = set()
+    repeats = set()
+    for i, part in enumerate(parts):
+        if part.producer is not None:
+            request = (part.producer.id, part.producer.seq)
+            if request in seen:
+                repeats.add(i)
+            seen.add(request)
+    return repeats
+
+
+def _only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
+    """The rows of the parts whose positions are in `keep`."""
+    mask = np.repeat([i in keep for i in range(len(parts))], [p.count for p in parts])
+    return rows.filter(pa.array(mask))
+
+
+def _requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
+    requests = []
+    for part in parts:
+        if part.producer is not None:
+            requests.append(
+                Part(
+                    producer_id=part.producer.id,
+                    seq=part.producer.seq,
+                    base_offset=base,
+                    count=part.count,
+                    total=part.producer.total,
+                    time_ms=time_ms,
+                    indexes=part.producer.indexes,
+                )
+            )
+        base += part.count
+    return requests

@@ -1,0 +1,200 @@
+"""Rows of stored files, every byte checked before it is believed (RELIABILITY R4).
+
+A read touches the footer and the row groups that hold the asked offsets, whatever the size of the file or the
+length of the log. Footers and decoded row groups are kept in one bounded cache for the process, because a consumer
+that reads history in small steps asks for the same row group many times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt
+from mq.limits import KIB
+from mq.producer import Part, part_from_json
+from tables.actions import DataFile
+from tables.encode import PARTS_KEY, footer_start, group_edges
+from tables.schema import MESSAGE_SCHEMA
+from tables.store import FileMissing, Store
+
+__all__ = ["FileReader", "RowCache"]
+
+#: Read at once from a file's end; a footer of sixteen row groups fits.
+_FOOTER_GUESS: Final = 64 * KIB
+
+
+class RowCache:
+    """Least recently used tables, bounded by bytes. Safe for threads."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._items: OrderedDict[object, tuple[object, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+    def get(self, key: object) -> object | None:
+        """The kept value, now the most recently used."""
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def put(self, key: object, value: object, size: int) -> None:
+        """Keep a value of `size` bytes; older ones make room."""
+        if size > self._bytes_max:
+            return
+        with self._lock:
+            old = self._items.pop(key, None)
+            self._bytes += size - (old[1] if old else 0)
+            self._items[key] = (value, size)
+            while self._bytes > self._bytes_max:
+                _, (_, dropped) = self._items.popitem(last=False)
+                self._bytes -= dropped
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    metadata: pq.FileMetaData
+    edges: tuple[int, ...]  #: byte positions between the checksummed ranges before the footer
+    checksums: tuple[int, ...]  #: one for each of those ranges
+    starts: tuple[int, ...]  #: first row of each row group, and the number of rows
+    parts: tuple[Part, ...]
+
+
+class FileReader:
+    """Reads the files of one table."""
+
+    def __init__(self, store: Store, folder: str, cache: RowCache) -> None:
+        self._store = store
+        self._folder = folder
+        self._cache = cache
+
+    def rows(self, file: DataFile, start: int, stop: int) -> pa.Table:
+        """Rows with offsets `[start, stop)` of `file`: MESSAGE_SCHEMA.
+
+        Raises
+        ------
+        Corrupt
+            The file is missing, cut, altered, or holds other offsets.
+        """
+        assert file.start <= start < stop <= file.end
+        footer = self._footer(file)
+        groups = [
+            i
+            for i, (low, high) in enumerate(itertools.pairwise(footer.starts))
+            if low < stop - file.start and high > start - file.start
+        ]
+        tables = [self._group(file, footer, i) for i in groups]
+        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        found = rows.slice(start - file.start - footer.starts[groups[0]], stop - start)
+        _check_offsets(found, start, stop, file)
+        return found
+
+    def parts(self, file: DataFile) -> tuple[Part, ...]:
+        """The producers' requests that the file carries."""
+        return self._footer(file).parts
+
+    def verify(self, file: DataFile) -> None:
+        """Read every byte and every row of the file; raise `Corrupt` on the first contradiction."""
+        footer = self._footer(file)
+        at = file.start
+        for i in range(len(footer.starts) - 1):
+            rows = self._read_group(file, footer, i)
+            _check_offsets(rows, at, at + rows.num_rows, file, every=True)
+            at += rows.num_rows
+        if at != file.end:
+            raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
+
+    def _key(self, file: DataFile) -> str:
+        return f"{self._folder}/{file.path}"
+
+    def _footer(self, file: DataFile) -> _Footer:
+        key = (self._folder, file.path)
+        found = self._cache.get(key)
+        if isinstance(found, _Footer):
+            return found
+        footer = self._read_footer(file)
+        self._cache.put(key, footer, 2 * KIB + 4 * KIB * (len(footer.starts) - 1))
+        return footer
+
+    def _read_footer(self, file: DataFile) -> _Footer:
+        guess = max(0, file.size - _FOOTER_GUESS)
+        data = self._read(file, [(guess, file.size)])
+        footer_at = footer_start(memoryview(data))
+        if not 0 < footer_at < file.size:
+            raise Corrupt(f"{self._key(file)}: has no parquet footer")
+        if footer_at < guess:
+            data = self._read(file, [(footer_at, file.size)])
+        *groups, footer_crc = (int(crc, 16) for crc in file.crc.split(","))
+        self._check(file, data, footer_at, file.size, footer_crc)
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(data))
+        except (OSError, pa.ArrowException) as error:
+            raise Corrupt(f"{self._key(file)}: the footer cannot be read: {error}") from error
+        counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if sum(counts) != file.count or len(counts) != len(groups):
+            raise Corrupt(f"{self._key(file)}: holds {sum(counts)} rows, the log says {file.count}")
+        raw_parts = (metadata.metadata or {}).get(PARTS_KEY, b"[]")
+        return _Footer(
+            metadata=metadata,
+            edges=tuple(group_edges(metadata, footer_at)),
+            checksums=tuple(groups),
+            starts=(0, *itertools.accumulate(counts)),
+            parts=tuple(part_from_json(p) for p in json.loads(raw_parts)),
+        )
+
+    def _group(self, file: DataFile, footer: _Footer, index: int) -> pa.Table:
+        key = (self._folder, file.path, index)
+        found = self._cache.get(key)
+        if isinstance(found, pa.Table):
+            return found
+        rows = self._read_group(file, footer, index)
+        self._cache.put(key, rows, rows.nbytes)
+        return rows
+
+    def _read_group(self, file: DataFile, footer: _Footer, index: int) -> pa.Table:
+        low, high = footer.edges[index], footer.edges[index + 1]
+        data = self._read(file, [(low, high)])
+        self._check(file, data, low, high, footer.checksums[index])
+        try:
+            with pq.ParquetFile(pa.BufferReader(data), metadata=footer.metadata) as parquet:
+                rows = parquet.read_row_group(index, use_threads=False)
+            return rows.cast(MESSAGE_SCHEMA)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise Corrupt(f"{self._key(file)}: row group {index} cannot be read: {error}") from error
+
+    def _read(self, file: DataFile, ranges: list[tuple[int, int]]) -> pa.Buffer:
+        try:
+            return self._store.read_parts(self._key(file), file.size, ranges)
+        except FileMissing as error:
+            raise Corrupt(f"{self._key(file)}: the log names this file, and it is missing") from error
+
+    def _check(self, file: DataFile, data: pa.Buffer, low: int, high: int, crc: int) -> None:
+        if zlib.crc32(memoryview(data)[low:high]) != crc:
+            raise Corrupt(f"{self._key(file)}: checksum of bytes {low} to {high} does not match; the file was altered")
+
+
+def _check_offsets(rows: pa.Table, start: int, stop: int, file: DataFile, *, every: bool = False) -> None:
+    column = rows.column(0)
+    dense = column[0].as_py() == start and column[-1].as_py() == stop - 1 and rows.num_rows == stop - start
+    if dense and every:
+        dense = bool(np.array_equal(column.to_numpy(), np.arange(start, stop)))
+    if not dense:
+        raise Corrupt(f"{file.path}: does not hold offsets {start} to {stop - 1} in sequence")

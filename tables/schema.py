@@ -1,0 +1,86 @@
+"""The message row: the contract with every reader (SPEC MODEL-2, SPARK-1).
+
+| column            | type                     | meaning                                                       |
+|-------------------|--------------------------|---------------------------------------------------------------|
+| `offset`          | long, not null           | position in the partition: unique, contiguous                 |
+| `message_id`      | string                   | the producer's id, or one made by the append                  |
+| `key`, `tag`      | string                   | order key; filter tag                                         |
+| `headers`         | map<string,string>       |                                                               |
+| `body`            | binary                   |                                                               |
+| `born_time`       | timestamp (UTC)          | the producer's time                                           |
+| `append_time`     | timestamp (UTC)          | the commit's time; never decreases along offsets              |
+| `deliver_time`    | timestamp or null        | a delayed message's due time                                  |
+| `reconsume_times` | int                      | failed deliveries so far                                      |
+| `origin`          | struct(topic, partition, offset) | where a retried, delayed or dead message came from    |
+| `producer_id`, `producer_seq` | string, long | the idempotent request that stored it                         |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = ["DELTA_SCHEMA", "HEADERS", "INGEST_SCHEMA", "INTERNAL_SCHEMA", "MESSAGE_SCHEMA", "ORIGIN", "TIME"]
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+HEADERS: Final = pa.map_(pa.string(), pa.string())
+ORIGIN: Final = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])
+
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("message_id", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("headers", HEADERS),
+        pa.field("body", pa.binary()),
+        pa.field("born_time", TIME),
+        pa.field("append_time", TIME),
+        pa.field("deliver_time", TIME),
+        pa.field("reconsume_times", pa.int32()),
+        pa.field("origin", ORIGIN),
+        pa.field("producer_id", pa.string()),
+        pa.field("producer_seq", pa.int64()),
+    ]
+)
+
+#: What a producer may send.
+INGEST_SCHEMA: Final = pa.schema(
+    [MESSAGE_SCHEMA.field(n) for n in ("message_id", "key", "tag", "headers", "body", "born_time", "deliver_time")]
+)
+#: What DeltaMQ's own jobs may append besides: retries, dead letters and forwarded messages keep their history.
+INTERNAL_SCHEMA: Final = pa.schema(
+    [*INGEST_SCHEMA, MESSAGE_SCHEMA.field("reconsume_times"), MESSAGE_SCHEMA.field("origin")]
+)
+
+
+def _delta_type(kind: pa.DataType) -> object:
+    simple: dict[pa.DataType, str] = {
+        pa.int64(): "long",
+        pa.int32(): "integer",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        TIME: "timestamp",
+    }
+    if kind in simple:
+        return simple[kind]
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _delta_type(kind.key_type),
+            "valueType": _delta_type(kind.item_type),
+            "valueContainsNull": True,
+        }
+    return {"type": "struct", "fields": [_delta_field(f) for f in kind]}
+
+
+def _delta_field(field: pa.Field) -> dict[str, object]:
+    return {"name": field.name, "type": _delta_type(field.type), "nullable": field.nullable, "metadata": {}}
+
+
+#: The row in Delta's own schema JSON.
+DELTA_SCHEMA: Final = json.dumps(
+    {"type": "struct", "fields": [_delta_field(f) for f in MESSAGE_SCHEMA]}, separators=(",", ":")
+)

@@ -1,0 +1,149 @@
+"""What keeps a partition cheap for ever, off the request path: roll-ups, checkpoints, clean-up.
+
+    roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
+    checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
+    clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
+                 files that a roll-up replaced, after `file_keep_ms`;
+                 files that no commit names, after `orphan_keep_ms`
+
+Ages are measured on the boot clock from when this process saw the thing, never by a file's date: a wall clock that
+jumps deletes nothing early. Everything here may be killed at any line and run by several processes at once: each
+step leaves a state that opens, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tables.actions import commit_name
+from tables.checkpoint import checkpoint_name, write_checkpoint
+from tables.clock import Clock
+from tables.encode import encode_file
+from tables.local_store import TEMP_PREFIX
+from tables.paths import LOG_FOLDER
+from tables.rollup import plan_rollup
+from tables.settings import LogSettings
+from tables.snapshot import log_versions
+from tables.store import Store
+
+if TYPE_CHECKING:
+    from tables.log import PartitionLog
+
+__all__ = ["Upkeep"]
+
+#: Checkpoints older than the newest ones are no longer anybody's start.
+_CHECKPOINTS_KEPT: Final = 2
+#: One clean-up deletes at most so many commits, so that a run stays short.
+_CLEAN_BATCH: Final = 4_096
+
+
+class Upkeep:
+    """The upkeep of one partition; one thread at a time does it, others are turned away."""
+
+    def __init__(self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+        self._log = log
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._folder = log.ref.folder
+        self._busy = threading.Lock()
+        #: (boot time, version): versions up to this one existed at that time.
+        self._sightings: deque[tuple[int, int]] = deque([(clock.boot_ms(), log.version)])
+        self._cleaned_to = 0
+        #: (boot time of the replacement, file).
+        self._graves: deque[tuple[int, str]] = deque()
+        self._orphans: dict[str, int] = {}
+        self._swept_ms = clock.boot_ms()
+
+    def run(self) -> bool:
+        """Do what is due; True if anything was done. A second thread returns at once."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            now = self._clock.boot_ms()
+            self._sight(now)
+            # `|`, not `or`: each step has its turn.
+            return self._roll_up(now) | self._checkpoint() | self._clean_log(now) | self._bury(now) | self._sweep(now)
+        finally:
+            self._busy.release()
+
+    def _sight(self, now: int) -> None:
+        """Remember how far the log was, about ten times in each `log_keep_ms`."""
+        if now - self._sightings[-1][0] >= self._settings.log_keep_ms // 10:
+            self._sightings.append((now, self._log.version))
+
+    def _roll_up(self, now: int) -> bool:
+        files = plan_rollup(
+            self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
+        )
+        if not files:
+            return False
+        rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
+        parts = [p for f in files for p in self._log.parts_of(f)]
+        encoded = encode_file(
+            rows,
+            parts,
+            batch_id=f"r{self._clock.wall_us():x}".ljust(32, "0"),
+            now_ms=self._clock.wall_us() // 1000,
+            row_group_rows=self._settings.row_group_rows,
+        )
+        if self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows):
+            self._graves.extend((now, f.path) for f in files)
+            return True
+        return False
+
+    def _checkpoint(self) -> bool:
+        if self._log.version - self._log.checkpoint_version < self._settings.checkpoint_commits:
+            return False
+        state = self._log.state()
+        # A checkpoint must not be more durable than the commits it stands for.
+        self._log.flush()
+        write_checkpoint(self._store, self._folder, state, now_ms=self._clock.wall_us() // 1000)
+        self._log.checkpointed(state.version)
+        return True
+
+    def _clean_log(self, now: int) -> bool:
+        """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
+        old = -1
+        while len(self._sightings) > 1 and now - self._sightings[0][0] >= self._settings.log_keep_ms:
+            old = self._sightings.popleft()[1]
+        keep_from = min(old, self._log.checkpoint_version)
+        if keep_from <= self._cleaned_to:
+            return False
+        commits, checkpoints = log_versions(self._store, self._folder)
+        doomed = [v for v in commits if v < keep_from][:_CLEAN_BATCH]
+        for version in doomed:
+            self._store.delete(f"{self._folder}/{LOG_FOLDER}/{commit_name(version)}")
+        for version in [v for v in checkpoints if v <= keep_from][:-_CHECKPOINTS_KEPT]:
+            self._store.delete(f"{self._folder}/{LOG_FOLDER}/{checkpoint_name(version)}")
+        self._cleaned_to = keep_from if len(doomed) < _CLEAN_BATCH else doomed[-1]
+        return bool(doomed)
+
+    def _bury(self, now: int) -> bool:
+        """Delete files that a roll-up replaced long enough ago."""
+        buried = False
+        while self._graves and now - self._graves[0][0] >= self._settings.file_keep_ms:
+            self._store.delete(f"{self._folder}/{self._graves.popleft()[1]}")
+            buried = True
+        return buried
+
+    def _sweep(self, now: int) -> bool:
+        """Delete files that no commit has named for `orphan_keep_ms`: leftovers of killed writers."""
+        if now - self._swept_ms < self._settings.orphan_keep_ms // 10:
+            return False
+        self._swept_ms = now
+        self._log.refresh()
+        live = {f.path for f in self._log.files} | {path for _, path in self._graves}
+        log = f"{self._folder}/{LOG_FOLDER}"
+        found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
+        found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]
+        self._orphans = {key: self._orphans.get(key, now) for key in found}
+        doomed = [key for key, seen in self._orphans.items() if now - seen >= self._settings.orphan_keep_ms]
+        for key in doomed:
+            self._store.delete(key)
+            del self._orphans[key]
+        return bool(doomed)

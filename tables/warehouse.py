@@ -1,0 +1,180 @@
+"""A warehouse: the folder or bucket that holds all tables, and the open partitions of this process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mq.errors import DeltaMQError, Refused
+from tables.actions import commit_name, encode_create
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.local_store import LocalStore
+from tables.log import PartitionLog
+from tables.object_store import ObjectStore
+from tables.paths import LOG_FOLDER, PartitionRef, Space, parse_ref
+from tables.reader import RowCache
+from tables.settings import LogSettings
+from tables.store import Store, probe
+
+__all__ = ["Warehouse"]
+
+
+def open_store(uri: str) -> Store:
+    """The store behind a warehouse URI: a folder, `file://`, or anything that obstore knows."""
+    scheme = urlsplit(uri).scheme
+    if scheme in ("", "file"):
+        path = Path(urlsplit(uri).path if scheme else uri).absolute()
+        path.mkdir(parents=True, exist_ok=True, mode=0o750)
+        return LocalStore(path)
+    if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
+        return ObjectStore(uri.replace("s3a://", "s3://", 1))
+    raise Refused(
+        f"warehouse: {scheme}:// is not known; use a folder, s3://, gs:// or abfss://",
+        code="invalid_warehouse",
+        field="warehouse",
+    )
+
+
+class Warehouse:
+    """All message tables below one root. Safe for threads."""
+
+    def __init__(self, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self._cache = RowCache(settings.cache_bytes_max)
+        self._logs: dict[PartitionRef, PartitionLog] = {}
+        self._lock = threading.Lock()
+        self._opening: dict[PartitionRef, threading.Lock] = {}
+        self._closed = threading.Event()
+        self._flusher: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        *,
+        settings: LogSettings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        store: Store | None = None,
+    ) -> Warehouse:
+        """Open the warehouse at `uri`, making it if it is not there.
+
+        Raises
+        ------
+        StoreUnsafe
+            Put-if-absent does not hold there: appends could overwrite each other (RELIABILITY R3).
+        """
+        found = store if store is not None else open_store(uri)
+        probe(found)
+        return cls(found, settings=settings or LogSettings(), clock=clock)
+
+    @property
+    def uri(self) -> str:
+        """What other engines open."""
+        return self.store.uri("")
+
+    def location(self, ref: PartitionRef) -> str:
+        """URI of a partition's Delta table."""
+        return self.store.uri(ref.folder)
+
+    def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
+        """Make the partition's table if it is not there, and open it; safe from any number of processes."""
+        key = f"{ref.folder}/{LOG_FOLDER}/{commit_name(0)}"
+        if ref not in self._logs and not self.store.entries(f"{ref.folder}/{LOG_FOLDER}"):
+            configuration = {
+                "mq.format": "1",
+                "mq.topic": ref.topic,
+                "mq.partition": ref.name,
+                # DeltaMQ keeps replaced files by itself; another engine's VACUUM then does, too.
+                "delta.deletedFileRetentionDuration": "interval 1 days",
+            }
+            data = encode_create(
+                table_id=table_id or str(uuid.uuid4()),
+                name=ref.name,
+                configuration=configuration,
+                now_ms=self.clock.wall_us() // 1000,
+            )
+            self.store.put_if_absent(key, data, durable=True)
+        return self.open_partition(ref)
+
+    def open_partition(self, ref: PartitionRef) -> PartitionLog:
+        """The open partition; the same object for the same reference.
+
+        Raises
+        ------
+        PartitionNotFound
+            There is no such table.
+        Corrupt
+            Its log or files contradict themselves.
+        """
+        found = self._logs.get(ref)
+        if found is not None:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(ref, threading.Lock())
+        with opening:
+            found = self._logs.get(ref)
+            if found is None:
+                found = PartitionLog(ref, self.store, settings=self.settings, clock=self.clock, cache=self._cache)
+                with self._lock:
+                    self._logs[ref] = found
+                    self._start_flusher()
+        return found
+
+    def exists(self, ref: PartitionRef) -> bool:
+        """Whether the partition has a table."""
+        return ref in self._logs or bool(self.store.entries(f"{ref.folder}/{LOG_FOLDER}"))
+
+    def refs(self, space: Space) -> list[PartitionRef]:
+        """All partitions that have a folder in `space`."""
+        return [
+            parse_ref(space, topic, partition)
+            for topic in self.store.folders(space.value)
+            for partition in self.store.folders(f"{space.value}/{topic}")
+            if "@" in partition
+        ]
+
+    def drop_topic(self, space: Space, topic: str) -> None:
+        """Remove all partitions of a topic, open or not; their data is gone when this returns."""
+        with self._lock:
+            for ref in [r for r in self._logs if r.space is space and r.topic == topic]:
+                del self._logs[ref]
+        self.store.delete_tree(PartitionRef(space, topic, "-@-").topic_folder)
+
+    @property
+    def open_logs(self) -> list[PartitionLog]:
+        """The partitions that are open in this process."""
+        with self._lock:
+            return list(self._logs.values())
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of decoded history in memory."""
+        return self._cache.bytes
+
+    def _start_flusher(self) -> None:
+        if self._flusher is None:
+            self._flusher = threading.Thread(target=self._flush_forever, name="mq-flush", daemon=True)
+            self._flusher.start()
+
+    def _flush_forever(self) -> None:
+        """Bound what a power cut can take of `Flush.ASYNC` appends."""
+        while not self._closed.wait(self.settings.flush_interval_ms / 1000):
+            for log in self.open_logs:
+                if log.unsynced:
+                    try:
+                        log.flush()
+                    except DeltaMQError:
+                        # Kept as unsynced and tried again; the next durable append reports it to its caller.
+                        continue
+
+    def close(self) -> None:
+        """Flush everything and let go."""
+        self._closed.set()
+        if self._flusher is not None:
+            self._flusher.join()
+        for log in self.open_logs:
+            log.close()
