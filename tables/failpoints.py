@@ -16,7 +16,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
-__all__ = ["FailpointHit", "failpoint"]
+__all__ = ["FailpointHit", "armed", "failpoint"]
 
 
 class FailpointHit(OSError):
@@ -46,6 +46,11 @@ def _parse(text: str) -> dict[str, _Armed]:
 
 
 _armed = _parse(os.environ.get("MQ_FAILPOINTS", ""))
+
+
+def armed(name: str) -> bool:
+    """Whether `name` will act: where making a point observable costs something, it is done only then."""
+    return name in _armed
 
 
 def failpoint(name: str) -> None:
