@@ -59,9 +59,7 @@ def _avalanche(state: int) -> int:
     return state ^ state >> 16
 
 
-def hash_strings(
-    offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]
-) -> NDArray[np.int32]:
+def hash_strings(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Spark SQL's `hash` of every string of an Arrow column.
 
     `offsets` (one more than there are strings, need not start at 0) and `data` are the buffers of a valid
@@ -108,9 +106,7 @@ def _words(data: NDArray[np.uint8]) -> Words:
     return np.ndarray((size,), dtype="<u4", buffer=np.ascontiguousarray(data) if size else b"", strides=(1,))
 
 
-def _mix_tails(
-    states: Words, tails: NDArray[np.int64], counts: NDArray[np.int64], data: NDArray[np.uint8]
-) -> None:
+def _mix_tails(states: Words, tails: NDArray[np.int64], counts: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
     """Mix the 0 to 3 bytes left over at `tails`, each as a sign-extended word."""
     signed = data.view(np.int8)
     for column in range(int(counts.max())):

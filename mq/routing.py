@@ -13,7 +13,7 @@ none moves that could have stayed:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,10 +22,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.errors import Conflict, Corrupt, Unavailable, Unprocessable
+from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
 from mq.murmur3 import hash_string, hash_strings
 from mq.names import partition_name, split_partition
+from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
 
 __all__ = [
     "Route",
@@ -99,34 +100,18 @@ class Route:
     @classmethod
     def from_json(cls, value: object) -> Route:
         """The route that `to_json` wrote; raises `Corrupt` when it is not one."""
-        try:
-            return cls._parsed(value)
-        except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(f"a stored route is damaged: {error!r}", code="route_corrupt") from error
-
-    @classmethod
-    def _parsed(cls, value: object) -> Route:
-        if not isinstance(value, Mapping):
-            raise TypeError("a route is an object")
-        return cls(
-            epoch=_integer(value["epoch"]),
-            partitions=tuple(map(_text, value["partitions"])),
-            owners=tuple(
-                (_integer(low), _integer(high), _integer(index)) for low, high, index in value["owners"]
-            ),
-        )
+        with corrupt_when_damaged("a stored route", code="route_corrupt"):
+            stored = mapping(value)
+            return cls(
+                epoch=integer(stored["epoch"]),
+                partitions=tuple(map(text, array(stored["partitions"]))),
+                owners=tuple(map(_range, array(stored["owners"]))),
+            )
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
-    return value
-
-
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def _range(value: object) -> Range:
+    low, high, index = map(integer, array(value))
+    return low, high, index
 
 
 def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None:

@@ -72,9 +72,7 @@ def test_both_forms_agree(strings: list[str], kind: pa.DataType) -> None:
 
 
 @given(st.lists(keys, min_size=1, max_size=30), st.integers(0, 30), st.integers(0, 30))
-def test_a_slice_whose_offsets_do_not_start_at_zero_hashes_the_same(
-    strings: list[str], low: int, size: int
-) -> None:
+def test_a_slice_whose_offsets_do_not_start_at_zero_hashes_the_same(strings: list[str], low: int, size: int) -> None:
     column = pa.array(strings, type=pa.string()).slice(low, size)
     assert hash_strings(*buffers(column)).tolist() == [hash_string(key) for key in column.to_pylist()]
 

@@ -62,9 +62,7 @@ def test_route_4_lps_of_a_column_equal_the_lp_of_each_key(keys: list[str]) -> No
         (["A", "B", "C"], ("order.book@A", "order.book@B")),
     ],
 )
-def test_route_2_the_default_route_lies_on_two_brokers(
-    available: list[str], partitions: tuple[str, ...]
-) -> None:
+def test_route_2_the_default_route_lies_on_two_brokers(available: list[str], partitions: tuple[str, ...]) -> None:
     assert default_route("order.book", available).partitions == partitions
 
 
@@ -114,9 +112,7 @@ def test_model_1_partitions_that_are_not_named_like_the_topic_stay() -> None:
 
 
 @given(counts, brokers)
-def test_route_4_every_first_route_is_contiguous_and_equal_within_one(
-    count: int, available: list[str]
-) -> None:
+def test_route_4_every_first_route_is_contiguous_and_equal_within_one(count: int, available: list[str]) -> None:
     route = new_route("t", count, available)
     assert [index for _, _, index in route.owners] == list(range(count))
     assert max(sizes(route)) - min(sizes(route)) <= 1
@@ -270,9 +266,7 @@ def test_anything_else_is_corrupt_too(value: object) -> None:
 @example(1, 4, 1023)
 @example(31, 4, 0)
 @example(64, 4, 0)
-def test_route_5_messages_without_a_key_are_spread_in_contiguous_slices(
-    count: int, partitions: int, draw: int
-) -> None:
+def test_route_5_messages_without_a_key_are_spread_in_contiguous_slices(count: int, partitions: int, draw: int) -> None:
     route = new_route("t", partitions, AB)
     slices = spread(count, route, draw)
     assert [0, *(high for _, _, high in slices)] == [*(low for _, low, _ in slices), count]
