@@ -1,0 +1,163 @@
+"""The metadata log: topics and routes as events in one partition, changed by compare-and-set (SPEC META-4).
+
+Any process may decide, and the Delta log says whose decision stands. An event is appended only if the log still
+ends where the decision was taken; else the loser reads what the winner wrote and decides again:
+
+    refresh --> decide(state) --> append at the offset that the state was folded up to --> fold what was stored
+       ^                              |
+       '------- lost the race --------'
+
+The state is rebuilt from the table alone (META-3). Messages: key `topic/<name>`, tag the kind of the event, body
+its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
+from mq.limits import MIB
+from mq.stored_json import corrupt_when_damaged
+from mq.topics import Event, MetaState, event_from_json
+from tables.encode import ProducerStamp
+from tables.fetch import FetchStatus
+from tables.log import Batch
+from tables.paths import PartitionRef, Space
+from tables.schema import INGEST_SCHEMA
+from tables.settings import Flush
+from tables.warehouse import Warehouse
+
+__all__ = ["META_PARTITION", "MetaLog"]
+
+META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
+
+#: Each lost race is somebody else's change; so many in a row is no longer bad luck.
+_RACES_MAX: Final = 1_000
+#: An append without a clear answer is repeated so often before the caller is told that nobody knows.
+_UNKNOWN_TRIES: Final = 3
+#: One read while the state is rebuilt.
+_PAGE_MESSAGES: Final = 10_000
+_PAGE_BYTES: Final = 8 * MIB
+
+_ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
+
+
+class MetaLog:
+    """The metadata of one warehouse. Safe for threads and for any number of processes; blocking."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Open the log, making it if it is not there, and fold all of it."""
+        self._log = warehouse.create(META_PARTITION)
+        self._lock = threading.Lock()
+        # Tells our appends from those of others, so that one without a clear answer can be repeated.
+        self._writer_id = f"meta-{uuid.uuid4().hex}"
+        self._writer_seq = 0
+        self._offset = 0
+        self._state = MetaState()
+        self.refresh()
+
+    @property
+    def state(self) -> MetaState:
+        """The newest known state; never modified, so it may be kept and shared."""
+        return self._state
+
+    def refresh(self) -> bool:
+        """See what others have written; True if there was anything.
+
+        Raises
+        ------
+        Corrupt
+            The log does not begin at offset 0, or holds what is no event; the state stays as it was.
+        """
+        with self._lock:
+            return self._catch_up()
+
+    def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
+        """Append the events that `decide` makes of the newest state, and return the state that holds them.
+
+        `decide` is called again with a newer state each time that another process was faster, so it must depend on
+        nothing but its argument. Without events nothing is written. What it raises is passed on: nothing changed.
+
+        Raises
+        ------
+        Unknown
+            The events may be stored; asking again is safe, since a decision sees what is stored.
+        Unavailable
+            `contention`: too many others were faster; nothing was stored.
+        """
+        with self._lock:
+            for _ in range(_RACES_MAX):
+                self._catch_up()
+                events = decide(self._state)
+                if not events:
+                    return self._state
+                if self._append(events):
+                    self._catch_up()
+                    return self._state
+        raise Unavailable(f"lost {_RACES_MAX} races for the metadata log; try again", code="contention")
+
+    def _append(self, events: Sequence[Event]) -> bool:
+        """Store the events where the state ends; False when others have stored something there."""
+        # What cannot be folded must never be stored: no process could start again.
+        self._state.apply_all(events)
+        self._writer_seq += 1
+        stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(events))
+        batch = Batch(_rows(events), stamp)
+        tries = 0
+        while True:
+            try:
+                self._log.append([batch], flush=Flush.SYNC, expected_offset=self._offset)
+            except OffsetMismatch:
+                return False
+            except Unknown:
+                tries += 1
+                if tries == _UNKNOWN_TRIES:
+                    raise
+            else:
+                return True
+
+    def _catch_up(self) -> bool:
+        """Fold everything behind the state, page by page; state and offset move together."""
+        self._log.refresh()
+        began = self._offset
+        while True:
+            page = self._log.read(self._offset, max_messages=_PAGE_MESSAGES, max_bytes=_PAGE_BYTES)
+            if page.status is FetchStatus.NO_NEW_MESSAGE:
+                return self._offset > began
+            if page.status is not FetchStatus.FOUND:
+                raise Corrupt(
+                    f"the metadata log holds offsets {page.min_offset} to {page.max_offset}, not {self._offset}",
+                    code="meta_log_torn",
+                )
+            self._state = self._state.apply_all(_events(page.rows))
+            self._offset = page.next_offset
+
+
+def _rows(events: Sequence[Event]) -> pa.RecordBatch:
+    columns = {
+        "key": [event.key for event in events],
+        "tag": [event.kind for event in events],
+        "body": [json.dumps(event.to_json(), separators=(",", ":")).encode() for event in events],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
+
+
+def _events(rows: pa.Table) -> list[Event]:
+    columns = [rows.column(name).to_pylist() for name in ("offset", "tag", "body")]
+    return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
+
+
+def _event(offset: int, kind: str, body: bytes) -> Event:
+    where = f"the metadata log at offset {offset}"
+    with corrupt_when_damaged(where, code="meta_event_corrupt"):
+        value = json.loads(body)
+    try:
+        return event_from_json(kind, value)
+    except Corrupt as error:
+        raise Corrupt(f"{where}: {error.detail}", code=error.code) from error

@@ -1,0 +1,315 @@
+"""The metadata log on real tables: compare-and-set, rebuilding, crashes (SPEC META-2 to META-4)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mq.errors import Conflict, Corrupt, NotFound, Unavailable, Unknown
+from mq.topics import (
+    Event,
+    MetaState,
+    TopicDeleted,
+    TopicRequest,
+    decide_delete_topic,
+    decide_put_topic,
+)
+from tables import metadata
+from tables.log import Batch
+from tables.metadata import META_PARTITION, MetaLog
+from tables.store import MemoryStore, Store
+from tables.warehouse import Warehouse, open_store
+
+AB = ("broker-a", "broker-b")
+Open = Callable[[], MetaLog]
+
+
+def put(name: str, id: str = "id-1", partitions: int | None = None) -> Callable[[MetaState], tuple[Event, ...]]:
+    request = TopicRequest(partitions=partitions)
+    return lambda state: decide_put_topic(state, name, request, AB, id, 1_000)
+
+
+def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
+    return lambda state: decide_delete_topic(state, name)
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return open_store(str(tmp_path)) if request.param == "local" else MemoryStore()
+
+
+@pytest.fixture
+def warehouses(store: Store) -> Iterator[Callable[[], Warehouse]]:
+    """Opens the same tables again and again, as one process after (or beside) another."""
+    opened: list[Warehouse] = []
+
+    def open_again() -> Warehouse:
+        opened.append(Warehouse.open("", store=store))
+        return opened[-1]
+
+    yield open_again
+    for warehouse in opened:
+        warehouse.close()
+
+
+@pytest.fixture
+def open_meta(warehouses: Callable[[], Warehouse]) -> Open:
+    return lambda: MetaLog(warehouses())
+
+
+def test_a_new_warehouse_has_no_topics(open_meta: Open) -> None:
+    assert open_meta().state == MetaState()
+
+
+def test_meta_3_the_state_is_rebuilt_from_the_table_alone(open_meta: Open) -> None:
+    meta = open_meta()
+    meta.submit(put("orders"))
+    meta.submit(put("refunds", "id-2", partitions=1024))
+    meta.submit(put("orders", partitions=8))
+    meta.submit(delete("refunds"))
+    state = meta.submit(put("refunds", "id-3"))
+    assert open_meta().state == state == meta.state
+    assert (state.topic("orders").id, state.topic("refunds").id) == ("id-1", "id-3")
+
+
+def test_meta_3_a_long_log_is_read_in_pages(open_meta: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = open_meta()
+    for number in range(12):
+        meta.submit(put(f"t{number}", f"id-{number}"))
+    monkeypatch.setattr(metadata, "_PAGE_MESSAGES", 5)
+    assert open_meta().state == meta.state
+
+
+def test_meta_4_refresh_shows_what_others_wrote_and_only_that(open_meta: Open) -> None:
+    one, other = open_meta(), open_meta()
+    one.submit(put("orders"))
+    assert other.state.topics == {}
+    assert other.refresh() is True
+    assert other.state == one.state
+    before = other.state
+    assert other.refresh() is False
+    assert other.state is before
+
+
+def test_meta_4_a_decision_sees_what_others_wrote_before_it(open_meta: Open) -> None:
+    one, other = open_meta(), open_meta()
+    one.submit(put("orders"))
+    with pytest.raises(Conflict):
+        other.submit(put("ORDERS", "id-2"))
+    other.submit(delete("orders"))
+    with pytest.raises(NotFound):
+        one.submit(delete("orders"))
+
+
+def test_a_decision_without_events_writes_nothing(open_meta: Open, warehouses: Callable[[], Warehouse]) -> None:
+    meta = open_meta()
+    state = meta.submit(put("orders"))
+    assert meta.submit(put("orders", "id-2")) is state
+    assert warehouses().open_partition(META_PARTITION).end_offset == 1
+
+
+def test_a_refused_decision_writes_nothing(open_meta: Open) -> None:
+    meta = open_meta()
+    with pytest.raises(NotFound):
+        meta.submit(delete("orders"))
+    assert open_meta().state == MetaState()
+
+
+def test_events_that_cannot_be_folded_are_never_stored(open_meta: Open) -> None:
+    meta = open_meta()
+    with pytest.raises(Corrupt):
+        meta.submit(lambda _: [TopicDeleted(name="orders", id="id-1", epoch=1)])
+    assert open_meta().state == MetaState()
+
+
+def test_meta_4_the_loser_of_a_race_decides_again(open_meta: Open) -> None:
+    one, other = open_meta(), open_meta()
+    seen: list[int] = []
+
+    def decide(state: MetaState) -> tuple[Event, ...]:
+        seen.append(len(state.topics))
+        if len(seen) == 1:
+            other.submit(put("orders"))
+        return put("refunds", "id-2")(state)
+
+    state = one.submit(decide)
+    assert seen == [0, 1]
+    assert {name: topic.route.epoch for name, topic in state.topics.items()} == {"orders": 1, "refunds": 2}
+    assert open_meta().state == state
+
+
+def test_losing_every_race_ends_in_unavailable(open_meta: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = open_meta(), open_meta()
+    monkeypatch.setattr(metadata, "_RACES_MAX", 3)
+
+    def decide(state: MetaState) -> tuple[Event, ...]:
+        other.submit(put(f"t{len(state.topics)}", f"id-{len(state.topics)}"))
+        return put("orders", "mine")(state)
+
+    with pytest.raises(Unavailable) as refused:
+        one.submit(decide)
+    assert refused.value.code == "contention"
+    assert "orders" not in open_meta().state.topics
+
+
+def test_meta_2_racing_processes_never_lose_an_event(open_meta: Open) -> None:
+    writers, each = 4, 12
+    metas: list[MetaLog] = []
+    start = threading.Barrier(writers)
+    failures: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        try:
+            start.wait()
+            meta = open_meta()
+            metas.append(meta)
+            for number in range(each):
+                meta.submit(put(f"t-{writer}-{number}", f"id-{writer}-{number}"))
+                # All writers expand one topic, too: what one has done must not be undone by another.
+                meta.submit(lambda state: put("shared", "shared", _more(state))(state))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(metas) == writers
+    for meta in metas:
+        meta.refresh()
+    rebuilt = open_meta().state
+    assert all(meta.state == rebuilt for meta in metas)
+    assert len(rebuilt.topics) == writers * each + 1
+    assert len(rebuilt.topic("shared").route.partitions) == writers * each
+    assert rebuilt.routes_epoch == 2 * writers * each
+
+
+def _more(state: MetaState) -> int:
+    shared = state.topics.get("shared")
+    return len(shared.route.partitions) + 1 if shared else 1
+
+
+class ForgetfulStore(MemoryStore):
+    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
+
+    lost = 0
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        won = super().put_if_absent(key, data, durable=durable)
+        self._forget()
+        return won
+
+    def _forget(self) -> None:
+        if self.lost > 0:
+            self.lost -= 1
+            raise Unknown
+
+    def read(self, key: str) -> pa.Buffer:
+        self._forget()
+        return super().read(key)
+
+
+def test_an_append_without_an_answer_is_applied_once() -> None:
+    store = ForgetfulStore()
+    meta = MetaLog(Warehouse.open("", store=store))
+    # The put, and all three times that the log looks for what became of it.
+    store.lost = 4
+    state = meta.submit(put("orders"))
+    assert store.lost == 0
+    again = Warehouse.open("", store=store)
+    assert MetaLog(again).state == state
+    assert again.open_partition(META_PARTITION).end_offset == 1
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b'{"topic":{}}', b"\xff"])
+def test_a_damaged_event_stops_the_log_and_names_its_offset(
+    open_meta: Open, warehouses: Callable[[], Warehouse], damage: bytes
+) -> None:
+    meta = open_meta()
+    state = meta.submit(put("orders"))
+    row = pa.RecordBatch.from_pydict({"tag": ["topic_put"], "body": pa.array([damage], pa.binary())})
+    warehouses().open_partition(META_PARTITION).append([Batch(row, None)])
+    with pytest.raises(Corrupt, match="offset 1") as corrupt:
+        meta.refresh()
+    assert corrupt.value.code == "meta_event_corrupt"
+    assert meta.state is state
+    with pytest.raises(Corrupt):
+        open_meta()
+
+
+def test_an_event_of_a_newer_release_stops_the_log(open_meta: Open, warehouses: Callable[[], Warehouse]) -> None:
+    meta = open_meta()
+    row = pa.RecordBatch.from_pydict({"tag": ["topic_frozen"], "body": pa.array([b"{}"], pa.binary())})
+    warehouses().open_partition(META_PARTITION).append([Batch(row, None)])
+    with pytest.raises(Corrupt) as corrupt:
+        meta.submit(put("orders"))
+    assert corrupt.value.code == "meta_event_unknown"
+
+
+SUBMIT = """
+import sys
+from tables import failpoints
+from tables.metadata import MetaLog
+from tables.warehouse import Warehouse
+from tests.contract.test_metadata import put
+
+meta = MetaLog(Warehouse.open(sys.argv[1]))
+meta.submit(put("first", "id-0"))
+print("ready", flush=True)
+# Armed only now: opening a warehouse commits, too.
+failpoints._armed.update(failpoints._parse(sys.argv[2]))
+meta.submit(put("orders"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "stored"),
+    [
+        ("commit.after_data_write", False),
+        ("commit.after_log_fsync", False),
+        ("commit.after_link", True),
+        ("commit.after_dir_fsync", True),
+    ],
+)
+def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
+    tmp_path: Path, failpoint: str, stored: bool
+) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", SUBMIT, str(tmp_path), f"{failpoint}=kill"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "ready\n"), killed.stderr
+
+    warehouse = Warehouse.open(str(tmp_path))
+    meta = MetaLog(warehouse)
+    assert sorted(meta.state.topics) == (["first", "orders"] if stored else ["first"])
+    state = meta.submit(put("orders"))
+    assert state.topic("orders").id == "id-1"
+    assert warehouse.open_partition(META_PARTITION).end_offset == 2
+    warehouse.close()
+
+
+def test_the_log_is_readable_by_its_messages(open_meta: Open, warehouses: Callable[[], Warehouse]) -> None:
+    """META-4: everything fits SQL: key, tag and a JSON body tell what happened."""
+    meta = open_meta()
+    meta.submit(put("orders"))
+    meta.submit(delete("orders"))
+    rows = warehouses().open_partition(META_PARTITION).read(0, max_messages=10, max_bytes=1 << 20).rows
+    assert rows.column("key").to_pylist() == ["topic/orders", "topic/orders"]
+    assert rows.column("tag").to_pylist() == ["topic_put", "topic_deleted"]
+    bodies = [json.loads(body) for body in rows.column("body").to_pylist()]
+    assert bodies[0]["topic"]["route"]["partitions"] == ["orders@broker-a", "orders@broker-b"]
+    assert bodies[1] == {"name": "orders", "id": "id-1", "epoch": 2}
