@@ -12,6 +12,7 @@ import json
 import threading
 import zlib
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,6 +108,25 @@ class FileReader:
         _check_offsets(found, start, stop, file)
         return found
 
+    def groups(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Rows with offsets `[start, stop)` one row group at a time, for scans: not kept, of `columns` only.
+
+        Raises
+        ------
+        Corrupt
+            As for `rows`.
+        """
+        assert file.start <= start <= stop <= file.end
+        footer = self._footer(file)
+        for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
+            low, high = max(start, file.start + low), min(stop, file.start + high)
+            if low < high:
+                rows = self._read_group(file, footer, index, columns)
+                found = rows.slice(low - file.start - footer.starts[index], high - low)
+                if "offset" in found.column_names:
+                    _check_offsets(found, low, high, file)
+                yield found
+
     def parts(self, file: DataFile) -> tuple[Part, ...]:
         """The producers' requests that the file carries."""
         return self._footer(file).parts
@@ -169,14 +189,16 @@ class FileReader:
         self._cache.put(key, rows, rows.nbytes)
         return rows
 
-    def _read_group(self, file: DataFile, footer: _Footer, index: int) -> pa.Table:
+    def _read_group(
+        self, file: DataFile, footer: _Footer, index: int, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         low, high = footer.edges[index], footer.edges[index + 1]
         data = self._read(file, [(low, high)])
         self._check(file, data, low, high, footer.checksums[index])
         try:
             with pq.ParquetFile(pa.BufferReader(data), metadata=footer.metadata) as parquet:
-                rows = parquet.read_row_group(index, use_threads=False)
-            return rows.cast(MESSAGE_SCHEMA)
+                rows = parquet.read_row_group(index, columns=columns, use_threads=False)
+            return rows.cast(pa.schema([MESSAGE_SCHEMA.field(name) for name in rows.column_names]))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise Corrupt(f"{self._key(file)}: row group {index} cannot be read: {error}") from error
 
