@@ -219,16 +219,18 @@ class ForgetfulStore(MemoryStore):
         return super().read(key)
 
 
-def test_an_append_without_an_answer_is_applied_once() -> None:
+def test_an_append_without_an_answer_is_applied_once_and_is_no_failure() -> None:
     store = ForgetfulStore()
     meta = MetaLog(Warehouse.open("", store=store))
-    # The put, and all three times that the log looks for what became of it.
-    store.lost = 4
-    state = meta.submit(put("orders"))
-    assert store.lost == 0
+    for decide in (put("orders"), delete("orders")):
+        # The put, and all three times that the log looks for what became of it.
+        store.lost = 4
+        state = meta.submit(decide)
+        assert store.lost == 0
+    assert "orders" not in state.topics
     again = Warehouse.open("", store=store)
     assert MetaLog(again).state == state
-    assert again.open_partition(META_PARTITION).end_offset == 1
+    assert again.open_partition(META_PARTITION).end_offset == 2
 
 
 @pytest.mark.parametrize("damage", [b"{", b"[]", b'{"topic":{}}', b"\xff"])
