@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 from mq.errors import DeltaMQError, Refused
+from mq.limits import KIB, MIB, REQUEST_BYTES_MAX
 from tables.settings import LogSettings
 
 __all__ = [
@@ -99,6 +100,24 @@ class ServiceSettings:
     auto_create_topics: bool = True
     #: After SIGTERM, requests in flight get so long to end.
     drain_ms: int = _between(10_000, 0, 600_000)
+    #: Whether it may listen beyond this machine without authentication: only behind a proxy that authenticates.
+    allow_open_access: bool = False
+    #: A produce request's body has at most so many bytes.
+    request_bytes_max: int = _between(64 * MIB, 64 * KIB, REQUEST_BYTES_MAX)
+    #: Bytes of produce requests that are received, decoded or waiting at once; beyond it producers get 429.
+    queue_bytes_max: int = _between(256 * MIB, MIB, 1024 * 1024 * MIB)
+    #: Produce requests at once; beyond it producers get 429.
+    queue_requests_max: int = _between(4_096, 1, 1_000_000)
+    #: Commits of different partitions that run at the same time.
+    commit_threads: int = _between(8, 1, 256)
+    #: Threads that decode large requests and read history.
+    work_threads: int = _between(4, 1, 256)
+    #: A partition with waiting readers is looked at this often for commits of other processes.
+    refresh_ms: int = _between(100, 1, 60_000)
+    #: Connections at once; further ones are closed.
+    connections_max: int = _between(10_000, 1, 1_000_000)
+    #: An idle connection is closed after so long.
+    keep_alive_s: int = _between(75, 1, 3_600)
 
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):

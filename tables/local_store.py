@@ -44,6 +44,8 @@ class FileSystem(Protocol):
     def link(self, source: str, target: str) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
+    def refill(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class OsFiles:
@@ -52,13 +54,17 @@ class OsFiles:
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            self.write_all(fd, data)
             if sync:
                 os.fsync(fd)
         finally:
             os.close(fd)
+
+    def write_all(self, fd: int, data: pa.Buffer | bytes) -> None:
+        """Write all of `data`, in as many calls as the kernel wants."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
 
     def sync_file(self, path: str) -> None:
         self._sync(path, os.O_RDONLY)
@@ -81,6 +87,12 @@ class OsFiles:
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    def refill(self) -> None:
+        """Nothing is made in advance."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class LocalStore:
@@ -218,6 +230,12 @@ class LocalStore:
             self._files.sync_folder(os.path.dirname(path))
             self._known_folders = {f for f in self._known_folders if f != path and not f.startswith(path + "/")}
             shutil.rmtree(grave, ignore_errors=True)
+
+    def prepare(self) -> None:
+        self._files.refill()
+
+    def close(self) -> None:
+        self._files.close()
 
     def _make_folder(self, folder: str) -> None:
         """Create `folder` durably: an acknowledged file in a folder that a power cut forgets would be lost."""

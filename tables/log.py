@@ -35,6 +35,7 @@ from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 from tables.settings import STALE_FRACTION, Flush, LogSettings
 from tables.store import Store
 from tables.tail import Tail
+from tables.unsynced import Unsynced
 from tables.upkeep import Upkeep
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats"]
@@ -96,7 +97,7 @@ class PartitionLog:
         self._tail = Tail(settings.tail_bytes_max)
         self._window = ProducerWindow()
         self._parts: dict[str, tuple[Part, ...]] = {}
-        self._unsynced: list[str] = []
+        self._unsynced = Unsynced(store)
         self._stopped: DeltaMQError | None = None
         self._bytes = 0
         self._log = CommitLog(
@@ -387,7 +388,8 @@ class PartitionLog:
             if commit.parts and len(commit.adds) == 1:
                 self._parts[file.path] = commit.parts
         if not commit.flushed:
-            self._unsynced += [f"{self.ref.folder}/{f.path}" for f in commit.adds] + [self._log.key(commit.version)]
+            files = [f"{self.ref.folder}/{f.path}" for f in commit.adds]
+            self._unsynced.add([*files, self._log.key(commit.version)])
         if commit.removes:
             self._bytes = sum(f.size for f in self._log.snapshot.files)
             for path in commit.removes:
@@ -491,14 +493,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make what was appended with `Flush.ASYNC` durable, by us or by others."""
-        with self._lock:
-            keys, self._unsynced = self._unsynced, []
-            try:
-                if keys:
-                    self._store.sync(keys)
-            except DeltaMQError:
-                self._unsynced = keys + self._unsynced
-                raise
+        self._unsynced.sync()
 
     @property
     def unsynced(self) -> int:

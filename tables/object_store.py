@@ -115,6 +115,12 @@ class ObjectStore:
         except BaseError as error:
             raise Unavailable(f"cannot delete {key}: {error}", code="storage_error") from error
 
+    def prepare(self) -> None:
+        """Nothing can be made ahead."""
+
+    def close(self) -> None:
+        """Connections close with the process."""
+
     def delete_tree(self, folder: str) -> None:
-        for batch in obstore.entries(self._remote, folder.rstrip("/") + "/"):
+        for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
             obstore.delete(self._remote, [item["path"] for item in batch])

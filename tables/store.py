@@ -90,6 +90,12 @@ class Store(Protocol):
     def delete_tree(self, folder: str) -> None:
         """Remove a folder with all below it; out of sight at once, out of space soon."""
 
+    def prepare(self) -> None:
+        """Do ahead what would slow coming writes; called in the background, several times a second."""
+
+    def close(self) -> None:
+        """Let go of what the process holds beside the files."""
+
 
 def probe(store: Store) -> None:
     """Prove that `put_if_absent` lets exactly one writer win; raise `StoreUnsafe` otherwise (RELIABILITY R3)."""
@@ -170,6 +176,12 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         with self._lock:
             self._files.pop(key, None)
+
+    def prepare(self) -> None:
+        """Memory needs no preparing."""
+
+    def close(self) -> None:
+        """Memory needs no closing."""
 
     def delete_tree(self, folder: str) -> None:
         prefix = folder.rstrip("/") + "/"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ class _Piece:
 
     @property
     def end(self) -> int:
-        return self.start + self.rows.num_rows
+        return self.start + int(self.rows.num_rows)
 
 
 class Tail:
@@ -51,27 +51,32 @@ class Tail:
         """Add the rows of a commit; a gap before them makes the tail start anew."""
         if self.pieces and self.pieces[-1].end != start:
             self.clear()
-        self._set((*self.pieces, _Piece(start, rows, rows.nbytes + _TABLE_BYTES)))
+        piece = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
+        self._bytes += piece.bytes
+        self.pieces = (*self.pieces, piece)
+        self._shrink()
 
     def merge(self, start: int, rows: pa.Table) -> None:
         """Replace the pieces that `rows` covers by this one piece, if they are all here."""
         end = start + rows.num_rows
-        inside = [p for p in self.pieces if p.start >= start and p.end <= end]
+        low = bisect_left(self.pieces, start, key=lambda p: p.start)
+        high = bisect_left(self.pieces, end, key=lambda p: p.start)
+        inside = self.pieces[low:high]
         if not inside or inside[0].start != start or inside[-1].end != end:
             return
-        at = self.pieces.index(inside[0])
         merged = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
-        self._set((*self.pieces[:at], merged, *self.pieces[at + len(inside) :]))
+        self._bytes += merged.bytes - sum(p.bytes for p in inside)
+        self.pieces = (*self.pieces[:low], merged, *self.pieces[high:])
+        self._shrink()
 
-    def _set(self, pieces: tuple[_Piece, ...]) -> None:
-        total = sum(p.bytes for p in pieces)
+    def _shrink(self) -> None:
+        """Drop the oldest pieces over the bound; the newest stays: waiting readers are about to ask for it."""
         drop = 0
-        # The newest piece stays whatever its size: it is what waiting readers are about to ask for.
-        while drop < len(pieces) - 1 and total > self._bytes_max:
-            total -= pieces[drop].bytes
+        while drop < len(self.pieces) - 1 and self._bytes > self._bytes_max:
+            self._bytes -= self.pieces[drop].bytes
             drop += 1
-        self.pieces = pieces[drop:]
-        self._bytes = total
+        if drop:
+            self.pieces = self.pieces[drop:]
 
     def rows(self, start: int, stop: int) -> pa.Table | None:
         """Rows `[start, stop)`, or None when the tail does not hold them all."""

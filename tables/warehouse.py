@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ from tables.log import PartitionLog
 from tables.object_store import ObjectStore
 from tables.paths import LOG_FOLDER, PartitionRef, Space, parse_ref
 from tables.reader import RowCache
+from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
 from tables.store import Store, probe
 
@@ -27,7 +29,7 @@ def open_store(uri: str) -> Store:
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
         path.mkdir(parents=True, exist_ok=True, mode=0o750)
-        return LocalStore(path)
+        return LocalStore(path, RecyclingFiles(str(path)))
     if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         return ObjectStore(uri.replace("s3a://", "s3://", 1))
     raise Refused(
@@ -163,13 +165,12 @@ class Warehouse:
     def _flush_forever(self) -> None:
         """Bound what a power cut can take of `Flush.ASYNC` appends."""
         while not self._closed.wait(self.settings.flush_interval_ms / 1000):
+            # An error here is met again, and reported, by the next durable append.
+            with contextlib.suppress(DeltaMQError, OSError):
+                self.store.prepare()
             for log in self.open_logs:
-                if log.unsynced:
-                    try:
-                        log.flush()
-                    except DeltaMQError:
-                        # Kept as unsynced and tried again; the next durable append reports it to its caller.
-                        continue
+                with contextlib.suppress(DeltaMQError):
+                    log.flush()
 
     def close(self) -> None:
         """Flush everything and let go."""
@@ -178,3 +179,4 @@ class Warehouse:
             self._flusher.join()
         for log in self.open_logs:
             log.close()
+        self.store.close()
