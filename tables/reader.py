@@ -214,7 +214,7 @@ class FileReader:
 
 
 def _check_offsets(rows: pa.Table, start: int, stop: int, file: DataFile, *, every: bool = False) -> None:
-    column = rows.column(0)
+    column = rows.column("offset")
     dense = column[0].as_py() == start and column[-1].as_py() == stop - 1 and rows.num_rows == stop - start
     if dense and every:
         dense = bool(np.array_equal(column.to_numpy(), np.arange(start, stop)))
