@@ -128,9 +128,7 @@ def _java_home(java: Path) -> str:
 
 def _why(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
-    telling = [
-        line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line
-    ]
+    telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
     told = list(dict.fromkeys(line.strip() for line in telling or lines))
     shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
     return (

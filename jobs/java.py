@@ -50,9 +50,7 @@ def _executable(environ: dict[str, str]) -> tuple[Path, str]:
     if home:
         path = Path(home) / "bin" / "java"
         if not os.access(path, os.X_OK):
-            raise JavaMissing(
-                f"JAVA_HOME is {home}, but there is no {path}. Correct or unset it. {_remedy()}"
-            )
+            raise JavaMissing(f"JAVA_HOME is {home}, but there is no {path}. Correct or unset it. {_remedy()}")
         return path, f"{path} (from JAVA_HOME)"
     found = shutil.which("java", path=environ.get("PATH"))
     if found is None:
@@ -71,9 +69,7 @@ def _major_version(path: Path, source: str) -> int:
 
 def _probe(path: Path, flag: str) -> str:
     try:
-        done = subprocess.run(
-            [str(path), flag], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
-        )
+        done = subprocess.run([str(path), flag], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissing(f"{path} {flag} failed: {error}. {_remedy()}") from error
     return done.stderr + done.stdout  # -version goes to stderr, --list-modules to stdout

@@ -83,9 +83,7 @@ def check() -> int:
 def _check_python() -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_VERSION_MIN:
-        raise SetupFailed(
-            f"this is Python {version}; 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11"
-        )
+        raise SetupFailed(f"this is Python {version}; 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11")
     return version
 
 
@@ -123,9 +121,7 @@ def _packages() -> bool:
 def _make_venv() -> None:
     _say(f"creating .venv with Python {_check_python()}")
     shutil.rmtree(VENV, ignore_errors=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         shutil.rmtree(VENV, ignore_errors=True)
         told = (done.stdout + done.stderr).strip()
@@ -170,9 +166,7 @@ def _pip(*arguments: str, step: str) -> None:
     command = [str(_venv_python()), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, env={**os.environ, "PYTHONNOUSERSITE": "1"}, check=False)
     if done.returncode != 0:
-        raise SetupFailed(
-            f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup"
-        )
+        raise SetupFailed(f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup")
 
 
 def _venv_python() -> Path:

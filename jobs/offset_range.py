@@ -1,0 +1,236 @@
+"""Which offsets of which partitions a read covers, resolved once against the tables.
+
+The tables are only read: no probe, no file is written, so a reader needs no right to write.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
+from mq.errors import NotFound, Refused
+from mq.limits import MIB
+from mq.names import encode_path, split_partition
+from tables.actions import DataFile
+from tables.paths import PartitionRef, Space, parse_ref
+from tables.reader import FileReader, RowCache
+from tables.snapshot import PartitionNotFound, load
+from tables.store import Store
+
+__all__ = ["OffsetRange", "TopicPartition", "resolve", "split", "topic_partitions"]
+
+#: Row groups that finding an offset by time may keep.
+_CACHE_BYTES: Final = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """A partition and its number in its topic, which is what a Kafka job knows it by."""
+
+    ref: PartitionRef
+    number: int
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What an option may call it."""
+        return self.ref.name, str(self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets `[start, stop)` of a partition, and the live files that hold them."""
+
+    partition: TopicPartition
+    start: int
+    stop: int
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it covers."""
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> OffsetRange:
+        """Return the part `[start, stop)` of this range."""
+        assert self.start <= start <= stop <= self.stop
+        files = tuple(f for f in self.files if f.start < stop and f.end > start)
+        return replace(self, start=start, stop=stop, files=files)
+
+
+def topic_partitions(store: Store, topic: str) -> list[TopicPartition]:
+    """Return the partitions of a topic by number: those named like the topic first, then `topic#1`, `topic#2`, ..."""
+    folder = encode_path(topic)
+    found = [parse_ref(Space.TOPICS, folder, name) for name in store.folders(f"topics/{folder}") if "@" in name]
+    found.sort(key=lambda ref: _order(ref.name))
+    return [TopicPartition(ref, number) for number, ref in enumerate(found)]
+
+
+def _order(partition: str) -> tuple[int, str, str]:
+    name, broker = split_partition(partition)
+    numbered = re.search(r"#(\d+)$", name)
+    return (int(numbered[1]) if numbered else 0), broker, name
+
+
+def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
+    """Return the range of each partition that the options select, against the tables as they are now.
+
+    Raises
+    ------
+    NotFound
+        A named topic or partition does not exist.
+    Refused
+        A bound is missing for a partition, names one that is not read, or is outside of what is stored
+        (the last only with `failOnDataLoss`).
+    """
+    partitions = list(_selected(store, options))
+    _check_named(options.start, "startingOffsets", partitions)
+    _check_named(options.end, "endingOffsets", partitions)
+    cache = RowCache(_CACHE_BYTES)
+    ranges = [_range(store, partition, options, cache) for partition in partitions]
+    return [found for found in ranges if found is not None]
+
+
+def _selected(store: Store, options: ReadOptions) -> Iterator[TopicPartition]:
+    if options.strategy is Strategy.ASSIGN:
+        for topic, names in options.assigned.items():
+            yield from _assigned(topic, names, _of_topic(store, topic))
+        return
+    topics = options.topics
+    if options.strategy is Strategy.PATTERN:
+        topics = _matching(store, options.pattern)
+    for topic in topics:
+        yield from _of_topic(store, topic)
+
+
+def _of_topic(store: Store, topic: str) -> list[TopicPartition]:
+    found = topic_partitions(store, topic)
+    if not found:
+        raise NotFound(f"there is no topic {topic!r} in {store.uri('')}", code="topic_not_found", field="topic")
+    return found
+
+
+def _matching(store: Store, pattern: str) -> tuple[str, ...]:
+    topics = [parse_ref(Space.TOPICS, folder, "-@-").topic for folder in store.folders("topics")]
+    return tuple(topic for topic in topics if re.fullmatch(pattern, topic))
+
+
+def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
+    known = {name: partition for partition in found for name in partition.names}
+    for name in names:
+        if name not in known:
+            have = ", ".join(partition.ref.name for partition in found)
+            raise NotFound(
+                f"option assign: topic {topic!r} has no partition {name!r}; it has {have}",
+                code="partition_not_found",
+                field="assign",
+            )
+    yield from dict.fromkeys(known[name] for name in names)
+
+
+def _check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
+    """As in Kafka, bounds for each partition name all partitions that are read, and no others."""
+    if bound.everywhere is not None:
+        return
+    wanted = {(p.ref.topic, name) for p in partitions for name in p.names}
+    told = f"option {option} (or its form by timestamp)"
+    for topic, values in bound.each.items():
+        for name in values:
+            if (topic, name) not in wanted:
+                raise Refused(f"{told}: {name!r} of {topic!r} is not read", code="invalid_option", field=option)
+    missing = [p.ref.name for p in partitions if bound.of(p.ref.topic, p.names) is None]
+    if missing:
+        raise Refused(
+            f"{told}: name every partition; missing: {', '.join(missing)} (-2 is the earliest, -1 the latest)",
+            code="invalid_option",
+            field=option,
+        )
+
+
+def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
+    """Return the partition's range; None when its table was removed meanwhile, or has nothing in the bounds."""
+    try:
+        snapshot = load(store, partition.ref.folder)
+    except PartitionNotFound:
+        if options.fail_on_data_loss:
+            raise
+        return None
+    low, end = snapshot.min_offset, snapshot.end_offset
+    reader = FileReader(store, partition.ref.folder, cache)
+    start = _offset(options.start, partition, snapshot.files, reader, (low, end))
+    stop = _offset(options.end, partition, snapshot.files, reader, (low, end))
+    if options.start.by_time and start == end and not options.start_latest_when_no_match and snapshot.files:
+        time_ms = options.start.of(partition.ref.topic, partition.names)
+        raise Refused(
+            f"{partition.ref.name}: no message was appended at or after {time_ms} ms; "
+            "startingOffsetsByTimestampStrategy=latest reads nothing there instead",
+            code="invalid_option",
+            field="startingTimestamp",
+        )
+    if options.fail_on_data_loss:
+        _check_stored(partition, start, stop, low, end)
+    start, stop = max(low, min(start, end)), max(low, min(stop, end))
+    if start >= stop:
+        return None
+    files = tuple(replace(f, stats="") for f in snapshot.files if f.start < stop and f.end > start)
+    return OffsetRange(partition=partition, start=start, stop=stop, files=files)
+
+
+def _offset(
+    bound: Bound,
+    partition: TopicPartition,
+    files: Sequence[DataFile],
+    reader: FileReader,
+    stored: tuple[int, int],
+) -> int:
+    value = bound.of(partition.ref.topic, partition.names)
+    assert value is not None, "every partition's bound was checked"
+    if bound.by_time:
+        return _offset_at(value * 1000, files, reader, stored[1])
+    return {EARLIEST: stored[0], LATEST: stored[1]}.get(value, value)
+
+
+def _offset_at(time_us: int, files: Sequence[DataFile], reader: FileReader, end: int) -> int:
+    """Return the first offset that was appended at or after a time; the end offset when there is none."""
+    at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
+    if at == len(files):
+        return end
+    file = files[at]
+    if file.append_min_us >= time_us:
+        return file.start
+    times = reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
+    return file.start + int(np.searchsorted(times, time_us, side="left"))
+
+
+def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, end: int) -> None:
+    if start > stop or start < low or stop > end:
+        raise Refused(
+            f"{partition.ref.name}: offsets [{start}, {stop}) are asked for, [{low}, {end}) are stored; "
+            "failOnDataLoss=false reads what there is",
+            code="offset_out_of_range",
+            field="startingOffsets",
+            extra={"min_offset": low, "max_offset": end},
+        )
+
+
+def split(ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
+    """Cut ranges so that there are at least `partitions_min` (rows permitting), each of at most `rows_max` rows."""
+    counts = {id(r): -(-r.rows // rows_max) if rows_max else 1 for r in ranges}
+    wanted = min(partitions_min or 0, sum(r.rows for r in ranges))
+    while sum(counts.values()) < wanted:
+        largest = max(ranges, key=lambda r: r.rows / counts[id(r)])
+        counts[id(largest)] += 1
+    return [piece for r in ranges for piece in _cut(r, counts[id(r)])]
+
+
+def _cut(found: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    edges = [found.start + found.rows * i // count for i in range(count + 1)]
+    for start, stop in pairwise(edges):
+        yield found.part(start, stop)

@@ -1,0 +1,282 @@
+"""The options of a read, named and meaning what they do in Spark's Kafka source (SPEC SPARK-1).
+
+A partition is named `NAME@BROKER`; where a job comes from Kafka, its number in the topic (0, 1, ...) works as well.
+Options that only concern a Kafka client (`kafka.*` and a few more) are accepted and mean nothing, so that a job moves
+by changing the format. Any other option that is not known is refused: a misspelt bound would read the wrong rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mq.errors import Refused
+from mq.limits import OFFSET_MAX
+
+__all__ = ["EARLIEST", "LATEST", "Bound", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
+
+#: Kafka's numbers for "the first offset stored" and "the end".
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+OPTIONS: Final = (
+    "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "failOnDataLoss",
+    "rowFormat",
+    "warehouse",
+)
+_OF_KAFKA_CLIENTS: Final = re.compile(
+    r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix|(min|max)offsetspertrigger|maxtriggerdelay"
+)
+
+
+class RowFormat(enum.Enum):
+    """The columns of a read."""
+
+    MESSAGE = "message"  #: the message row, `topic`, `partition`
+    KAFKA = "kafka"  #: the columns of Spark's Kafka source
+
+
+class Strategy(enum.Enum):
+    """What names the partitions."""
+
+    SUBSCRIBE = "subscribe"  #: all partitions of the named topics
+    PATTERN = "subscribePattern"  #: all partitions of the topics that match
+    ASSIGN = "assign"  #: these partitions
+
+
+#: For each topic, for each partition (a name, or a number as text): an offset or a time.
+PerPartition = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a read starts or ends: one offset or time for all partitions, or one for each."""
+
+    everywhere: int | None = None
+    each: PerPartition = field(default_factory=dict)
+    by_time: bool = False  #: values are times in milliseconds since 1970, not offsets
+
+    def of(self, topic: str, names: tuple[str, str]) -> int | None:
+        """Return the value for a partition known by either of `names`; None when it has none."""
+        if self.everywhere is not None:
+            return self.everywhere
+        values = self.each.get(topic, {})
+        return next((values[name] for name in names if name in values), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read, checked."""
+
+    warehouse: str
+    strategy: Strategy
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    start: Bound
+    end: Bound
+    start_latest_when_no_match: bool = False
+    partitions_min: int | None = None
+    records_per_partition_max: int | None = None
+    headers: bool = True
+    fail_on_data_loss: bool = True
+    row_format: RowFormat = RowFormat.MESSAGE
+
+
+def parse_options(given: Mapping[str, str], *, warehouse: str | None = None) -> ReadOptions:
+    """Return the checked options; names are case-insensitive, as everywhere in Spark.
+
+    Raises
+    ------
+    Refused
+        An option is unknown, missing, contradicts another, or has a value that cannot be; the message names it.
+    """
+    options = {key.lower(): value for key, value in given.items()}
+    _check_known(given)
+    where = options.get("warehouse") or warehouse
+    if not where:
+        raise _wrong("warehouse", "must name a folder or URL: no default is set in this session")
+    strategy, topics, pattern, assigned = _selection(options)
+    return ReadOptions(
+        warehouse=where,
+        strategy=strategy,
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        start=_start(options),
+        end=_end(options),
+        start_latest_when_no_match=_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "latest",
+        partitions_min=_count(options, "minPartitions"),
+        records_per_partition_max=_count(options, "maxRecordsPerPartition"),
+        headers=_flag(options, "includeHeaders", default=True),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        row_format=RowFormat(_choice(options, "rowFormat", ("message", "kafka"))),
+    )
+
+
+def _check_known(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in OPTIONS}
+    for key in given:
+        if key.lower() in known or _OF_KAFKA_CLIENTS.fullmatch(key.lower()):
+            continue
+        close = difflib.get_close_matches(key.lower(), known, n=1)
+        meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(OPTIONS)}"
+        raise _wrong(key, f"is not an option of this source{meant}")
+
+
+def _selection(
+    options: Mapping[str, str],
+) -> tuple[Strategy, tuple[str, ...], str, Mapping[str, tuple[str, ...]]]:
+    ways = [name for name in ("topic", "subscribe", "subscribePattern", "assign") if name.lower() in options]
+    if len(ways) != 1:
+        told = f"not {' and '.join(ways)}" if ways else "none is given"
+        raise _wrong(
+            ways[-1] if ways else "topic",
+            f"give exactly one of topic, subscribe, subscribePattern, assign; {told}",
+        )
+    text = options[ways[0].lower()]
+    if ways[0] == "assign":
+        return Strategy.ASSIGN, (), "", _assigned(text)
+    if ways[0] == "subscribePattern":
+        return Strategy.PATTERN, (), _pattern(text), {}
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise _wrong(ways[0], "must name at least one topic")
+    return Strategy.SUBSCRIBE, topics, "", {}
+
+
+def _assigned(text: str) -> Mapping[str, tuple[str, ...]]:
+    example = '{"orders": ["orders@broker-a", 1]}'
+    read = _object("assign", text, example)
+    for partitions in read.values():
+        if not isinstance(partitions, list) or not all(isinstance(p, str | int) for p in partitions):
+            raise _wrong("assign", f"must be JSON like {example}")
+    assigned = {topic: tuple(str(p) for p in partitions) for topic, partitions in read.items()}
+    if not any(assigned.values()):
+        raise _wrong("assign", "must name at least one partition")
+    return assigned
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise _wrong("subscribePattern", f"is not a regular expression: {error}") from error
+    if not text:
+        raise _wrong("subscribePattern", "must not be empty")
+    return text
+
+
+def _start(options: Mapping[str, str]) -> Bound:
+    timed = _timed(options, "startingTimestamp", "startingOffsetsByTimestamp")
+    if timed is not None:
+        return timed
+    bound = _offsets(options, "startingOffsets", default="earliest")
+    if LATEST in _values(bound):
+        raise _wrong("startingOffsets", "cannot be latest (-1) in a batch read: it would read nothing")
+    return bound
+
+
+def _end(options: Mapping[str, str]) -> Bound:
+    timed = _timed(options, "endingTimestamp", "endingOffsetsByTimestamp")
+    if timed is not None:
+        return timed
+    bound = _offsets(options, "endingOffsets", default="latest")
+    if EARLIEST in _values(bound):
+        raise _wrong("endingOffsets", "cannot be earliest (-2) in a batch read: it would read nothing")
+    return bound
+
+
+def _values(bound: Bound) -> set[int]:
+    each = {value for values in bound.each.values() for value in values.values()}
+    return each if bound.everywhere is None else {bound.everywhere}
+
+
+def _timed(options: Mapping[str, str], everywhere: str, each: str) -> Bound | None:
+    """Return the bound by time; as in Kafka, one for all partitions wins over one for each, and both over offsets."""
+    if everywhere.lower() in options:
+        text = options[everywhere.lower()].strip()
+        if not text.isdigit() or int(text) > OFFSET_MAX:
+            raise _wrong(everywhere, f"must be a time in milliseconds since 1970, not {text!r}")
+        return Bound(everywhere=int(text), by_time=True)
+    if each.lower() in options:
+        return Bound(each=_per_partition(each, options[each.lower()], low=0), by_time=True)
+    return None
+
+
+def _offsets(options: Mapping[str, str], name: str, *, default: str) -> Bound:
+    text = options.get(name.lower(), default).strip()
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words:
+        return Bound(everywhere=words[text.lower()])
+    return Bound(each=_per_partition(name, text, low=EARLIEST))
+
+
+def _per_partition(name: str, text: str, *, low: int) -> PerPartition:
+    example = '{"orders": {"orders@broker-a": 120}}'
+    read = _object(name, text, example)
+    for values in read.values():
+        if not isinstance(values, dict) or not all(_is_long(v, low) for v in values.values()):
+            raise _wrong(name, f"must be JSON like {example}, with whole numbers from {low} on")
+    return read
+
+
+def _is_long(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= OFFSET_MAX
+
+
+def _object(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise _wrong(name, f"must be JSON like {example}: {error}") from error
+    if not isinstance(read, dict) or not read:
+        raise _wrong(name, f"must be a JSON object like {example}")
+    return read
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdigit() or int(text) < 1:
+        raise _wrong(name, f"must be a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise _wrong(name, f"must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = options.get(name.lower(), choices[0]).strip().lower()
+    if text not in choices:
+        raise _wrong(name, f"must be one of {', '.join(choices)}, not {text!r}")
+    return text
+
+
+def _wrong(option: str, what: str) -> Refused:
+    return Refused(f"option {option}: {what}", code="invalid_option", field=option)
