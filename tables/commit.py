@@ -26,7 +26,7 @@ from tables.clock import Clock
 from tables.failpoints import failpoint
 from tables.paths import LOG_FOLDER
 from tables.settings import STALE_FRACTION, LogSettings
-from tables.snapshot import Snapshot, load
+from tables.snapshot import LOG_KEEP, Snapshot, load
 from tables.store import FileMissing, Store
 
 __all__ = ["CommitLog", "LostRace"]
@@ -61,11 +61,13 @@ class CommitLog:
         self._store = store
         self._folder = folder
         self._clock = clock
-        self._stale_ms = int(settings.log_keep_ms * STALE_FRACTION)
         self._on_commit = on_commit
         self._on_reload = on_reload
         self._seen_ms = clock.boot_ms()
         self.snapshot: Snapshot = load(store, folder)
+        # Whoever cleans this table keeps commits at least as long as the table says: every writer trusts only that.
+        keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
+        self._stale_ms = int(keep_ms * STALE_FRACTION)
 
     def key(self, version: int) -> str:
         """The commit file of a version."""
@@ -154,8 +156,6 @@ class CommitLog:
 
     def _still_there(self) -> bool:
         """Whether the newest commit that we know is still what we know; clean-up deletes in ascending order."""
-        if self.snapshot.version <= self.snapshot.checkpoint_version:
-            return False
         try:
             return self._read(self.snapshot.version).batch_id == self.snapshot.batch_id
         except FileMissing:

@@ -23,16 +23,18 @@ from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable
 from mq.limits import OFFSET_MAX
 from mq.producer import Part, ProducerSeen, ProducerWindow
 from tables.actions import Commit, DataFile, encode_append, encode_rewrite
+from tables.batch import Appended, Batch, appended, one_batch, only, repeats, requests
 from tables.checkpoint import Checkpoint
 from tables.clock import Clock
 from tables.commit import CommitLog, LostRace
-from tables.encode import Encoded, ProducerStamp, RowsPart, encode_file, numbered, stamp
+from tables.encode import Encoded, RowsPart, encode_file, numbered, stamp
 from tables.failpoints import failpoint
 from tables.fetch import Fetched, cut_to_bytes, fetched, status_of
 from tables.paths import PartitionRef
 from tables.reader import FileReader, RowCache
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
+from tables.schema import MESSAGE_SCHEMA
 from tables.settings import STALE_FRACTION, Flush, LogSettings
+from tables.snapshot import ORPHAN_KEEP
 from tables.store import Store
 from tables.tail import Tail
 from tables.unsynced import Unsynced
@@ -42,29 +44,6 @@ __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats"]
 
 #: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
 RACES_MAX: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of one request: any of INTERNAL_SCHEMA's columns, `body` always, types exact."""
-
-    rows: pa.RecordBatch
-    producer: ProducerStamp | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """Where a batch is: offsets `[base_offset, base_offset + count)`.
-
-    `duplicate`: it was stored by an earlier request; `message_ids` is then empty.
-    """
-
-    base_offset: int
-    count: int
-    duplicate: bool
-    durable: bool
-    version: int
-    message_ids: pa.Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +88,8 @@ class PartitionLog:
             on_reload=self._rebuild,
         )
         self._rebuild()
+        orphan_keep_ms = min(settings.orphan_keep_ms, self.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
+        self._orphan_stale_ms = int(orphan_keep_ms * STALE_FRACTION)
         self._upkeep = Upkeep(self, store, settings=settings, clock=clock)
 
     # What a reader may ask at any time.
@@ -245,7 +226,7 @@ class PartitionLog:
         Unknown
             The commit may be stored: repeat the batch with its producer sequence.
         """
-        rows = _one_batch([b.rows for b in batches])
+        rows = one_batch([b.rows for b in batches])
         return self.append_rows(
             rows,
             [RowsPart(b.rows.num_rows, b.producer) for b in batches],
@@ -281,9 +262,9 @@ class PartitionLog:
         self, rows: pa.RecordBatch, parts: Sequence[RowsPart], *, durable: bool, expected_offset: int | None
     ) -> list[Appended]:
         stored = [self._stored_part(p) for p in parts]
-        repeats = _repeats(parts)
+        again = repeats(parts)
         base = self.end_offset
-        fresh = [i for i, known in enumerate(stored) if known is None and i not in repeats]
+        fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
         ids: pa.Array = pa.array([], pa.string())
         if fresh:
             if expected_offset is not None and expected_offset != base:
@@ -293,11 +274,11 @@ class PartitionLog:
                     extra={"end_offset": base},
                 )
             if len(fresh) < len(parts):
-                rows = _only(rows, parts, set(fresh))
+                rows = only(rows, parts, set(fresh))
             ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
-            for i in repeats:
+            for i in again:
                 stored[i] = self._stored_part(parts[i])
-        return self._results(parts, stored, base, ids, durable=durable)
+        return appended(parts, stored, base, ids, durable=durable, version=self.version)
 
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
@@ -306,15 +287,15 @@ class PartitionLog:
         batch_id = uuid.uuid4().hex
         append_us = self._append_time_us()
         stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
-        requests = _requests(parts, base, append_us // 1000)
+        stored_as = requests(parts, base, append_us // 1000)
         encoded = encode_file(
             stamped,
-            requests,
+            stored_as,
             batch_id=batch_id,
             now_ms=append_us // 1000,
             row_group_rows=self._settings.row_group_rows,
         )
-        self._write_and_commit(encoded, requests, batch_id, durable=durable)
+        self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
         self._tail.add(base, stamped)
         return stamped.column("message_id").combine_chunks()
 
@@ -336,7 +317,7 @@ class PartitionLog:
             )
 
         self._log.commit(encode, batch_id=batch_id, durable=durable)
-        if self._clock.boot_ms() - began_ms > self._settings.orphan_keep_ms * STALE_FRACTION:
+        if self._clock.boot_ms() - began_ms > self._orphan_stale_ms:
             # We slept so long that a sweep may have taken the file for an orphan before the commit named it.
             self._put_again(key, encoded)
 
@@ -352,32 +333,6 @@ class PartitionLog:
 
     def _stored_part(self, part: RowsPart) -> Part | None:
         return self._window.find(part.producer.id, part.producer.seq) if part.producer else None
-
-    def _results(
-        self,
-        parts: Sequence[RowsPart],
-        stored: Sequence[Part | None],
-        base: int,
-        ids: pa.Array,
-        *,
-        durable: bool,
-    ) -> list[Appended]:
-        results = []
-        at = 0
-        for part, known in zip(parts, stored, strict=True):
-            count = part.count if known is None else known.count
-            results.append(
-                Appended(
-                    base_offset=base + at if known is None else known.base_offset,
-                    count=count,
-                    duplicate=known is not None,
-                    durable=durable,
-                    version=self.version,
-                    message_ids=ids.slice(at, count) if known is None else ids.slice(0, 0),
-                )
-            )
-            at += count if known is None else 0
-        return results
 
     # What commits change besides the snapshot, ours and others'.
 
@@ -416,6 +371,10 @@ class PartitionLog:
         with self._lock:
             parts = self._parts.get(file.path, ())
             return [p for p in parts if self._window.find(p.producer_id, p.seq) is not None]
+
+    def keep_ms(self, name: str, default: int) -> int:
+        """A promise in the table's configuration, in milliseconds (see `tables.snapshot`)."""
+        return self._log.snapshot.keep_ms(name, default)
 
     def state(self) -> Checkpoint:
         """The newest known state as a checkpoint: consistent, and not changed by later appends."""
@@ -538,56 +497,3 @@ class _StopOnCorrupt:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Corrupt):
             self._log.stop(error)
-
-
-def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches with possibly different columns as one."""
-    if len(batches) == 1:
-        return batches[0]
-    names = {name for batch in batches for name in batch.schema.names}
-    fields = [f for f in INTERNAL_SCHEMA if f.name in names]
-    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    at = batch.schema.get_field_index(field.name)
-    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
-
-
-def _repeats(parts: Sequence[RowsPart]) -> set[int]:
-    """Positions of parts that repeat a request which stands earlier in the same append."""
-    seen: set[tuple[str, int]] = set()
-    repeats = set()
-    for i, part in enumerate(parts):
-        if part.producer is not None:
-            request = (part.producer.id, part.producer.seq)
-            if request in seen:
-                repeats.add(i)
-            seen.add(request)
-    return repeats
-
-
-def _only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
-    """The rows of the parts whose positions are in `keep`."""
-    mask = np.repeat([i in keep for i in range(len(parts))], [p.count for p in parts])
-    return rows.filter(pa.array(mask))
-
-
-def _requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
-    requests = []
-    for part in parts:
-        if part.producer is not None:
-            requests.append(
-                Part(
-                    producer_id=part.producer.id,
-                    seq=part.producer.seq,
-                    base_offset=base,
-                    count=part.count,
-                    total=part.producer.total,
-                    time_ms=time_ms,
-                    indexes=part.producer.indexes,
-                )
-            )
-        base += part.count
-    return requests

@@ -21,10 +21,13 @@ from tables.local_store import HEAD
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
-__all__ = ["PartitionNotFound", "Snapshot", "load", "log_versions"]
+__all__ = ["LOG_KEEP", "ORPHAN_KEEP", "PartitionNotFound", "Snapshot", "load", "log_versions"]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+#: Table configuration: how long a commit file, and a file that no commit names, live at least.
+LOG_KEEP: Final = "mq.log_keep_ms"
+ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
 #: A clean-up may delete what a load is about to read; each further try starts from a newer checkpoint.
 _LOAD_TRIES: Final = 5
 
@@ -50,6 +53,12 @@ class Snapshot:
     def min_offset(self) -> int:
         """The first offset still stored; the end offset when nothing is."""
         return self.files[0].start if self.files else self.end_offset
+
+    def keep_ms(self, name: str, default: int) -> int:
+        """A promise that the table's own configuration makes to all its writers, in milliseconds."""
+        configuration = self.metadata.get("configuration")
+        assert isinstance(configuration, dict)
+        return int(configuration.get(name, default))
 
     def apply(self, commit: Commit) -> None:
         """Move one version on; raises `Corrupt` when the commit contradicts this state."""

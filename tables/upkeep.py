@@ -27,7 +27,7 @@ from tables.local_store import TEMP_PREFIX
 from tables.paths import LOG_FOLDER
 from tables.rollup import plan_rollup
 from tables.settings import LogSettings
-from tables.snapshot import log_versions
+from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, log_versions
 from tables.store import Store
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Upkeep:
         self._settings = settings
         self._clock = clock
         self._folder = log.ref.folder
+        self._log_keep_ms = max(settings.log_keep_ms, log.keep_ms(LOG_KEEP, settings.log_keep_ms))
+        self._orphan_keep_ms = max(settings.orphan_keep_ms, log.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._busy = threading.Lock()
         #: (boot time, version): versions up to this one existed at that time.
         self._sightings: deque[tuple[int, int]] = deque([(clock.boot_ms(), log.version)])
@@ -73,7 +75,7 @@ class Upkeep:
 
     def _sight(self, now: int) -> None:
         """Remember how far the log was, about ten times in each `log_keep_ms`."""
-        if now - self._sightings[-1][0] >= self._settings.log_keep_ms // 10:
+        if now - self._sightings[-1][0] >= self._log_keep_ms // 10:
             self._sightings.append((now, self._log.version))
 
     def _roll_up(self, now: int) -> bool:
@@ -109,7 +111,7 @@ class Upkeep:
     def _clean_log(self, now: int) -> bool:
         """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
         old = -1
-        while len(self._sightings) > 1 and now - self._sightings[0][0] >= self._settings.log_keep_ms:
+        while len(self._sightings) > 1 and now - self._sightings[0][0] >= self._log_keep_ms:
             old = self._sightings.popleft()[1]
         keep_from = min(old, self._log.checkpoint_version)
         if keep_from <= self._cleaned_to:
@@ -133,7 +135,7 @@ class Upkeep:
 
     def _sweep(self, now: int) -> bool:
         """Delete files that no commit has named for `orphan_keep_ms`: leftovers of killed writers."""
-        if now - self._swept_ms < self._settings.orphan_keep_ms // 10:
+        if now - self._swept_ms < self._orphan_keep_ms // 10:
             return False
         self._swept_ms = now
         self._log.refresh()
@@ -142,7 +144,7 @@ class Upkeep:
         found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
         found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]
         self._orphans = {key: self._orphans.get(key, now) for key in found}
-        doomed = [key for key, seen in self._orphans.items() if now - seen >= self._settings.orphan_keep_ms]
+        doomed = [key for key, seen in self._orphans.items() if now - seen >= self._orphan_keep_ms]
         for key in doomed:
             self._store.delete(key)
             del self._orphans[key]

@@ -18,6 +18,7 @@ from tables.paths import LOG_FOLDER, PartitionRef, Space, parse_ref
 from tables.reader import RowCache
 from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
+from tables.snapshot import LOG_KEEP, ORPHAN_KEEP
 from tables.store import Store, probe
 
 __all__ = ["Warehouse"]
@@ -90,6 +91,8 @@ class Warehouse:
                 "mq.format": "1",
                 "mq.topic": ref.topic,
                 "mq.partition": ref.name,
+                LOG_KEEP: str(self.settings.log_keep_ms),
+                ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
                 # DeltaMQ keeps replaced files by itself; another engine's VACUUM then does, too.
                 "delta.deletedFileRetentionDuration": "interval 1 days",
             }
