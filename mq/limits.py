@@ -33,6 +33,8 @@ ARROW_MESSAGES_MAX: Final = 1_000_000
 # Each record batch of a request costs Python time, however few rows it has.
 ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
+# Calls that change settings have small bodies; this much is never needed.
+ADMIN_BYTES_MAX: Final = 1 * MIB
 
 # One commit of the service: what waits beyond this is the next commit, so that no answer waits for an endless one.
 COMMIT_BYTES_MAX: Final = 64 * MIB

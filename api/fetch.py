@@ -1,0 +1,130 @@
+"""`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
+
+The answer needs no session: any process gives the same. Small answers are encoded on the event loop, large ones on
+a work thread.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from api.message_json import FetchAnswer, stored_messages
+from api.problems import Answer
+from api.read import Client, FetchQuery, parse_tags, read
+from api.request import Receive, Scope, Send, header_text, integer, parse_query
+from api.service import Service
+from api.sse import EVENTS_TYPE, stream_events
+from mq.errors import NotFound
+from mq.limits import (
+    FETCH_BYTES_DEFAULT,
+    FETCH_BYTES_MAX,
+    FETCH_MESSAGES_DEFAULT,
+    FETCH_MESSAGES_MAX,
+    OFFSET_MAX,
+    WAIT_MS_MAX,
+)
+from tables.fetch import Fetched
+
+__all__ = ["ARROW_TYPE", "fetch"]
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+_PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags"})
+#: Answers above this are encoded on a thread.
+_INLINE_BYTES: Final = 256 * 1024
+_JSON_INLINE_ROWS: Final = 200
+#: Batches of fewer rows than this are joined: each costs the reader about as much as a hundred rows.
+_SMALL_CHUNK_ROWS: Final = 256
+
+
+def _parse(scope: Scope) -> FetchQuery:
+    query = parse_query(scope["query_string"], _PARAMETERS)
+    return FetchQuery(
+        offset=integer(query, "offset", 0, 0, OFFSET_MAX),
+        max_messages=integer(query, "max_messages", FETCH_MESSAGES_DEFAULT, 1, FETCH_MESSAGES_MAX),
+        max_bytes=integer(query, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_MAX),
+        wait_ms=integer(query, "wait_ms", 0, 0, WAIT_MS_MAX),
+        tags=parse_tags(query.get("tags")),
+    )
+
+
+async def fetch(
+    service: Service, topic_name: str, partition_name: str, scope: Scope, receive: Receive, send: Send
+) -> Answer | None:
+    """Answer one fetch; None when it was answered as an event stream."""
+    began = time.perf_counter()
+    query = _parse(scope)
+    topic = await service.topics.require(topic_name)
+    if partition_name not in topic.route.partitions:
+        detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
+        raise NotFound(detail, code="partition_not_found", field="partition")
+    partition = topic.partition(partition_name)
+    accept = header_text(scope, b"accept") or ""
+    client = Client(receive)
+    try:
+        if EVENTS_TYPE in accept:
+            await stream_events(service, partition, query, scope, client, send)
+            return None
+        found = await read(service, partition, query, client)
+    finally:
+        client.close()
+    answer = await _encoded(service, found, arrow=ARROW_TYPE in accept)
+    service.metrics.fetched_messages[topic_name] += found.rows.num_rows
+    service.metrics.fetched_bytes[topic_name] += len(answer.body)
+    service.metrics.fetch_seconds.observe(time.perf_counter() - began)
+    return answer
+
+
+# Answers ------------------------------------------------------------------------------------------------------
+
+
+async def _encoded(service: Service, found: Fetched, *, arrow: bool) -> Answer:
+    rows = found.rows
+    if arrow:
+        work = partial(_arrow_answer, found)
+        return work() if rows.nbytes <= _INLINE_BYTES else await service.run(work)
+    work = partial(_json_answer, found)
+    return work() if rows.num_rows <= _JSON_INLINE_ROWS else await service.run(work)
+
+
+def _json_answer(found: Fetched) -> Answer:
+    body = msgspec.json.encode(
+        FetchAnswer(
+            found.status.value, stored_messages(found.rows), found.next_offset, found.min_offset, found.max_offset
+        )
+    )
+    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+
+
+def _arrow_answer(found: Fetched) -> Answer:
+    body = memoryview(arrow_stream(found.rows))
+    headers = [
+        (b"content-type", ARROW_TYPE.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"mq-status", found.status.value.encode()),
+        (b"mq-next-offset", b"%d" % found.next_offset),
+        (b"mq-min-offset", b"%d" % found.min_offset),
+        (b"mq-max-offset", b"%d" % found.max_offset),
+    ]
+    return Answer(200, headers, body)
+
+
+def arrow_stream(rows: pa.Table) -> pa.Buffer:
+    """The rows as an Arrow stream, written once into a buffer of its exact size."""
+    chunks = rows.column(0).num_chunks
+    if chunks > 1 and rows.num_rows < chunks * _SMALL_CHUNK_ROWS:
+        rows = rows.combine_chunks()
+    measure = pa.MockOutputStream()
+    _write(measure, rows)
+    buffer = pa.allocate_buffer(measure.size())
+    _write(pa.FixedSizeBufferWriter(buffer), rows)
+    return buffer
+
+
+def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)

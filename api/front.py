@@ -1,0 +1,124 @@
+"""The ASGI application that uvicorn runs: the two hot calls straight to their endpoints, all others to FastAPI.
+
+    POST /v1/topics/{topic}/messages                          -> api.produce
+    GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.fetch
+    anything else                                             -> FastAPI (topics, cluster, health, console)
+
+FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi` describes both calls in
+the same document as the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+
+from api.fetch import fetch
+from api.problems import Answer, answer_of, as_deltamq_error, method_not_allowed
+from api.produce import produce
+from api.request import ClientGone, Receive, Scope, Send, path_segment
+from api.service import Service
+from mq.errors import TooLarge, Unavailable
+from mq.limits import ADMIN_BYTES_MAX
+from tables.failpoints import armed, failpoint
+
+__all__ = ["Front"]
+
+Endpoint = Callable[[Service], Awaitable[Answer | None]]
+_V1_TOPICS: Final = [b"", b"v1", b"topics"]
+
+
+class Front:
+    """Dispatch by path; every answer of the hot calls leaves through here."""
+
+    def __init__(self, others: ASGIApp, service: Callable[[], Service | None]) -> None:
+        self._others = others
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._others(scope, receive, send)
+            return
+        path: list[bytes] = scope["raw_path"].split(b"/")
+        if path[:3] == _V1_TOPICS and path[-1] == b"messages":
+            if len(path) == 5:
+                await self._produce(path[3], scope, receive, send)
+                return
+            if len(path) == 7 and path[4] == b"partitions":
+                await self._fetch(path[3], path[5], scope, receive, send)
+                return
+        await self._others(scope, _bounded(receive), send)
+
+    async def _produce(self, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _send(send, method_not_allowed("POST"))
+            return
+        answer = await self._answered(
+            "produce", lambda service: produce(service, path_segment(topic, "topic"), scope, receive)
+        )
+        if answer is not None and armed("ack.half_responded"):
+            await _send_half(send, answer)
+        elif answer is not None:
+            await _send(send, answer)
+
+    async def _fetch(self, topic: bytes, partition: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "GET":
+            await _send(send, method_not_allowed("GET"))
+            return
+        answer = await self._answered(
+            "fetch",
+            lambda service: fetch(
+                service, path_segment(topic, "topic"), path_segment(partition, "partition"), scope, receive, send
+            ),
+        )
+        if answer is not None:
+            await _send(send, answer)
+
+    async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
+        """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""
+        service = self._service()
+        if service is None:
+            return answer_of(Unavailable("the service is starting", code="starting"))
+        try:
+            answer = await endpoint(service)
+        except ClientGone:
+            return None
+        except Exception as error:
+            answer = answer_of(as_deltamq_error(error))
+        if answer is not None:
+            service.metrics.requests[call, answer.status] += 1
+        return answer
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _send_half(send: Send, answer: Answer) -> None:
+    """The same with the failpoint in the middle, when a test asks for it: half of the answer is on its way."""
+    body = bytes(answer.body)
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+    await asyncio.sleep(0.01)  # the transport writes at the end of the loop's turn
+    failpoint("ack.half_responded")
+    await send({"type": "http.response.body", "body": body[len(body) // 2 :]})
+
+
+def _bounded(receive: Receive) -> Receive:
+    """`receive` that refuses a body over the limit of administrative calls."""
+    received = 0
+
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > ADMIN_BYTES_MAX:
+            detail = f"body: at most {ADMIN_BYTES_MAX} bytes are taken by this call"
+            raise TooLarge(detail, code="request_too_large", field="body", extra={"limit": ADMIN_BYTES_MAX})
+        return message
+
+    return counted

@@ -1,0 +1,145 @@
+"""The topics as the service sees them: the metadata log's state, and for each topic's life what runs for it.
+
+Looking a topic up never blocks. A name that is not known is looked for once in the metadata log, since another
+process may have made it a moment ago, before it is refused or made.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from api.partition import Partition, Partitions
+from api.producers import ProducerGate
+from mq.names import check_topic
+from mq.routing import Route
+from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
+from tables.log import PartitionLog
+from tables.metadata import MetaLog
+from tables.paths import Space
+
+__all__ = ["HostedTopic", "Topics"]
+
+
+class HostedTopic:
+    """One life of a topic: its newest metadata, its partitions and its producers under way."""
+
+    def __init__(self, topic: Topic, partitions: Partitions) -> None:
+        self.topic = topic
+        self.gate = ProducerGate()
+        self._partitions = partitions
+        self._logs: dict[str, PartitionLog] = {}
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+    @property
+    def route(self) -> Route:
+        return self.topic.route
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self.topic.settings
+
+    def partition(self, name: str) -> Partition:
+        """The partition of this life of the topic; the caller knows that the route has it."""
+        return self._partitions.get(self.name, self.topic.id, name)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All partitions, in route order."""
+        return [self.partition(name) for name in self.route.partitions]
+
+    async def logs(self) -> Mapping[str, PartitionLog]:
+        """The open logs of all partitions, by name."""
+        if len(self._logs) != len(self.route.partitions):
+            self._logs = {found.name: await found.opened() for found in self.partitions}
+        return self._logs
+
+    def open_all(self) -> None:
+        """Open, and if need be make, the tables of all partitions; blocking."""
+        for found in self.partitions:
+            found.open()
+
+
+class Topics:
+    """All topics of the warehouse."""
+
+    def __init__(self, meta: MetaLog, partitions: Partitions, *, brokers: tuple[str, ...], auto_create: bool) -> None:
+        self._meta = meta
+        self._partitions = partitions
+        self._brokers = brokers
+        self._auto_create = auto_create
+        self._hosted: dict[str, HostedTopic] = {}
+
+    @property
+    def state(self) -> MetaState:
+        return self._meta.state
+
+    def __iter__(self) -> Iterator[HostedTopic]:
+        return (self._host(topic) for _, topic in sorted(self._meta.state.topics.items()))
+
+    def find(self, name: str) -> HostedTopic | None:
+        """The topic as far as this process knows."""
+        topic = self._meta.state.topics.get(name)
+        return None if topic is None else self._host(topic)
+
+    def _host(self, topic: Topic) -> HostedTopic:
+        hosted = self._hosted.get(topic.id)
+        if hosted is None:
+            hosted = self._hosted[topic.id] = HostedTopic(topic, self._partitions)
+        elif hosted.topic is not topic:
+            hosted.topic = topic
+        return hosted
+
+    async def require(self, name: str) -> HostedTopic:
+        """The topic, or `NotFound` when no process has made it."""
+        found = self.find(check_topic(name))
+        if found is None:
+            await self.refresh()
+            found = self._host(self._meta.state.topic(name))
+        return found
+
+    async def for_produce(self, name: str) -> HostedTopic:
+        """The topic; made with the default route when it is unknown and the settings allow it (SPEC ROUTE-2)."""
+        found = self.find(name)
+        if found is None and self._auto_create:
+            found, _ = await self.put(name, TopicRequest())
+        return found or await self.require(name)
+
+    async def put(self, name: str, request: TopicRequest) -> tuple[HostedTopic, bool]:
+        """Create or change a topic and make its tables; True if it was created."""
+        new_id = str(uuid.uuid4())
+        now_ms = time.time_ns() // 1_000_000
+
+        def decide_and_open() -> Topic:
+            state = self._meta.submit(
+                lambda state: decide_put_topic(state, name, request, self._brokers, new_id, now_ms)
+            )
+            return state.topic(name)
+
+        topic = await self._partitions.run(decide_and_open)
+        hosted = self._host(topic)
+        await self._partitions.run(hosted.open_all)
+        return hosted, topic.id == new_id
+
+    async def delete(self, name: str) -> None:
+        """End a topic: first its metadata, so that nobody is sent there any more, then its data."""
+        topic = (await self.require(name)).topic
+        await self._partitions.run(lambda: self._meta.submit(lambda state: decide_delete_topic(state, name)))
+        self._forget_deleted()
+        await self._partitions.run(partial(self._partitions.warehouse.drop_topic, Space.TOPICS, topic.name))
+
+    async def refresh(self) -> None:
+        """See what other processes did."""
+        if await self._partitions.run(self._meta.refresh):
+            self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        alive = {topic.id for topic in self._meta.state.topics.values()}
+        for topic_id in [i for i in self._hosted if i not in alive]:
+            del self._hosted[topic_id]
+            self._partitions.drop(topic_id)

@@ -1,0 +1,122 @@
+"""Stored rows as the JSON messages of fetch answers and event streams.
+
+Column by column, since a Python object for each cell is all that JSON can be made of: a body that is UTF-8 is text,
+any other is `body_base64`; what a message does not have is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Meta
+
+__all__ = ["FetchAnswer", "Origin", "StoredMessage", "stored_messages"]
+
+
+class Origin(msgspec.Struct):
+    """Where a retried, delayed or dead message came from."""
+
+    topic: str | None
+    partition: str | None
+    offset: int | None
+
+
+class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
+    """One message; exactly one of `body` and `body_base64` is there."""
+
+    offset: Annotated[int, Meta(ge=0)]
+    message_id: str | None
+    append_time: str
+    body: str | None = None
+    body_base64: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str | None] | None = None
+    born_time: str | None = None
+    deliver_time: str | None = None
+    reconsume_times: int = 0
+    origin: Origin | None = None
+    producer_id: str | None = None
+    producer_seq: int | None = None
+
+
+class FetchAnswer(msgspec.Struct):
+    """A fetch's answer: `next_offset` is the offset to ask for next, `max_offset` the next one to be written."""
+
+    status: str
+    messages: list[StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+def stored_messages(rows: pa.Table) -> list[StoredMessage]:
+    """The rows (MESSAGE_SCHEMA) as JSON messages."""
+    bodies, encoded = _bodies(rows.column("body"))
+    return list(
+        map(
+            StoredMessage,
+            rows.column("offset").to_pylist(),
+            rows.column("message_id").to_pylist(),
+            _times(rows.column("append_time")),
+            bodies,
+            encoded,
+            _values(rows.column("key")),
+            _values(rows.column("tag")),
+            _headers(rows.column("headers")),
+            _times(rows.column("born_time")),
+            _times(rows.column("deliver_time")),
+            rows.column("reconsume_times").to_pylist(),
+            _origins(rows.column("origin")),
+            _values(rows.column("producer_id")),
+            _values(rows.column("producer_seq")),
+        )
+    )
+
+
+def _values(column: pa.ChunkedArray) -> Any:
+    """The column's values; a column of nulls costs nothing."""
+    return repeat(None) if column.null_count == len(column) else column.to_pylist()
+
+
+def _times(column: pa.ChunkedArray) -> Any:
+    """RFC 3339 with microseconds, made by Arrow: `2013-01-01T05:15:00.000000Z`."""
+    if column.null_count == len(column):
+        return repeat(None)
+    texts = pc.replace_substring(pc.cast(column, pa.string()), " ", "T", max_replacements=1)
+    return texts.to_pylist()
+
+
+def _bodies(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """(texts, base64 texts), one of which is None for each message."""
+    try:
+        return pc.cast(column, pa.string()).to_pylist(), repeat(None)
+    except pa.ArrowInvalid:
+        pairs = [_body(raw) for raw in column.to_pylist()]
+        return [p[0] for p in pairs], [p[1] for p in pairs]
+
+
+def _body(raw: bytes) -> tuple[str | None, str | None]:
+    try:
+        return raw.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(raw).decode("ascii")
+
+
+def _headers(column: pa.ChunkedArray) -> Any:
+    if column.null_count == len(column):
+        return repeat(None)
+    values: Sequence[list[tuple[str, str | None]] | None] = column.to_pylist()
+    return [None if v is None else dict(v) for v in values]
+
+
+def _origins(column: pa.ChunkedArray) -> Any:
+    if column.null_count == len(column):
+        return repeat(None)
+    return [None if v is None else Origin(**v) for v in column.to_pylist()]

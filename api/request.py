@@ -1,0 +1,242 @@
+"""Reading one HTTP request on the hot routes: query, headers, and a body that is counted as it arrives.
+
+Bytes are reserved before they are read (`Admission`), so that what clients send at once is bounded whatever each of
+them declares; a full reserve answers 429 (RELIABILITY R8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from types import TracebackType
+from typing import Any, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from mq.errors import Overloaded, Refused, TooLarge, Unprocessable
+
+__all__ = [
+    "Admission",
+    "ClientGone",
+    "Receive",
+    "Scope",
+    "Send",
+    "Ticket",
+    "header",
+    "header_text",
+    "integer",
+    "media_type",
+    "one_of",
+    "parse_query",
+    "path_segment",
+    "read_body",
+]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete: there is nobody to answer."""
+
+
+class Admission:
+    """How many produce requests, and bytes of them, the service holds at once; used on the event loop only."""
+
+    def __init__(self, *, bytes_max: int, requests_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._requests_max = requests_max
+        self.bytes = 0
+        self.requests = 0
+
+    def enter(self) -> Ticket:
+        """Admit one request, or raise `Overloaded`."""
+        if self.requests >= self._requests_max:
+            raise Overloaded(f"{self._requests_max} produce requests are waiting; try again", code="queue_full")
+        self.requests += 1
+        return Ticket(self)
+
+    def reserve(self, count: int) -> None:
+        """Admit `count` more bytes, or raise `Overloaded`."""
+        if self.bytes + count > self._bytes_max:
+            raise Overloaded(f"{self._bytes_max} bytes of requests are waiting; try again", code="queue_full")
+        self.bytes += count
+
+
+class Ticket:
+    """One admitted request; leaving the `with` block gives everything back."""
+
+    __slots__ = ("_admission", "bytes")
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.bytes = 0
+
+    def grow(self, count: int) -> None:
+        self._admission.reserve(count)
+        self.bytes += count
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admission.bytes -= self.bytes
+        self._admission.requests -= 1
+
+
+# Headers and body ---------------------------------------------------------------------------------------------
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+def header_text(scope: Scope, name: bytes) -> str | None:
+    """The same as text."""
+    value = header(scope, name)
+    return None if value is None else value.decode("latin-1").strip()
+
+
+def media_type(scope: Scope) -> str:
+    """The request's media type without parameters, in lower case; empty without one."""
+    value = header(scope, b"content-type")
+    return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"body: at most {limit} bytes are taken in one request",
+        code="request_too_large",
+        field="body",
+        extra={"limit": limit},
+    )
+
+
+async def read_body(scope: Scope, receive: Receive, ticket: Ticket, limit: int) -> bytes | bytearray:
+    """The whole body, at most `limit` received bytes, reserved in `ticket`.
+
+    Raises
+    ------
+    TooLarge
+        As soon as it is known, by its declared length or by what arrived.
+    ClientGone
+        The connection ended first.
+    """
+    declared = _declared_length(scope)
+    if declared > limit:
+        raise _too_large(limit)
+    ticket.grow(declared)
+    first = await receive()
+    if first["type"] != "http.request":
+        raise ClientGone
+    body: bytes = first.get("body", b"")
+    if not first.get("more_body", False):
+        if len(body) > limit:
+            raise _too_large(limit)
+        ticket.grow(max(0, len(body) - declared))
+        return body
+    if declared:
+        return await _read_declared(receive, body, declared)
+    return await _read_chunked(receive, body, ticket, limit)
+
+
+def _declared_length(scope: Scope) -> int:
+    value = header(scope, b"content-length")
+    return int(value) if value is not None and value.isdigit() else 0
+
+
+async def _read_declared(receive: Receive, first: bytes, length: int) -> bytearray:
+    """Fill one buffer of the declared length: joining chunks at the end would stop the event loop for as long."""
+    body = bytearray(length)
+    at = len(first)
+    body[:at] = first
+    more = True
+    while more:
+        chunk, more = await _next(receive)
+        body[at : at + len(chunk)] = chunk
+        at += len(chunk)
+    if at != length:
+        raise ClientGone  # the HTTP parser lets no other length through
+    return body
+
+
+async def _read_chunked(receive: Receive, first: bytes, ticket: Ticket, limit: int) -> bytearray:
+    body = bytearray(first)
+    ticket.grow(len(first))
+    more = True
+    while more:
+        chunk, more = await _next(receive)
+        if len(body) + len(chunk) > limit:
+            raise _too_large(limit)
+        ticket.grow(len(chunk))
+        body += chunk
+    return body
+
+
+async def _next(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+# Path and query -----------------------------------------------------------------------------------------------
+
+
+def _unquoted(raw: bytes, field: str) -> str:
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise Refused(f"{field}: not UTF-8", field=field) from None
+
+
+def path_segment(raw: bytes, field: str) -> str:
+    """One percent-encoded segment of the path as text."""
+    return _unquoted(raw, field) if b"%" in raw else raw.decode("latin-1")
+
+
+def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
+    """The query's parameters; an unknown or repeated one is refused, since a mistyped limit must not be ignored."""
+    found: dict[str, str] = {}
+    for pair in raw.split(b"&") if raw else ():
+        name_raw, _, value = pair.partition(b"=")
+        name = _unquoted(name_raw.replace(b"+", b" "), "query")
+        if not name and not value:
+            continue
+        if name not in known:
+            detail = f"{name!r} is not a parameter of this call: {', '.join(sorted(known))}"
+            raise Refused(detail, code="unknown_parameter", field=name)
+        if name in found:
+            raise Refused(f"{name}: given twice", field=name)
+        found[name] = _unquoted(value.replace(b"+", b" "), name)
+    return found
+
+
+def integer(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A whole number parameter in `[low, high]`."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not _INTEGER.fullmatch(text):
+        raise Refused(f"{name}: not a whole number", code="invalid_type", field=name)
+    value = int(text)
+    if not low <= value <= high:
+        limit = low if value < low else high
+        raise Unprocessable(f"{name}: must be from {low} to {high}", field=name, extra={"limit": limit})
+    return value
+
+
+def one_of(query: dict[str, str], name: str, choices: tuple[str, ...]) -> str | None:
+    """A parameter with a few legal values."""
+    text = query.get(name)
+    if text is not None and text not in choices:
+        raise Unprocessable(f"{name}: must be one of {', '.join(choices)}", field=name)
+    return text

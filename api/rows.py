@@ -1,0 +1,99 @@
+"""The messages of a JSON or NDJSON request as column lists, until the committer turns them into Arrow.
+
+    many small requests ──> Rows, Rows, Rows ──(committer thread)──> ONE pa.RecordBatch for the commit
+
+Making an Arrow batch for each request would cost more than committing it, so requests stay plain lists while they
+wait and are joined column by column. A column that no message fills is None and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tables.schema import INGEST_SCHEMA
+
+__all__ = ["Indexes", "Rows", "to_record_batch"]
+
+Body = str | bytes
+Headers = dict[str, str]
+#: Positions in a request.
+Indexes: TypeAlias = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Rows:
+    """`count` messages, column by column, in request order; `nbytes` is their share of the request's size."""
+
+    count: int
+    nbytes: int
+    body: Sequence[Body]
+    key: Sequence[str | None] | None = None
+    tag: Sequence[str | None] | None = None
+    headers: Sequence[Headers | None] | None = None
+    message_id: Sequence[str | None] | None = None
+    born_time: Sequence[datetime | None] | None = None
+
+    def take(self, indexes: Indexes) -> Rows:
+        """The messages at `indexes`, in that order."""
+        return self._each(len(indexes), lambda column: [column[i] for i in indexes])
+
+    def slice(self, start: int, end: int) -> Rows:
+        """The messages in `[start, end)`."""
+        return self._each(end - start, lambda column: column[start:end])
+
+    def _each(self, count: int, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Rows:
+        def picked(column: Sequence[Any] | None) -> Sequence[Any] | None:
+            return None if column is None else pick(column)
+
+        return Rows(
+            count=count,
+            nbytes=self.nbytes * count // self.count,
+            body=pick(self.body),
+            key=picked(self.key),
+            tag=picked(self.tag),
+            headers=picked(self.headers),
+            message_id=picked(self.message_id),
+            born_time=picked(self.born_time),
+        )
+
+
+def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
+    """All messages of `parts`, in order, as one Arrow batch with only the columns that some message fills."""
+    assert parts, "a commit has at least one message"
+    columns: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for field in INGEST_SCHEMA:
+        if field.name == "deliver_time":
+            continue
+        values = _column(parts, field.name)
+        if values is not None:
+            columns.append(_array(values, field))
+            fields.append(field)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(parts: Sequence[Rows], name: str) -> Sequence[Any] | None:
+    """One column over all parts; None when nobody fills it."""
+    columns: list[Sequence[Any] | None] = [getattr(part, name) for part in parts]
+    if len(columns) == 1:
+        return columns[0]
+    if all(column is None for column in columns):
+        return None
+    filled: Iterable[Sequence[Any]] = (
+        column if column is not None else [None] * part.count for part, column in zip(parts, columns, strict=True)
+    )
+    return list(chain.from_iterable(filled))
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if field.name == "headers":
+        values = [None if v is None else list(v.items()) for v in values]
+    return pa.array(values, field.type)

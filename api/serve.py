@@ -1,0 +1,182 @@
+"""`deltamq serve`: one service process, from its settings to its last fsync.
+
+    settings -> bind -> open warehouse -> "serving http://HOST:PORT warehouse DIR" -> ... SIGTERM -> drain -> exit 0
+
+Standard output carries that one line and nothing else; logs go to standard error, one line for each event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import click
+import uvicorn
+
+from api.app import App, create_app
+from api.http_protocol import HttpProtocol
+from mq.errors import DeltaMQError, Refused
+from tables.config import Config, describe, load
+
+__all__ = ["serve_command"]
+
+log = logging.getLogger("deltamq.api")
+
+#: Another thread gets the interpreter after at most so long: between a commit thread that encodes and the event
+#: loop, CPython's 5 ms would be several commits. Measured: see CONTRIBUTING, "The service's threads".
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+@click.command("serve", help="Run the service until SIGTERM.")
+@click.option("--profile", default=None, help="Settings from conf/<profile>.toml.")
+@click.option("--warehouse", default=None, help="Folder or URL of the tables.")
+@click.option("--host", default=None, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port; 0 takes a free one.")
+def serve_command(profile: str | None, warehouse: str | None, host: str | None, port: int | None) -> None:
+    """Run the service until SIGTERM."""
+    _log_to_stderr()
+    flags = {"warehouse.uri": warehouse, "service.host": host, "service.port": port}
+    try:
+        config = load(profile or "local", flags)
+        _check_open_access(config)
+        listener = _bind(config)
+    except DeltaMQError as error:
+        raise click.ClickException(error.detail) from error
+    for line in describe(config).splitlines():
+        log.info("event=setting %s", line.replace(" = ", "=", 1))
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sys.exit(run(config, listener))
+
+
+def run(config: Config, listener: socket.socket) -> int:
+    """Serve on `listener` until a signal; the process's exit status."""
+    app = create_app(config)
+    server = Server(app, config, listener)
+    # What exists now lives as long as the process; the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+class Server(uvicorn.Server):
+    """uvicorn with our ready line, and an end that exits 0."""
+
+    def __init__(self, app: App, config: Config, listener: socket.socket) -> None:
+        self._app = app
+        self._ready_line = f"serving {_url(listener)} warehouse {config.warehouse.uri}"
+        settings = config.service
+        HttpProtocol.connections_max = settings.connections_max
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http=HttpProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=settings.keep_alive_s,
+                timeout_graceful_shutdown=max(1, -(-settings.drain_ms // 1000)),
+                backlog=2048,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            print(self._ready_line, flush=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Drain at SIGTERM and SIGINT; at a second one, do not wait for what is under way.
+
+        uvicorn's own version raises the signal again at the end, and the process would not exit 0.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.info("event=stopping signal=%s", number.name)
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        if self._app.service is not None:
+            self._app.service.begin_stop()
+
+
+def _bind(config: Config) -> socket.socket:
+    host, port = config.service.host, config.service.port
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}", field="service.port") from None
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _check_open_access(config: Config) -> None:
+    """Without authentication only this machine may connect, unless a setting says so (RELIABILITY 7)."""
+    if config.service.allow_open_access or _is_loopback(config.service.host):
+        return
+    raise Refused(
+        f"service.host {config.service.host} can be reached from elsewhere and there is no authentication: listen on "
+        "127.0.0.1, or set service.allow_open_access behind a proxy that authenticates",
+        field="service.host",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _log_to_stderr() -> None:
+    """One structured line for each event; names are escaped, bodies and keys are never logged."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+class _Line(logging.Formatter):
+    """Keeps a record on one line, whatever is in it."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")

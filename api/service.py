@@ -1,0 +1,156 @@
+"""The composition root: one `Service` holds everything that a process serves with.
+
+event loop        requests, queues, waiting readers, counters
+commit threads    one commit each at a time; fsync and encoding run without the interpreter's lock
+work threads      decoding large bodies, reading history, opening logs, metadata
+upkeep thread     roll-ups, checkpoints, clean-up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from api.hosted_topic import HostedTopic, Topics
+from api.metrics import Gauge, Metrics, PartitionGauges
+from api.partition import Partition, Partitions
+from api.request import Admission
+from api.workers import Workers
+from mq.errors import DeltaMQError
+from tables.config import Config
+from tables.metadata import MetaLog
+from tables.warehouse import Warehouse
+
+__all__ = ["HostedTopic", "Service"]
+
+log = logging.getLogger("deltamq.api")
+
+T = TypeVar("T")
+#: How often topics made or changed by other processes are looked for.
+_META_REFRESH_S: Final = 1.0
+#: One process hosts all brokers, so none has ever been taken over.
+_BROKER_EPOCH: Final = 1
+
+
+class Service:
+    """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
+
+    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog) -> None:
+        self.config = config
+        self.settings = config.service
+        self.flush_default = config.log.flush
+        self.warehouse = warehouse
+        self.loop = asyncio.get_running_loop()
+        self.metrics = Metrics()
+        self.admission = Admission(
+            bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.queue_requests_max
+        )
+        self.stopping = False
+        self.epoch = _BROKER_EPOCH
+        self._commits = Workers(self.settings.commit_threads, name="mq-commit")
+        self._upkeep = Workers(1, name="mq-upkeep")
+        self._threads = ThreadPoolExecutor(self.settings.work_threads, thread_name_prefix="mq-work")
+        self.partitions = Partitions(
+            warehouse,
+            self.loop,
+            commits=self._commits,
+            upkeep=self._upkeep,
+            threads=self._threads,
+            metrics=self.metrics,
+        )
+        self.topics = Topics(
+            meta,
+            self.partitions,
+            brokers=self.settings.brokers,
+            auto_create=self.settings.auto_create_topics,
+        )
+        self._watcher = self.loop.create_task(self._watch())
+        self._observe()
+
+    @classmethod
+    async def start(cls, config: Config) -> Service:
+        """Open the warehouse and the metadata log, and be ready to serve."""
+
+        def open_all() -> tuple[Warehouse, MetaLog]:
+            warehouse = Warehouse.open(config.warehouse.uri, settings=config.log)
+            return warehouse, MetaLog(warehouse)
+
+        return cls(config, *await asyncio.to_thread(open_all))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Blocking work on a work thread."""
+        return await self.loop.run_in_executor(self._threads, work)
+
+    async def topic_for_produce(self, name: str) -> HostedTopic:
+        """The topic to produce to; see `Topics.for_produce`."""
+        return self.topics.find(name) or await self.topics.for_produce(name)
+
+    def begin_stop(self) -> None:
+        """Answer no more than what is under way: long polls and event streams end at once."""
+        self.stopping = True
+        for partition in self.partitions:
+            partition.wake()
+
+    async def stop(self) -> None:
+        """Finish every queued commit and upkeep step, make everything durable, and let go."""
+        self.begin_stop()
+        self._watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watcher
+        await asyncio.to_thread(self._commits.stop)
+        await asyncio.to_thread(self._upkeep.stop)
+        self._threads.shutdown()
+        await asyncio.to_thread(self.warehouse.close)
+
+    # Other processes' commits.
+
+    async def _watch(self) -> None:
+        """Look for commits of other processes where a reader waits, and for their topics."""
+        every_s = self.settings.refresh_ms / 1000
+        meta_at = self.loop.time()
+        while True:
+            await asyncio.sleep(every_s)
+            for partition in self.partitions:
+                if partition.has_waiters and self.loop.time() - partition.refreshed_at >= every_s:
+                    await self._guarded(partition.refresh, partition)
+            if self.loop.time() - meta_at >= _META_REFRESH_S:
+                await self._guarded(self.topics.refresh, None)
+                meta_at = self.loop.time()
+
+    async def _guarded(self, refresh: Callable[[], Awaitable[None]], partition: Partition | None) -> None:
+        """One refresh; a failure is logged, told to whoever asks next, and does not end the watch."""
+        try:
+            await refresh()
+        except DeltaMQError as error:
+            log.warning("event=refresh_failed partition=%s code=%s", partition.name if partition else "-", error.code)
+            if partition is not None:
+                partition.wake()
+
+    # Metrics.
+
+    def _observe(self) -> None:
+        self.metrics.gauges = [
+            Gauge("deltamq_queue_requests", "Produce requests under way.", lambda: self.admission.requests),
+            Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
+            Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
+        ]
+        self.metrics.partitions = self._gauges
+
+    def _gauges(self) -> Iterator[PartitionGauges]:
+        for partition in self.partitions:
+            opened = partition.log
+            if opened is not None:
+                stats = opened.stats()
+                yield PartitionGauges(
+                    topic=partition.topic,
+                    partition=partition.name,
+                    end_offset=stats.max_offset,
+                    min_offset=stats.min_offset,
+                    version=stats.version,
+                    files=stats.files,
+                    bytes=stats.bytes,
+                )

@@ -1,0 +1,261 @@
+"""Topics over REST: create, change, show, find offsets by time, delete."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Path as PathParameter
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.hosted_topic import HostedTopic
+from api.openapi import problems
+from api.partition import Partition
+from api.request import media_type
+from api.service import Service
+from mq.errors import Refused, UnsupportedMedia
+from mq.limits import (
+    LOGICAL_PARTITIONS,
+    MESSAGE_TYPE_LENGTH_MAX,
+    PARTITIONS_MAX,
+    RETENTION_MS_MAX,
+    RETENTION_MS_MIN,
+)
+from mq.names import check_client_topic, split_partition
+from mq.topics import TopicRequest
+
+__all__ = ["router", "service_of"]
+
+router = APIRouter(prefix="/v1/topics", tags=["topics"])
+
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+TopicName = Annotated[
+    str, PathParameter(description="1 to 127 characters of A-Z a-z 0-9 . _ % | -", examples=["flights"])
+]
+
+
+def service_of(request: Request) -> Service:
+    """The running service."""
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+Running = Annotated[Service, Depends(service_of)]
+
+
+class TopicPutRequest(BaseModel):
+    """What a topic shall be; what is left out stays as it is, or gets its default when the topic is new."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"partitions": 4, "order_strategy": "best_tried"}]}
+    )
+
+    partitions: Annotated[int | None, Field(ge=1, le=PARTITIONS_MAX, description="Can only grow.")] = None
+    order_strategy: Annotated[str | None, Field(json_schema_extra={"enum": ["best_tried", "strict", None]})] = None
+    retention_ms: Annotated[int | None, Field(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = None
+    message_type: Annotated[str | None, Field(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] = None
+    flush: Annotated[str | None, Field(json_schema_extra={"enum": ["sync", "async", None]})] = None
+
+
+class PartitionView(BaseModel):
+    """One physical partition; `max_offset` is the next offset to be written."""
+
+    partition: str
+    broker: str
+    logical_partitions: list[tuple[int, int]]
+    min_offset: int
+    max_offset: int
+    messages: int
+    bytes: int
+    files: int
+    last_append_time: str | None
+    location: str
+    version: int
+
+
+class TopicView(BaseModel):
+    """A topic with its route; `logical_partitions` of a partition are half-open ranges of 0 to 1024."""
+
+    topic: str
+    id: str
+    order_strategy: str
+    retention_ms: int
+    message_type: str
+    flush: str | None
+    created_time: str
+    routes_epoch: int
+    logical_partitions: int
+    partitions: list[PartitionView]
+
+
+class TopicList(BaseModel):
+    """Names of all topics, sorted."""
+
+    topics: list[str]
+
+
+class PartitionOffset(BaseModel):
+    """The first offset whose append time is at or after the time asked for; the end offset if there is none."""
+
+    partition: str
+    offset: int
+
+
+class OffsetsByTime(BaseModel):
+    """One offset for each partition."""
+
+    topic: str
+    time: str
+    offsets: list[PartitionOffset]
+
+
+@router.get("", summary="Names of all topics", response_model=TopicList, responses=problems(500))
+async def list_topics(service: Running) -> Any:
+    return {"topics": sorted(service.topics.state.topics)}
+
+
+@router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
+async def show_topic(topic: TopicName, service: Running) -> Any:
+    return await _view(service, await service.topics.require(topic))
+
+
+@router.put(
+    "/{topic}",
+    summary="Create or change a topic",
+    response_model=TopicView,
+    responses={
+        201: {"model": TopicView, "description": "Created"},
+        **problems(400, 409, 413, 415, 422, 500, 507),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": False,
+            "content": {"application/json": {"schema": TopicPutRequest.model_json_schema()}},
+        }
+    },
+)
+async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
+    check_client_topic(topic)
+    wanted = TopicRequest.from_json(await _json_object(request))
+    hosted, created = await service.topics.put(topic, wanted)
+    response.status_code = 201 if created else 200
+    return await _view(service, hosted)
+
+
+@router.delete(
+    "/{topic}",
+    summary="Remove a topic with its routes and data",
+    status_code=204,
+    responses=problems(400, 404, 500, 507),
+)
+async def delete_topic(topic: TopicName, service: Running) -> None:
+    check_client_topic(topic)
+    await service.topics.delete(topic)
+
+
+@router.get(
+    "/{topic}/offsets",
+    summary="For each partition the first offset at or after a time",
+    response_model=OffsetsByTime,
+    responses=problems(400, 404, 500),
+)
+async def offsets_by_time(
+    topic: TopicName,
+    service: Running,
+    time: Annotated[
+        str,
+        Query(
+            description="RFC 3339, for example 2013-01-01T05:15:00Z",
+            examples=["2013-01-01T05:15:00Z"],
+            json_schema_extra={"format": "date-time"},
+        ),
+    ],
+) -> Any:
+    time_us = parse_time(time)
+    hosted = await service.topics.require(topic)
+    logs = await hosted.logs()
+    offsets = []
+    for name in hosted.route.partitions:
+        offset = await service.run(partial(logs[name].offset_at, time_us))
+        offsets.append({"partition": name, "offset": offset})
+    return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
+
+
+def rfc3339(time_us: int) -> str:
+    """Microseconds since 1970 as RFC 3339 UTC."""
+    seconds, micros = divmod(time_us, 1_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+
+
+def parse_time(text: str) -> int:
+    """RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is understood."""
+    try:
+        if not _TIME.fullmatch(text):
+            raise ValueError
+        time = datetime.fromisoformat(text[:-6] + text[-6:].replace(" ", "+"))
+        return (time - _EPOCH) // _EPOCH.resolution
+    except (ValueError, OverflowError):
+        raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None
+
+
+async def _json_object(request: Request) -> dict[str, object]:
+    """The body as a JSON object; an empty body is an empty one."""
+    body = await request.body()
+    if not body:
+        return {}
+    kind = media_type(request.scope)
+    if kind != "application/json":
+        raise UnsupportedMedia(
+            f"content-type {kind or 'is missing; it'} must be application/json", field="content-type"
+        )
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"body: not JSON: {error}", code="invalid_json", field="body") from None
+    if not isinstance(value, dict):
+        raise Refused("body: must be a JSON object", code="invalid_type", field="body")
+    return value
+
+
+async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
+    topic = hosted.topic
+    await hosted.logs()
+    return {
+        "topic": topic.name,
+        "id": topic.id,
+        "order_strategy": topic.settings.order_strategy,
+        "retention_ms": topic.settings.retention_ms,
+        "message_type": topic.settings.message_type,
+        "flush": topic.settings.flush,
+        "created_time": rfc3339(topic.created_ms * 1000),
+        "routes_epoch": topic.route.epoch,
+        "logical_partitions": LOGICAL_PARTITIONS,
+        "partitions": [_partition_view(hosted, partition) for partition in hosted.partitions],
+    }
+
+
+def _partition_view(hosted: HostedTopic, partition: Partition) -> dict[str, object]:
+    assert partition.log is not None, "opened by the caller"
+    stats = partition.log.stats()
+    index = hosted.route.partitions.index(partition.name)
+    last_us = stats.last_append_time_us
+    return {
+        "partition": partition.name,
+        "broker": split_partition(partition.name)[1],
+        "logical_partitions": [(low, high) for low, high, owner in hosted.route.owners if owner == index],
+        "min_offset": stats.min_offset,
+        "max_offset": stats.max_offset,
+        "messages": stats.messages,
+        "bytes": stats.bytes,
+        "files": stats.files,
+        "last_append_time": None if last_us is None else rfc3339(last_us),
+        "location": stats.location,
+        "version": stats.version,
+    }
