@@ -34,6 +34,7 @@ POOL_FILE_BYTES_MAX: Final = 64 * KIB
 #: At most so many files are made in advance at once.
 _REFILL_MAX: Final = 1_024
 _PREFIX: Final = ".pool-"
+_UNSEEN_PREFIX: Final = ".newpool-"
 _LOCK: Final = "lock"
 
 
@@ -47,10 +48,14 @@ class RecyclingFiles(OsFiles):
         self._taken = 0
         self._lock = threading.Lock()
         _remove_abandoned(root)
-        self._folder = f"{root}/{_PREFIX}{uuid.uuid4().hex}"
-        os.mkdir(self._folder, 0o750)
-        self._guard = os.open(f"{self._folder}/{_LOCK}", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        name = uuid.uuid4().hex
+        self._folder = f"{root}/{_PREFIX}{name}"
+        # Locked before it has the name of a pool: a process that starts at the same time would call it abandoned.
+        unseen = f"{root}/{_UNSEEN_PREFIX}{name}"
+        os.mkdir(unseen, 0o750)
+        self._guard = os.open(f"{unseen}/{_LOCK}", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
         fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unseen, self._folder)
 
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         fd = self._reused(path)

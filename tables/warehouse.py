@@ -18,7 +18,7 @@ from tables.paths import LOG_FOLDER, PartitionRef, Space, parse_ref
 from tables.reader import RowCache
 from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
-from tables.snapshot import LOG_KEEP, ORPHAN_KEEP
+from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, log_versions
 from tables.store import Store, probe
 
 __all__ = ["Warehouse"]
@@ -86,7 +86,7 @@ class Warehouse:
     def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
         """Make the partition's table if it is not there, and open it; safe from any number of processes."""
         key = f"{ref.folder}/{LOG_FOLDER}/{commit_name(0)}"
-        if ref not in self._logs and not self.store.entries(f"{ref.folder}/{LOG_FOLDER}"):
+        if not self.exists(ref):
             configuration = {
                 "mq.format": "1",
                 "mq.topic": ref.topic,
@@ -130,8 +130,8 @@ class Warehouse:
         return found
 
     def exists(self, ref: PartitionRef) -> bool:
-        """Whether the partition has a table."""
-        return ref in self._logs or bool(self.store.entries(f"{ref.folder}/{LOG_FOLDER}"))
+        """Whether the partition has a table; a folder with only a dead process's temporary file is none."""
+        return ref in self._logs or any(log_versions(self.store, ref.folder))
 
     def refs(self, space: Space) -> list[PartitionRef]:
         """All partitions that have a folder in `space`."""

@@ -25,8 +25,8 @@ from mq.topics import (
 from tables import metadata
 from tables.log import Batch
 from tables.metadata import META_PARTITION, MetaLog
-from tables.store import MemoryStore, Store
-from tables.warehouse import Warehouse, open_store
+from tables.store import MemoryStore
+from tables.warehouse import Warehouse
 
 AB = ("broker-a", "broker-b")
 Open = Callable[[], MetaLog]
@@ -42,17 +42,13 @@ def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
 
 
 @pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return open_store(str(tmp_path)) if request.param == "local" else MemoryStore()
-
-
-@pytest.fixture
-def warehouses(store: Store) -> Iterator[Callable[[], Warehouse]]:
+def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
     """Opens the same tables again and again, as one process after (or beside) another."""
     opened: list[Warehouse] = []
+    memory = MemoryStore()
 
     def open_again() -> Warehouse:
-        opened.append(Warehouse.open("", store=store))
+        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
         return opened[-1]
 
     yield open_again
@@ -258,20 +254,39 @@ def test_an_event_of_a_newer_release_stops_the_log(open_meta: Open, warehouses: 
     assert corrupt.value.code == "meta_event_unknown"
 
 
-SUBMIT = """
+# A process that is killed at its first pass of a failpoint after a moment: opening a warehouse passes some, too.
+KILLED = """
 import sys
 from tables import failpoints
 from tables.metadata import MetaLog
 from tables.warehouse import Warehouse
 from tests.contract.test_metadata import put
 
-meta = MetaLog(Warehouse.open(sys.argv[1]))
+uri, failpoint, moment = sys.argv[1:]
+
+def arm(now):
+    if now == moment:
+        print("armed", flush=True)
+        failpoints._armed.update(failpoints._parse(f"{failpoint}=kill"))
+
+warehouse = Warehouse.open(uri)
+arm("create")
+meta = MetaLog(warehouse)
 meta.submit(put("first", "id-0"))
-print("ready", flush=True)
-# Armed only now: opening a warehouse commits, too.
-failpoints._armed.update(failpoints._parse(sys.argv[2]))
+arm("submit")
 meta.submit(put("orders"))
 """
+
+
+def _kill(uri: Path, failpoint: str, moment: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(uri), failpoint, moment],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "armed\n"), killed.stderr
 
 
 @pytest.mark.parametrize(
@@ -286,21 +301,21 @@ meta.submit(put("orders"))
 def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
     tmp_path: Path, failpoint: str, stored: bool
 ) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", SUBMIT, str(tmp_path), f"{failpoint}=kill"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "ready\n"), killed.stderr
-
+    _kill(tmp_path, failpoint, "submit")
     warehouse = Warehouse.open(str(tmp_path))
     meta = MetaLog(warehouse)
     assert sorted(meta.state.topics) == (["first", "orders"] if stored else ["first"])
     state = meta.submit(put("orders"))
     assert state.topic("orders").id == "id-1"
     assert warehouse.open_partition(META_PARTITION).end_offset == 2
+    warehouse.close()
+
+
+@pytest.mark.parametrize("failpoint", ["commit.before_log_tmp", "commit.after_log_fsync", "commit.after_link"])
+def test_meta_3_a_process_killed_while_it_makes_the_log_does_not_stop_the_next(tmp_path: Path, failpoint: str) -> None:
+    _kill(tmp_path, failpoint, "create")
+    warehouse = Warehouse.open(str(tmp_path))
+    assert list(MetaLog(warehouse).submit(put("orders")).topics) == ["orders"]
     warehouse.close()
 
 
