@@ -1,0 +1,243 @@
+"""Topics and the cluster over REST, as typed values."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+import msgspec
+
+from mq.client.attempts import Attempts, Patience, is_worth_retrying
+from mq.client.endpoint import Answer, Endpoint, Query, path_of
+from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
+from mq.names import check_client_topic, check_topic
+
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "PartitionInfo", "TopicInfo", "topic_info"]
+
+_CREATED = 201
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One physical partition; `max_offset` is the next offset to be written, `location` its Delta table."""
+
+    partition: str
+    broker: str
+    logical_partitions: tuple[tuple[int, int], ...]
+    min_offset: int
+    max_offset: int
+    messages: int
+    bytes: int
+    files: int
+    last_append_time: datetime | None
+    location: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic: its settings, its route, and its partitions in route order."""
+
+    topic: str
+    id: str
+    order_strategy: str
+    retention_ms: int
+    message_type: str
+    flush: str | None
+    created_time: datetime
+    routes_epoch: int
+    partitions: tuple[PartitionInfo, ...]
+
+    @property
+    def messages(self) -> int:
+        """Messages stored in all partitions."""
+        return sum(p.messages for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """One broker: a namespace of partitions that one service process hosts."""
+
+    name: str
+    epoch: int = 0
+    address: str = ""
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """The brokers and the warehouse that they share."""
+
+    warehouse: str
+    brokers: tuple[BrokerInfo, ...]
+
+
+class Admin:
+    """Creates, shows and deletes topics. Every call is repeated while the service is away, up to `patience`.
+
+    Parameters
+    ----------
+    url
+        The service, `http://HOST:PORT`.
+    token
+        Sent as `Authorization: Bearer ...`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
+        self._patience = patience if patience is not None else Patience()
+
+    # Topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        order_strategy: Literal["best_tried", "strict"] | None = None,
+        retention_ms: int | None = None,
+        message_type: str | None = None,
+        flush: Literal["sync", "async"] | None = None,
+    ) -> TopicInfo:
+        """Create a topic, or change an existing one to this; what is left out keeps its value or its default."""
+        return self.put_topic(
+            topic,
+            partitions=partitions,
+            order_strategy=order_strategy,
+            retention_ms=retention_ms,
+            message_type=message_type,
+            flush=flush,
+        )[0]
+
+    def put_topic(self, topic: str, **settings: str | int | None) -> tuple[TopicInfo, bool]:
+        """As `create_topic`; also says whether the topic is new."""
+        body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
+        answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
+        return topic_info(answer.body), answer.status == _CREATED
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return _read(self._call("GET", path_of("topics")), _TopicList).topics
+
+    def get_topic(self, topic: str) -> TopicInfo:
+        """One topic; raises `NotFound`."""
+        return topic_info(self._call("GET", path_of("topics", check_topic(topic))).body)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove topic, routes and data; raises `NotFound` when there is no such topic.
+
+        A repetition after a lost answer that finds nothing counts as done.
+        """
+        lost = [False]
+
+        def note(error: DeltaMQError) -> None:
+            lost[0] = lost[0] or isinstance(error, Unknown)
+
+        try:
+            self._call("DELETE", path_of("topics", check_client_topic(topic)), on_failure=note)
+        except NotFound:
+            if not lost[0]:
+                raise
+
+    def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
+        """By partition the first offset whose append time is at or after `moment`; the end offset if none is."""
+        if moment.tzinfo is None:
+            raise Unprocessable("time needs a time zone", field="time")
+        query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+        answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
+        return {o.partition: o.offset for o in _read(answer, _Offsets).offsets}
+
+    # The service ------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterInfo:
+        """The brokers and the warehouse."""
+        return _read(self._call("GET", path_of("cluster")), ClusterInfo)
+
+    def ready(self) -> bool:
+        """Whether the service serves; False while it starts or stops. Raises when it does not answer at all."""
+        timeout_s = self._patience.request_timeout_s
+        self._endpoint.call("GET", "/healthz", timeout_s=timeout_s)
+        try:
+            self._endpoint.call("GET", "/readyz", timeout_s=timeout_s)
+        except DeltaMQError as error:
+            if error.status == 503 and not isinstance(error, Unknown):
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._endpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        on_failure: Callable[[DeltaMQError], None] | None = None,
+    ) -> Answer:
+        headers = None if body is None else {"Content-Type": "application/json"}
+        deadline = time.monotonic() + self._patience.timeout_s
+        attempts = Attempts(self._patience, deadline=deadline, retries=self._patience.retries)
+        while True:
+            try:
+                return self._endpoint.call(
+                    method, path, query=query, headers=headers, body=body, timeout_s=attempts.timeout_s()
+                )
+            except DeltaMQError as error:
+                if on_failure is not None:
+                    on_failure(error)
+                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                    raise
+
+
+class _TopicList(msgspec.Struct):
+    topics: list[str]
+
+
+class _Offset(msgspec.Struct):
+    partition: str
+    offset: int
+
+
+class _Offsets(msgspec.Struct):
+    offsets: list[_Offset]
+
+
+def topic_info(body: bytes) -> TopicInfo:
+    """The topic that the service describes."""
+    return _decode(body, TopicInfo)
+
+
+def _read(answer: Answer, kind: type[T]) -> T:
+    return _decode(answer.body, kind)
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error

@@ -1,0 +1,92 @@
+"""How long and how often a call is tried: exponential waits with jitter, `Retry-After`, one total timeout.
+
+try ──fails──► wait (50 ms, 100, 200, ... at most 5 s; half to all of it, at random) ──► try ... until
+               the tries are used up, or the next wait would end after the deadline, or the caller closes
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
+
+__all__ = ["Attempts", "Patience", "is_worth_retrying"]
+
+# Below this an attempt could not even connect.
+_ATTEMPT_S_MIN: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How many times a failed call is repeated, how long in all, and how the waits between grow."""
+
+    retries: int = 10
+    timeout_s: float = 30.0
+    request_timeout_s: float = 10.0
+    first_wait_ms: float = 50.0
+    wait_ms_max: float = 5_000.0
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "request_timeout_s", "first_wait_ms", "wait_ms_max"):
+            if getattr(self, name) <= 0:
+                raise Refused(f"{name} must be above 0", field=name)
+        if self.retries < 0:
+            raise Refused("retries must be at least 0", field="retries")
+
+    def wait_s(self, failures: int, draw: float) -> float:
+        """Seconds to wait after that many failures; `draw` is a random number in [0, 1)."""
+        assert failures >= 1 and 0 <= draw < 1
+        # Beyond 2**30 the longest wait has long been reached; the power must not overflow.
+        full_ms = min(self.first_wait_ms * 2.0 ** min(failures - 1, 30), self.wait_ms_max)
+        return float(full_ms * (0.5 + draw / 2) / 1000)
+
+
+def is_worth_retrying(error: DeltaMQError) -> bool:
+    """Whether the same request may succeed later: the service's or the network's trouble, not the caller's."""
+    if isinstance(error, (Overloaded, Unavailable, Unknown, Fenced)):
+        return True
+    return error.status >= 500
+
+
+class Attempts:
+    """The run of attempts of one call, up to `deadline` (of `time.monotonic`).
+
+    With `retries` of None only the deadline ends it. `failures` are those of earlier attempts elsewhere.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        *,
+        deadline: float,
+        retries: int | None,
+        stop: threading.Event | None = None,
+        failures: int = 0,
+    ) -> None:
+        self._patience = patience
+        self._deadline = deadline
+        self._retries = retries
+        self._stop = stop if stop is not None else threading.Event()
+        self.failures = failures
+
+    def timeout_s(self) -> float:
+        """Seconds that the next attempt may take; at least a millisecond, so that a late one still fails cleanly."""
+        remaining_s = self._deadline - time.monotonic()
+        return max(min(remaining_s, self._patience.request_timeout_s), _ATTEMPT_S_MIN)
+
+    def may_go_on(self, error: DeltaMQError) -> bool:
+        """Wait for the next attempt after `error`; False when there must be none."""
+        self.failures += 1
+        if self._retries is not None and self.failures > self._retries:
+            return False
+        wait_s = self._patience.wait_s(self.failures, random.random())
+        asked_s = error.extra.get("retry_after_s")
+        if isinstance(asked_s, int):
+            wait_s = max(wait_s, float(asked_s))
+        if time.monotonic() + wait_s >= self._deadline:
+            return False
+        return not self._stop.wait(wait_s)

@@ -1,0 +1,69 @@
+"""The bytes of messages that are not resolved yet: a bound, and a way to wait until nothing is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from mq.errors import Overloaded
+
+__all__ = ["Buffer"]
+
+
+class Buffer:
+    """Room for `bytes_max` bytes of unresolved messages."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._messages = 0
+        self._waiting = 0
+        self._changed = threading.Condition(threading.Lock())
+
+    @property
+    def messages(self) -> int:
+        """Messages not resolved yet."""
+        return self._messages
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes, about."""
+        return self._bytes
+
+    def fitted(self, size: int) -> int:
+        """The room that something of `size` bytes takes: what is larger than the buffer takes all of it."""
+        return min(size, self._bytes_max)
+
+    def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
+        """Take room for `size` bytes (see `fitted`), waiting for it if told to; raises `Overloaded` when there is none."""
+        assert size <= self._bytes_max
+        with self._changed:
+            if self._bytes + size > self._bytes_max:
+                self._wait_for(size, deadline if wait else 0.0)
+            self._bytes += size
+            self._messages += messages
+
+    def _wait_for(self, size: int, deadline: float) -> None:
+        self._waiting += 1
+        try:
+            timeout_s = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._bytes + size <= self._bytes_max, timeout_s):
+                raise Overloaded(
+                    f"the producer's buffer of {self._bytes_max:,} bytes is full; nothing was sent", code="buffer_full"
+                )
+        finally:
+            self._waiting -= 1
+
+    def give_back(self, size: int, messages: int) -> None:
+        """Return room once messages are resolved."""
+        with self._changed:
+            self._bytes -= size
+            self._messages -= messages
+            assert self._bytes >= 0 and self._messages >= 0
+            if self._waiting or not self._messages:
+                self._changed.notify_all()
+
+    def wait_empty(self, deadline: float) -> bool:
+        """Wait until every message is resolved; False when the deadline came first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._messages, max(0.0, deadline - time.monotonic()))

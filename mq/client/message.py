@@ -1,0 +1,122 @@
+"""A message as a producer hands it over, and what must hold before it leaves the process (SPEC SEND-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from mq.errors import Refused, TooLarge, Unprocessable
+from mq.limits import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    TAG_BYTES_MAX,
+)
+
+__all__ = ["Message", "as_bytes", "as_messages", "check_message"]
+
+# What a message costs in memory beside its body: the object, its entry and its future.
+OVERHEAD_BYTES = 600
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message to send; only `body` is required.
+
+    Parameters
+    ----------
+    body
+        The payload, as bytes.
+    key
+        Order key: messages of one key go to one partition, in order.
+    tag
+        Filter tag.
+    headers
+        Text by text.
+    partition
+        `NAME@BROKER`, when the producer decides itself (ROUTE-7).
+    message_id
+        The producer's own id; made by the service when left out.
+    born_time
+        When it came into being; the time of the send when left out.
+    """
+
+    body: bytes
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    partition: str | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+
+    def size_bytes(self) -> int:
+        """The bytes that this message takes in the producer's buffer, about."""
+        size = OVERHEAD_BYTES + len(self.body)
+        if self.key is not None:
+            size += len(self.key)
+        if self.headers:
+            size += sum(len(name) + len(value) for name, value in self.headers.items())
+        return size
+
+
+def as_bytes(body: object) -> bytes:
+    """A body as bytes; text becomes UTF-8."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, (bytearray, memoryview)):
+        return bytes(body)
+    raise Refused(f"body must be bytes or str, not {type(body).__name__}", field="body")
+
+
+def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+    """Raise `TooLarge` or another `Refused` when the service would refuse `message` (SPEC SEND-6)."""
+    if len(message.body) > message_bytes_max:
+        _too_large("body", len(message.body), message_bytes_max)
+    # A character is at most 4 bytes of UTF-8: short text needs no encoding to be known to fit.
+    if message.key is not None and len(message.key) * 4 > KEY_BYTES_MAX:
+        _check_text("key", message.key, KEY_BYTES_MAX)
+    if message.tag is not None and len(message.tag) * 4 > TAG_BYTES_MAX:
+        _check_text("tag", message.tag, TAG_BYTES_MAX)
+    if message.message_id is not None:
+        _check_text("message_id", message.message_id, MESSAGE_ID_BYTES_MAX)
+    if message.headers:
+        _check_headers(message.headers)
+    if message.born_time is not None and message.born_time.tzinfo is None:
+        raise Unprocessable("born_time needs a time zone", field="born_time")
+
+
+def _too_large(field: str, size: int, limit: int) -> None:
+    raise TooLarge(
+        f"{field} has {size:,} bytes, more than {limit:,}",
+        code="message_too_large",
+        field=field,
+        extra={"limit": limit},
+    )
+
+
+def _check_text(field: str, text: str, limit: int) -> None:
+    size = len(text.encode())
+    if size > limit:
+        _too_large(field, size, limit)
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    if len(headers) > HEADERS_MAX:
+        raise TooLarge(
+            f"{len(headers)} headers, more than {HEADERS_MAX}",
+            code="message_too_large",
+            field="headers",
+            extra={"limit": HEADERS_MAX},
+        )
+    for name, value in headers.items():
+        _check_text(f"headers.{name[:40]}", name + value, HEADER_BYTES_MAX)
+
+
+def as_messages(messages: Iterable[Message | bytes | str]) -> list[Message]:
+    """Each as a `Message`; a bare body becomes one without a key."""
+    return [m if isinstance(m, Message) else Message(as_bytes(m)) for m in messages]

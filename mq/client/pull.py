@@ -1,0 +1,405 @@
+"""The pull consumer: reads partitions by offset, without a group; its place is its own affair.
+
+    consumer = PullConsumer("http://127.0.0.1:8080", "orders", start="first")
+    for message in consumer:                     # for ever; `poll` returns when there is nothing for a while
+        print(message.partition, message.offset, message.text)
+
+All partitions are read in turn, none can starve another. A fetch that finds nothing waits at the service, for all
+partitions at once. While the caller works on what it has, the next fetch is already under way.
+"""
+
+from __future__ import annotations
+
+import selectors
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from mq.client.admin import Admin, topic_info
+from mq.client.attempts import Patience, is_worth_retrying
+from mq.client.endpoint import Endpoint, path_of
+from mq.client.fetch import FetchAsk, FetchConnection, Fetched
+from mq.client.partition_reader import PartitionReader
+from mq.client.received import ReceivedMessage, messages_of
+from mq.errors import DeltaMQError, NotFound, Refused, Unknown
+from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
+from mq.names import check_topic
+
+__all__ = ["OffsetOutOfRange", "PullConsumer", "Start"]
+
+Start: TypeAlias = Literal["first", "last"] | int | datetime | Mapping[str, int]
+
+#: Fetches open at once; more partitions take turns.
+_CONNECTIONS_MAX: Final = 64
+#: How long a fetch may wait at the service while other partitions wait for a connection.
+_TURN_MS: Final = 200
+_PARTITIONS_AGE_S_MAX: Final = 30.0
+_FIND_TIMEOUT_S: Final = 2.0
+
+
+class OffsetOutOfRange(Refused):
+    """The offset is not, or no longer, in the partition."""
+
+    code = "offset_out_of_range"
+
+
+class PullConsumer:
+    """Reads some or all partitions of a topic. One thread at a time may use it.
+
+    Parameters
+    ----------
+    url, topic
+        The service, and what to read.
+    partitions
+        `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message).
+    start
+        `first`, `last` (only what comes from now on), an offset, a time, or offsets by partition.
+    tags
+        `*`, or `TagA||TagB`: other messages are passed over and count as consumed.
+    on_data_loss
+        What to do when retention has removed messages that were not read yet, or the log ends before the position:
+        `raise` `OffsetOutOfRange`, or `skip` to what is there (`lost_messages` counts).
+    fetch_messages, fetch_bytes
+        How much one fetch brings at most.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        *,
+        partitions: Sequence[str] | None = None,
+        start: Start = "first",
+        tags: str = "*",
+        on_data_loss: Literal["raise", "skip"] = "raise",
+        fetch_messages: int = 10_000,
+        fetch_bytes: int = 4 * MIB,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.topic = check_topic(topic)
+        self.lost_messages = 0
+        if not 1 <= fetch_messages <= FETCH_MESSAGES_MAX:
+            raise Refused(f"fetch_messages must be from 1 to {FETCH_MESSAGES_MAX}", field="fetch_messages")
+        if not 1 <= fetch_bytes <= FETCH_BYTES_MAX:
+            raise Refused(f"fetch_bytes must be from 1 to {FETCH_BYTES_MAX}", field="fetch_bytes")
+        self._tags = tags
+        self._skip = on_data_loss == "skip"
+        self._fetch_messages = fetch_messages
+        self._fetch_bytes = fetch_bytes
+        self._patience = patience if patience is not None else Patience()
+        self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
+        self._admin = Admin(url, token=token, ssl_context=ssl_context, patience=self._patience)
+        self._selector = selectors.DefaultSelector()
+        self._idle: list[FetchConnection] = []
+        self._open = 0
+        #: In the order of their turns.
+        self._readers: deque[PartitionReader] = deque()
+        self._follows_route = partitions is None
+        self._closed = False
+        self.assign(partitions, start=start)
+
+    # Place ------------------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Sequence[str] | None = None, *, start: Start = "first") -> None:
+        """Read these partitions (None: all) from `start` on, instead of those read until now."""
+        offsets = self._starts(start)
+        chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
+        unknown = [name for name in chosen if name not in offsets]
+        if unknown:
+            raise NotFound(
+                f"topic {self.topic} has no partition {unknown[0]!r}; it has {', '.join(offsets)}",
+                code="partition_not_found",
+                field="partitions",
+            )
+        for reader in self._readers:
+            self._drop_fetch(reader)
+        self._follows_route = partitions is None
+        self._readers = deque(PartitionReader(name, offsets[name], self._patience) for name in chosen)
+        self._partitions_until = time.monotonic() + _PARTITIONS_AGE_S_MAX
+
+    def _starts(self, start: Start) -> dict[str, int]:
+        """The offset at which to start, for every partition of the topic."""
+        info = self._admin.get_topic(self.topic)
+        if isinstance(start, datetime):
+            return self._admin.offsets_at(self.topic, start)
+        if isinstance(start, Mapping):
+            return {p.partition: start.get(p.partition, p.min_offset) for p in info.partitions}
+        if start == "first":
+            return {p.partition: p.min_offset for p in info.partitions}
+        if start == "last":
+            return {p.partition: p.max_offset for p in info.partitions}
+        if start < 0:
+            raise Refused("start must be 'first', 'last', an offset, a time or offsets by partition", field="start")
+        return {p.partition: start for p in info.partitions}
+
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that are read, sorted."""
+        return tuple(sorted(reader.partition for reader in self._readers))
+
+    def position(self, partition: str) -> int:
+        """The offset of the next message that a poll would return."""
+        return self._reader(partition).position
+
+    def positions(self) -> dict[str, int]:
+        """`position` of every partition."""
+        return {reader.partition: reader.position for reader in self._readers}
+
+    def seek(self, partition: str, to: Literal["first", "last"] | int | datetime) -> None:
+        """Go on reading `partition` at an offset, its first message, its end, or a time."""
+        reader = self._reader(partition)
+        offset = to if isinstance(to, int) else self._starts(to)[partition]
+        self._drop_fetch(reader)
+        reader.seek(offset)
+
+    def end_offsets(self) -> dict[str, int]:
+        """The end offset of every partition that is read, at this moment."""
+        ends = {p.partition: p.max_offset for p in self._admin.get_topic(self.topic).partitions}
+        return {reader.partition: ends[reader.partition] for reader in self._readers}
+
+    def _reader(self, partition: str) -> PartitionReader:
+        for reader in self._readers:
+            if reader.partition == partition:
+                return reader
+        raise NotFound(f"{partition!r} is not read by this consumer", code="partition_not_found", field="partition")
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def poll(self, max_messages: int = 500, wait_ms: int = 1_000) -> list[ReceivedMessage]:
+        """Up to `max_messages` messages; waits up to `wait_ms` for the first, empty when there is none."""
+        messages: list[ReceivedMessage] = []
+        for partition, rows in self._take(max_messages, wait_ms):
+            messages += messages_of(partition, rows)
+        return messages
+
+    def poll_arrow(self, max_messages: int = 100_000, wait_ms: int = 1_000) -> pa.Table | None:
+        """The same as an Arrow table with a column `partition` first; None when there is nothing."""
+        taken = self._take(max_messages, wait_ms)
+        if not taken:
+            return None
+        return pa.concat_tables([_with_partition(partition, rows) for partition, rows in taken])
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, for ever; ends when the consumer is closed."""
+        while not self._closed:
+            yield from self.poll()
+
+    def _take(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:
+        if self._closed:
+            raise Refused("the consumer is closed", code="consumer_closed")
+        if max_messages < 1 or wait_ms < 0:
+            raise Refused("max_messages must be at least 1 and wait_ms at least 0", field="max_messages")
+        deadline = time.monotonic() + wait_ms / 1000
+        remaining_ms = wait_ms
+        may_ask = True
+        while True:
+            taken = self._take_held(max_messages)
+            if taken:
+                self._ask_all(max_messages, wait_ms, only_flowing=True)
+                return taken
+            if may_ask:
+                self._ask_all(max_messages, remaining_ms, only_flowing=False)
+            elif not any(reader.immediate for reader in self._readers):
+                return []
+            self._receive(deadline)
+            self._find_partitions()
+            remaining_ms = max(0, round((deadline - time.monotonic()) * 1000))
+            may_ask = remaining_ms > 0
+
+    def _take_held(self, max_messages: int) -> list[tuple[str, pa.Table]]:
+        """What is held, partition by partition in turn; the one served last is the last next time."""
+        taken = []
+        for _ in range(len(self._readers)):
+            rows = self._readers[0].take(max_messages)
+            if rows is not None:
+                taken.append((self._readers[0].partition, rows))
+                max_messages -= len(rows)
+            if self._readers[0].holds and max_messages <= 0:
+                self._readers.rotate(-1)
+                break
+            self._readers.rotate(-1)
+        return taken
+
+    # Fetching ---------------------------------------------------------------------------------------------------
+
+    def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
+        """Open a fetch for every partition that holds nothing and has none open."""
+        now = time.monotonic()
+        # Whoever was asked longest ago comes first, so that none starves when connections are short.
+        for reader in sorted(self._readers, key=lambda r: r.asked_at):
+            if reader.connection is not None or reader.holds or now < reader.not_before:
+                continue
+            if only_flowing and not reader.flowing:
+                continue
+            connection = self._connection()
+            if connection is None:
+                return
+            self._ask(reader, connection, max_messages, wait_ms)
+
+    def _connection(self) -> FetchConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+            self._discard(connection)
+        if self._open >= _CONNECTIONS_MAX:
+            return None
+        self._open += 1
+        return FetchConnection(self._endpoint, self._patience.request_timeout_s)
+
+    def _ask(self, reader: PartitionReader, connection: FetchConnection, max_messages: int, wait_ms: int) -> None:
+        turn_ms = WAIT_MS_MAX if len(self._readers) <= _CONNECTIONS_MAX else _TURN_MS
+        ask = FetchAsk(
+            topic=self.topic,
+            partition=reader.partition,
+            offset=reader.fetch_offset,
+            max_messages=min(max(max_messages, self._fetch_messages), FETCH_MESSAGES_MAX),
+            max_bytes=self._fetch_bytes,
+            wait_ms=min(wait_ms, turn_ms),
+            tags=self._tags,
+        )
+        try:
+            connection.ask(ask)
+        except DeltaMQError as error:
+            self._discard(connection)
+            self._failed(reader, error)
+            return
+        reader.connection = connection
+        reader.asked_at = time.monotonic()
+        reader.immediate = ask.wait_ms == 0
+        self._selector.register(connection, selectors.EVENT_READ, reader)
+
+    def _receive(self, deadline: float) -> None:
+        """Read the answers that are there, waiting for the first until the deadline or a pause's end."""
+        now = time.monotonic()
+        open_fetches = [r.connection.expires for r in self._readers if r.connection is not None]
+        pauses = [r.not_before for r in self._readers if r.connection is None and r.not_before > now]
+        if any(reader.immediate for reader in self._readers):
+            until = min([*open_fetches, *pauses])
+        else:
+            until = min([deadline, *open_fetches, *pauses])
+        for key, _ in self._selector.select(max(0.0, until - now)):
+            self._read(key.data)
+        now = time.monotonic()
+        for reader in list(self._readers):
+            if reader.connection is not None and reader.connection.expires <= now:
+                self._drop_fetch(reader)
+                self._failed(reader, Unknown(f"{self._endpoint.url} did not answer in time", code="no_answer"))
+
+    def _read(self, reader: PartitionReader) -> None:
+        connection = reader.connection
+        assert connection is not None, "only open fetches are waited for"
+        self._selector.unregister(connection)
+        reader.connection = None
+        reader.immediate = False
+        try:
+            fetched = connection.read()
+        except DeltaMQError as error:
+            self._discard(connection)
+            self._failed(reader, error)
+            return
+        self._idle.append(connection)
+        if fetched.status in ("offset_too_small", "offset_too_large"):
+            self._out_of_range(reader, fetched)
+        else:
+            reader.answered(fetched)
+
+    def _failed(self, reader: PartitionReader, error: DeltaMQError) -> None:
+        """A fetch can be repeated without harm: go on until the patience is used up."""
+        if error.code == "partition_not_found" and self._follows_route:
+            self._partitions_until = 0.0
+        elif not is_worth_retrying(error):
+            raise error
+        if not reader.failed(error, time.monotonic()):
+            raise error
+
+    def _out_of_range(self, reader: PartitionReader, fetched: Fetched) -> None:
+        wanted = reader.fetch_offset
+        too_small = fetched.status == "offset_too_small"
+        there = fetched.min_offset if too_small else fetched.max_offset
+        if not self._skip:
+            raise OffsetOutOfRange(
+                f"offset {wanted} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
+                f"{fetched.max_offset}); seek to one of those, or let on_data_loss='skip' do it",
+                code=fetched.status,
+                field="offset",
+                extra={
+                    "partition": reader.partition,
+                    "min_offset": fetched.min_offset,
+                    "max_offset": fetched.max_offset,
+                },
+            )
+        if too_small:
+            self.lost_messages += there - wanted
+        reader.seek(there)
+
+    def _find_partitions(self) -> None:
+        """Once in a while look for partitions that an expansion added: they are read from their first message."""
+        if not self._follows_route or time.monotonic() < self._partitions_until:
+            return
+        self._partitions_until = time.monotonic() + _PARTITIONS_AGE_S_MAX
+        known = {reader.partition for reader in self._readers}
+        try:
+            answer = self._endpoint.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)
+        except DeltaMQError as error:
+            if not is_worth_retrying(error):
+                raise
+            return
+        info = topic_info(answer.body)
+        for partition in info.partitions:
+            if partition.partition not in known:
+                self._readers.append(PartitionReader(partition.partition, partition.min_offset, self._patience))
+        there = {p.partition for p in info.partitions}
+        for reader in [r for r in self._readers if r.partition not in there]:
+            self._drop_fetch(reader)
+            self._readers.remove(reader)
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def _drop_fetch(self, reader: PartitionReader) -> None:
+        connection = reader.connection
+        if connection is not None:
+            self._selector.unregister(connection)
+            reader.connection = None
+            reader.immediate = False
+            self._discard(connection)
+
+    def _discard(self, connection: FetchConnection) -> None:
+        connection.close()
+        self._open -= 1
+
+    def close(self) -> None:
+        """Close all connections; an open fetch is abandoned."""
+        if self._closed:
+            return
+        self._closed = True
+        for reader in self._readers:
+            self._drop_fetch(reader)
+        for connection in self._idle:
+            connection.close()
+        self._selector.close()
+        self._admin.close()
+        self._endpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _with_partition(partition: str, rows: pa.Table) -> pa.Table:
+    """The rows with their partition as a dictionary column: a few bytes for each row, no text."""
+    indices = pa.array(np.zeros(len(rows), dtype=np.int32))
+    names = pa.DictionaryArray.from_arrays(indices, pa.array([partition], pa.string()))
+    return rows.add_column(0, "partition", names)

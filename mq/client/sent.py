@@ -1,0 +1,107 @@
+"""Where messages went: what a send returns, and the error of a batch that was stored only in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mq.errors import DeltaMQError, Unknown
+
+__all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "summed_up"]
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """One stored message: partition `NAME@BROKER` and offset.
+
+    `duplicate` says that an earlier attempt had stored it; `durable` that it was fsynced before the answer.
+    """
+
+    partition: str
+    offset: int
+    duplicate: bool = False
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRange:
+    """Messages of one request in one partition: offsets `[base_offset, base_offset + count)`.
+
+    `indexes` are their positions in what was sent, ascending; None means all of it in order.
+    """
+
+    partition: str
+    base_offset: int
+    count: int
+    duplicate: bool = False
+    durable: bool = True
+    indexes: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SentBatch:
+    """Where the messages of a batch went, in ranges."""
+
+    ranges: tuple[SentRange, ...]
+
+    @property
+    def count(self) -> int:
+        """How many messages are stored."""
+        return sum(r.count for r in self.ranges)
+
+    def __iter__(self) -> Iterator[Sent]:
+        """Each message's place, in the order in which they were given."""
+        return iter(self.places())
+
+    def places(self) -> list[Sent]:
+        """Each message's place, in the order in which they were given."""
+        placed: list[tuple[int, Sent]] = []
+        for r in self.ranges:
+            indexes = range(r.count) if r.indexes is None else r.indexes.tolist()
+            placed += [
+                (index, Sent(r.partition, r.base_offset + n, r.duplicate, r.durable)) for n, index in enumerate(indexes)
+            ]
+        placed.sort(key=lambda pair: pair[0])
+        return [sent for _, sent in placed]
+
+    def per_partition(self) -> dict[str, int]:
+        """Messages stored by partition."""
+        counts: dict[str, int] = {}
+        for r in self.ranges:
+            counts[r.partition] = counts.get(r.partition, 0) + r.count
+        return counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Messages of a batch that are not known to be stored: their positions, and why."""
+
+    indexes: NDArray[np.int64]
+    error: DeltaMQError
+
+
+class PartlySent(Unknown):
+    """A part of the batch is stored, another part is not or may not be."""
+
+    code = "partly_sent"
+
+    def __init__(self, sent: SentBatch, failures: Sequence[Failure]) -> None:
+        missing = sum(len(f.indexes) for f in failures)
+        first = failures[0].error
+        super().__init__(f"{sent.count:,} messages are stored, {missing:,} are not known to be: {first.detail}")
+        self.sent = sent
+        self.failures = tuple(failures)
+
+
+def summed_up(ranges: Sequence[SentRange], failures: Sequence[Failure]) -> SentBatch:
+    """The result of a batch, or the error that says most about its failures."""
+    sent = SentBatch(tuple(ranges))
+    if not failures:
+        return sent
+    if sent.ranges:
+        raise PartlySent(sent, failures) from failures[0].error
+    unknown = next((f.error for f in failures if isinstance(f.error, Unknown)), None)
+    raise unknown or failures[0].error

@@ -1,0 +1,73 @@
+"""A bounded set of daemon threads that run executors' turns; started when needed, ended when idle for a while."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["Workers"]
+
+log = logging.getLogger("deltamq.client")
+
+_IDLE_S: Final = 30.0
+
+
+class Workers:
+    """Up to `threads_max` threads. Not `ThreadPoolExecutor`: an interpreter's exit never waits for a slow service."""
+
+    def __init__(self, threads_max: int, name: str, *, idle_s: float = _IDLE_S) -> None:
+        assert threads_max >= 1
+        self._threads_max = threads_max
+        self._name = name
+        self._idle_s = idle_s
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        #: Tasks queued or running: whoever takes this above the number of threads starts one.
+        self._pending = 0
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run `task` soon, in one of the threads."""
+        with self._lock:
+            self._pending += 1
+            start = self._threads < min(self._pending, self._threads_max)
+            self._threads += start
+        self._tasks.put(task)
+        if start:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                task = self._tasks.get(timeout=self._idle_s)
+            except queue.Empty:
+                if self._may_end():
+                    return
+                continue
+            if task is None:
+                return
+            try:
+                task()
+            except Exception:
+                # A task resolves its own futures; whatever still escapes must not end the thread.
+                log.exception("event=client_task_failed")
+            with self._lock:
+                self._pending -= 1
+
+    def _may_end(self) -> bool:
+        """Whether an idle thread is one too many; decided under the lock, so that no task is left without one."""
+        with self._lock:
+            if self._pending >= self._threads:
+                return False
+            self._threads -= 1
+            return True
+
+    def close(self) -> None:
+        """End the threads as they become idle; tasks already submitted are still run."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._tasks.put(None)

@@ -1,0 +1,452 @@
+"""A real HTTP server in a thread that keeps topics in memory and misbehaves on request.
+
+It stands for the service in tests of the clients: it routes, numbers offsets and drops duplicates as the service does,
+and it fails the test's way: each produce request takes the next `Fault` of `faults`, if there is one. Whatever it stores
+is kept with the request that brought it, so that a test can prove what was repeated under which sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pyarrow as pa
+
+from mq.routing import Route, default_route, expand, new_route
+
+ARROW = "application/vnd.apache.arrow.stream"
+BROKERS = ("broker-a", "broker-b")
+
+ROWS = pa.schema(
+    [
+        pa.field("offset", pa.int64()),
+        pa.field("message_id", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("body", pa.binary()),
+        pa.field("born_time", pa.timestamp("us", tz="UTC")),
+        pa.field("append_time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+class Fault(enum.Enum):
+    """How one produce request goes wrong."""
+
+    NONE = "answer as usual"
+    DROP_BEFORE = "close the connection, nothing stored"
+    DROP_AFTER = "store, then close the connection without an answer"
+    HALF_ANSWER = "store, then close in the middle of the answer"
+    GARBAGE = "store, then answer 200 with what is no answer"
+    HANG_BEFORE = "answer nothing until the test ends, nothing stored"
+    HANG_AFTER = "store, then answer nothing until the test ends"
+    BUSY = "429, nothing stored"
+    BUSY_SECOND = "429 with Retry-After: 1, nothing stored"
+    UNAVAILABLE = "503, nothing stored"
+    UNAVAILABLE_AFTER = "503 although stored"
+    INTERNAL_AFTER = "500 although stored"
+    REFUSE = "400"
+    FENCED = "409 fenced, nothing stored"
+    HTML_502 = "a proxy's 502"
+
+
+_BEFORE: dict[Fault, tuple[int, str]] = {
+    Fault.BUSY: (429, "queue_full"),
+    Fault.BUSY_SECOND: (429, "queue_full"),
+    Fault.UNAVAILABLE: (503, "unavailable"),
+    Fault.REFUSE: (400, "invalid_request"),
+    Fault.FENCED: (409, "fenced"),
+}
+_AFTER: dict[Fault, tuple[int, str]] = {
+    Fault.UNAVAILABLE_AFTER: (503, "unavailable"),
+    Fault.INTERNAL_AFTER: (500, "internal"),
+}
+
+
+@dataclass
+class Topic:
+    """A topic: its route and its partitions' messages."""
+
+    name: str
+    route: Route
+    strict: bool = False
+    logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    min_offsets: dict[str, int] = field(default_factory=dict)
+
+    def log(self, partition: str) -> list[dict[str, Any]]:
+        return self.logs.setdefault(partition, [])
+
+
+@dataclass(frozen=True)
+class Post:
+    """One produce request as it arrived."""
+
+    topic: str
+    partition: str | None
+    producer_id: str
+    seq: int
+    body: bytes
+    kind: str
+    count: int
+    fault: Fault
+    at: float
+
+
+class StubService:
+    """The server; use as a context manager."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.auto_create = True
+        self.faults: deque[Fault] = deque()
+        self.posts: list[Post] = []
+        self.answers: dict[tuple[str, int], dict[str, Any]] = {}
+        self.gets: list[str] = []
+        self.on_post: Callable[[Post], None] = lambda post: None
+        self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
+        self.ready = True
+        self.changed = threading.Condition()
+        self.ended = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    def __enter__(self) -> StubService:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        with self.changed:
+            self.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    # For tests.
+
+    def create(self, name: str, partitions: int = 2, *, strict: bool = False) -> Topic:
+        topic = Topic(name, new_route(name, partitions, BROKERS), strict)
+        self.topics[name] = topic
+        return topic
+
+    def expand(self, name: str, partitions: int) -> None:
+        topic = self.topics[name]
+        topic.route = expand(topic.route, name, partitions, BROKERS)
+
+    def bodies(self, name: str, partition: str | None = None) -> list[bytes]:
+        """The stored bodies of one partition, in order, or of all."""
+        topic = self.topics[name]
+        names = topic.route.partitions if partition is None else (partition,)
+        return [row["body"] for p in names for row in topic.log(p)]
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout_s), "the condition did not come true in time"
+
+    # What the handler does.
+
+    def store(self, post: Post, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Append as the service does: whole or not at all, a replay gets its first answer."""
+        with self.changed:
+            known = self.answers.get((post.producer_id, post.seq))
+            if known is not None:
+                return {**known, "duplicate": True}
+            topic = self.topics[post.topic]
+            placed: dict[str, list[int]] = {}
+            for index, message in enumerate(messages):
+                placed.setdefault(self._partition(topic, message), []).append(index)
+            ranges = []
+            for partition, indexes in placed.items():
+                log = topic.log(partition)
+                ranges.append({"partition": partition, "base_offset": len(log), "count": len(indexes)})
+                if len(placed) > 1:
+                    ranges[-1]["indexes"] = indexes
+                for index in indexes:
+                    log.append({**messages[index], "offset": len(log), "append_time": datetime.now(UTC)})
+            answer = {"ranges": ranges, "duplicate": False, "durable": True}
+            self.answers[post.producer_id, post.seq] = answer
+            self.changed.notify_all()
+            return answer
+
+    @staticmethod
+    def _partition(topic: Topic, message: dict[str, Any]) -> str:
+        if message.get("partition") is not None:
+            return str(message["partition"])
+        key = message.get("key")
+        return topic.route.partitions[0 if key is None else topic.route.partition_of(key)]
+
+    def describe(self, topic: Topic) -> dict[str, Any]:
+        partitions = []
+        for index, name in enumerate(topic.route.partitions):
+            owned = [[low, high] for low, high, owner in topic.route.owners if owner == index]
+            log = topic.log(name)
+            partitions.append(
+                {
+                    "partition": name,
+                    "broker": name.rpartition("@")[2],
+                    "logical_partitions": owned,
+                    "min_offset": topic.min_offsets.get(name, 0),
+                    "max_offset": len(log),
+                    "messages": len(log),
+                    "bytes": 0,
+                    "files": 0,
+                    "last_append_time": None,
+                    "location": f"memory/{name}",
+                    "version": 0,
+                }
+            )
+        return {
+            "topic": topic.name,
+            "id": "t-1",
+            "order_strategy": "strict" if topic.strict else "best_tried",
+            "retention_ms": 1000,
+            "message_type": "normal",
+            "flush": None,
+            "created_time": "2026-01-01T00:00:00Z",
+            "routes_epoch": topic.route.epoch,
+            "logical_partitions": 1024,
+            "partitions": partitions,
+        }
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+def _handler(stub: StubService) -> type[BaseHTTPRequestHandler]:
+    return type("Handler", (_Handler,), {"stub": stub})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    stub: StubService
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silence."""
+
+    # Answers.
+
+    def answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
+        self.answer_raw(status, json.dumps(document).encode(), "application/json", headers)
+
+    def answer_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def problem(self, status: int, code: str, headers: dict[str, str] | None = None, **facts: Any) -> None:
+        document = {"type": "about:blank", "title": code, "status": status, "detail": f"stub: {code}", "code": code}
+        self.answer(status, {**document, **facts}, headers)
+
+    def drop(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    # Calls.
+
+    def parts(self) -> tuple[list[str], dict[str, str]]:
+        split = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(split.query).items()}
+        return [unquote(part) for part in split.path.strip("/").split("/")], query
+
+    def do_GET(self) -> None:
+        parts, query = self.parts()
+        self.stub.gets.append(self.path)
+        match parts:
+            case ["healthz"]:
+                self.answer(200, {"status": "alive"})
+            case ["readyz"]:
+                if self.stub.ready:
+                    self.answer(200, {"status": "ready"})
+                else:
+                    self.problem(503, "unavailable", {"Retry-After": "1"})
+            case ["v1", "cluster"]:
+                brokers = [{"name": b, "epoch": 1, "roles": ["broker"]} for b in BROKERS]
+                self.answer(200, {"warehouse": "/w", "brokers": brokers})
+            case ["v1", "topics"]:
+                self.answer(200, {"topics": sorted(self.stub.topics)})
+            case ["v1", "topics", name, *rest]:
+                topic = self.stub.topics.get(name)
+                if topic is None:
+                    self.problem(404, "topic_not_found")
+                elif not rest:
+                    self.answer(200, self.stub.describe(topic))
+                elif rest == ["offsets"]:
+                    self.offsets(topic, query)
+                else:
+                    self.fetch(topic, rest[1], query)
+            case _:
+                self.problem(404, "path_not_found")
+
+    def offsets(self, topic: Topic, query: dict[str, str]) -> None:
+        moment = datetime.fromisoformat(query["time"])
+        found = []
+        for name in topic.route.partitions:
+            log = topic.log(name)
+            at = next((row["offset"] for row in log if row["append_time"] >= moment), len(log))
+            found.append({"partition": name, "offset": at})
+        self.answer(200, {"topic": topic.name, "time": query["time"], "offsets": found})
+
+    def do_PUT(self) -> None:
+        parts, _ = self.parts()
+        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        name = parts[2]
+        created = name not in self.stub.topics
+        if created:
+            self.stub.create(name, wanted.get("partitions", 2), strict=wanted.get("order_strategy") == "strict")
+        elif wanted.get("partitions", 10**6) < len(self.stub.topics[name].route.partitions):
+            self.problem(409, "partitions_cannot_shrink")
+            return
+        self.answer(201 if created else 200, self.stub.describe(self.stub.topics[name]))
+
+    def do_DELETE(self) -> None:
+        parts, _ = self.parts()
+        if self.stub.topics.pop(parts[2], None) is None:
+            self.problem(404, "topic_not_found")
+        elif self.stub.faults and self.stub.faults[0] is Fault.DROP_AFTER:
+            self.stub.faults.popleft()
+            self.drop()
+        else:
+            self.answer(200, {})
+
+    def do_POST(self) -> None:
+        parts, query = self.parts()
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        messages, producer_id, seq = self.decode(body)
+        with self.stub.changed:
+            fault = self.stub.faults.popleft() if self.stub.faults else Fault.NONE
+            post = Post(
+                parts[2],
+                query.get("partition") or (messages[0].get("partition") if messages else None),
+                producer_id,
+                seq,
+                body,
+                self.headers["Content-Type"],
+                len(messages),
+                fault,
+                time.monotonic(),
+            )
+            self.stub.posts.append(post)
+            self.stub.changed.notify_all()
+        self.stub.on_post(post)
+        if "partition" in query:
+            messages = [{**message, "partition": query["partition"]} for message in messages]
+        self.produce(post, messages)
+
+    def decode(self, body: bytes) -> tuple[list[dict[str, Any]], str, int]:
+        if self.headers["Content-Type"] == ARROW:
+            rows = pa.ipc.open_stream(body).read_all().to_pylist()
+            messages = [{**row, "headers": dict(row["headers"]) if row.get("headers") else None} for row in rows]
+            return messages, self.headers["Producer-Id"], int(self.headers["Producer-Seq"])
+        request = json.loads(body)
+        for message in request["messages"]:
+            text = message.pop("body", None)
+            message["body"] = text.encode() if text is not None else base64.b64decode(message.pop("body_base64"))
+        return request["messages"], request["producer"]["id"], request["producer"]["seq"]
+
+    def produce(self, post: Post, messages: list[dict[str, Any]]) -> None:
+        fault = post.fault
+        if fault in _BEFORE:
+            self.problem(*_BEFORE[fault], {"Retry-After": "1"} if fault is Fault.BUSY_SECOND else None)
+        elif fault is Fault.HTML_502:
+            self.answer_raw(502, b"<html>Bad gateway</html>", "text/html")
+        elif fault is Fault.DROP_BEFORE:
+            self.drop()
+        elif fault is Fault.HANG_BEFORE:
+            self.stub.ended.wait()
+        elif post.topic not in self.stub.topics and not self.create_by_send(post.topic):
+            self.problem(404, "topic_not_found")
+        elif post.partition is not None and post.partition not in self.stub.topics[post.topic].route.partitions:
+            self.problem(404, "partition_not_found", field="partition")
+        elif any(self.stub.refuses(message) for message in messages):
+            self.problem(422, "invalid_value", field="messages[0].body")
+        else:
+            self.stored(post, self.stub.store(post, messages))
+
+    def create_by_send(self, name: str) -> bool:
+        if self.stub.auto_create:
+            self.stub.topics[name] = Topic(name, default_route(name, BROKERS))
+        return self.stub.auto_create
+
+    def stored(self, post: Post, answer: dict[str, Any]) -> None:
+        fault = post.fault
+        if fault in _AFTER:
+            self.problem(*_AFTER[fault])
+        elif fault is Fault.DROP_AFTER:
+            self.drop()
+        elif fault is Fault.HANG_AFTER:
+            self.stub.ended.wait()
+        elif fault is Fault.GARBAGE:
+            self.answer_raw(200, b"{]", "application/json")
+        elif fault is Fault.HALF_ANSWER:
+            body = json.dumps(answer).encode()
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body[: len(body) // 2])
+            self.wfile.flush()
+            self.drop()
+        else:
+            self.answer(200, answer)
+
+    def fetch(self, topic: Topic, partition: str, query: dict[str, str]) -> None:
+        if partition not in topic.route.partitions:
+            self.problem(404, "partition_not_found")
+            return
+        log = topic.log(partition)
+        offset = int(query["offset"])
+        low = topic.min_offsets.get(partition, 0)
+        with self.stub.changed:
+            self.stub.changed.wait_for(
+                lambda: self.stub.ended.is_set() or len(log) > offset, int(query.get("wait_ms", 0)) / 1000
+            )
+            rows = log[max(offset, low) : offset + int(query["max_messages"])]
+        wanted = query.get("tags", "*")
+        tags = {tag.strip() for tag in wanted.split("||")}
+        kept = [row for row in rows if wanted == "*" or row.get("tag") in tags]
+        status = "found" if kept else "no_new_message"
+        if offset < low or offset > len(log):
+            status, kept, rows = ("offset_too_small" if offset < low else "offset_too_large"), [], []
+        headers = {
+            "Mq-Status": status,
+            "Mq-Next-Offset": str(offset + len(rows)),
+            "Mq-Min-Offset": str(low),
+            "Mq-Max-Offset": str(len(log)),
+        }
+        self.answer_raw(200, _stream(kept), ARROW, headers)
+
+
+def _stream(rows: list[dict[str, Any]]) -> bytes:
+    plain = [
+        {
+            name: list(row[name].items()) if name == "headers" and row.get(name) else _time(row.get(name))
+            for name in ROWS.names
+        }
+        for row in rows
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROWS) as writer:
+        writer.write_table(pa.Table.from_pylist(plain, ROWS))
+    return bytes(sink.getvalue())
+
+
+def _time(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) and value[4:5] == "-" and "T" in value else value
