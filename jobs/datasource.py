@@ -170,7 +170,7 @@ def read_range(warehouse: str, found: OffsetRange, columns: list[str]) -> Iterat
 
 
 def _rows_of_batch(rows: pa.Table) -> int:
-    return max(1, rows.num_rows * BATCH_BYTES_MAX // max(rows.nbytes, 1))
+    return max(1, int(rows.num_rows * BATCH_BYTES_MAX // max(rows.nbytes, 1)))
 
 
 def _checked_names(options: ReadOptions, schema: StructType) -> list[str]:

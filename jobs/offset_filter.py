@@ -49,9 +49,10 @@ class OffsetFilter:
 
     def take(self, found: Filter, row_format: RowFormat) -> Kept:
         """Narrow this filter by another, as far as it can be."""
-        if len(getattr(found, "attribute", ())) != 1:
+        path: tuple[str, ...] = getattr(found, "attribute", ())
+        if len(path) != 1:
             return Kept.NOT
-        column = found.attribute[0].lower()
+        column = path[0].lower()
         if column in ("offset", "topic", "partition") and isinstance(found, IsNotNull):
             return Kept.EXACTLY
         if column == "offset":

@@ -15,33 +15,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from jobs.catalog import Catalog, TopicPartition
 from jobs.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
 from mq.errors import NotFound, Refused
 from mq.limits import MIB
-from mq.names import encode_path, split_partition
 from tables.actions import DataFile
-from tables.paths import PartitionRef, Space, parse_ref
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
 
-__all__ = ["OffsetRange", "TopicPartition", "resolve", "split", "topic_partitions"]
+__all__ = ["OffsetRange", "resolve", "split"]
 
 #: Row groups that finding an offset by time may keep.
 _CACHE_BYTES: Final = 64 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPartition:
-    """A partition and its number in its topic, which is what a Kafka job knows it by."""
-
-    ref: PartitionRef
-    number: int
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """What an option may call it."""
-        return self.ref.name, str(self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +51,6 @@ class OffsetRange:
         return replace(self, start=start, stop=stop, files=files)
 
 
-def topic_partitions(store: Store, topic: str) -> list[TopicPartition]:
-    """Return the partitions of a topic by number: those named like the topic first, then `topic#1`, `topic#2`, ..."""
-    folder = encode_path(topic)
-    found = [parse_ref(Space.TOPICS, folder, name) for name in store.folders(f"topics/{folder}") if "@" in name]
-    found.sort(key=lambda ref: _order(ref.name))
-    return [TopicPartition(ref, number) for number, ref in enumerate(found)]
-
-
-def _order(partition: str) -> tuple[int, str, str]:
-    name, broker = split_partition(partition)
-    numbered = re.search(r"#(\d+)$", name)
-    return (int(numbered[1]) if numbered else 0), broker, name
-
-
 def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
     """Return the range of each partition that the options select, against the tables as they are now.
 
@@ -90,7 +62,7 @@ def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
         A bound is missing for a partition, names one that is not read, or is outside of what is stored
         (the last only with `failOnDataLoss`).
     """
-    partitions = list(_selected(store, options))
+    partitions = list(_selected(Catalog(store), options))
     _check_named(options.start, "startingOffsets", partitions)
     _check_named(options.end, "endingOffsets", partitions)
     cache = RowCache(_CACHE_BYTES)
@@ -98,28 +70,16 @@ def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
     return [found for found in ranges if found is not None]
 
 
-def _selected(store: Store, options: ReadOptions) -> Iterator[TopicPartition]:
+def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
     if options.strategy is Strategy.ASSIGN:
         for topic, names in options.assigned.items():
-            yield from _assigned(topic, names, _of_topic(store, topic))
+            yield from _assigned(topic, names, catalog.partitions(topic))
         return
     topics = options.topics
     if options.strategy is Strategy.PATTERN:
-        topics = _matching(store, options.pattern)
+        topics = tuple(topic for topic in catalog.topics() if re.fullmatch(options.pattern, topic))
     for topic in topics:
-        yield from _of_topic(store, topic)
-
-
-def _of_topic(store: Store, topic: str) -> list[TopicPartition]:
-    found = topic_partitions(store, topic)
-    if not found:
-        raise NotFound(f"there is no topic {topic!r} in {store.uri('')}", code="topic_not_found", field="topic")
-    return found
-
-
-def _matching(store: Store, pattern: str) -> tuple[str, ...]:
-    topics = [parse_ref(Space.TOPICS, folder, "-@-").topic for folder in store.folders("topics")]
-    return tuple(topic for topic in topics if re.fullmatch(pattern, topic))
+        yield from catalog.partitions(topic)
 
 
 def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
@@ -155,12 +115,10 @@ def _check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]
 
 
 def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
-    """Return the partition's range; None when its table was removed meanwhile, or has nothing in the bounds."""
+    """Return the partition's range; None when nothing is in the bounds, or its table does not exist (yet)."""
     try:
         snapshot = load(store, partition.ref.folder)
     except PartitionNotFound:
-        if options.fail_on_data_loss:
-            raise
         return None
     low, end = snapshot.min_offset, snapshot.end_offset
     reader = FileReader(store, partition.ref.folder, cache)

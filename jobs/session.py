@@ -116,7 +116,7 @@ def _jars(asked: dict[str, object]) -> dict[str, str]:
 
 def _spark_has_delta() -> bool:
     home = os.environ.get("SPARK_HOME")
-    return bool(home) and any(Path(home, "jars").glob("delta-spark_*.jar"))
+    return home is not None and any(Path(home, "jars").glob("delta-spark_*.jar"))
 
 
 def _built(app_name: str, conf: dict[str, object]) -> SparkSession:

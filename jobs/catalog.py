@@ -1,0 +1,100 @@
+"""Which topics a warehouse has and how their partitions are numbered, read without opening anything for writing.
+
+The metadata log says it: a topic's route keeps the order of its partitions for ever and new ones come last, so a
+partition's place in it is the number that a job from Kafka knows it by. A warehouse without a metadata log (tables that
+were written by `tables` alone) is taken as its folders show it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from mq.errors import NotFound
+from mq.names import encode_path, split_partition
+from mq.topics import MetaState, event_from_json
+from tables.metadata import META_PARTITION
+from tables.paths import PartitionRef, Space, parse_ref
+from tables.reader import FileReader, RowCache
+from tables.snapshot import PartitionNotFound, load
+from tables.store import Store
+
+__all__ = ["Catalog", "TopicPartition"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """A partition and its number in its topic."""
+
+    ref: PartitionRef
+    number: int
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What an option may call it."""
+        return self.ref.name, str(self.number)
+
+
+class Catalog:
+    """The topics of a warehouse as they are when this is made."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._state = _metadata(store)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        if self._state is not None:
+            return sorted(self._state.topics)
+        return sorted(
+            parse_ref(Space.TOPICS, folder, "-@-").topic for folder in self._store.folders(Space.TOPICS.value)
+        )
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return a topic's partitions by number.
+
+        Raises
+        ------
+        NotFound
+            There is no such topic.
+        """
+        if self._state is not None and topic in self._state.topics:
+            names = list(self._state.topics[topic].route.partitions)
+        elif self._state is None:
+            names = self._folders(topic)
+        else:
+            names = []
+        if not names:
+            raise NotFound(
+                f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
+            )
+        return [TopicPartition(PartitionRef(Space.TOPICS, topic, name), n) for n, name in enumerate(names)]
+
+    def _folders(self, topic: str) -> list[str]:
+        folder = encode_path(topic)
+        found = self._store.folders(f"{Space.TOPICS.value}/{folder}")
+        return sorted((parse_ref(Space.TOPICS, folder, name).name for name in found if "@" in name), key=_order)
+
+
+def _order(partition: str) -> tuple[int, str, str]:
+    """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as routes name them."""
+    name, broker = split_partition(partition)
+    numbered = re.search(r"#(\d+)$", name)
+    return (int(numbered[1]) if numbered else 0), broker, name
+
+
+def _metadata(store: Store) -> MetaState | None:
+    """Return the newest metadata, None where there is no log of it."""
+    folder = META_PARTITION.folder
+    try:
+        snapshot = load(store, folder)
+    except PartitionNotFound:
+        return None
+    reader = FileReader(store, folder, RowCache(0))
+    state = MetaState()
+    for file in snapshot.files:
+        for rows in reader.groups(file, file.start, file.end, ["tag", "body"]):
+            pairs = zip(rows.column("tag").to_pylist(), rows.column("body").to_pylist(), strict=True)
+            state = state.apply_all([event_from_json(tag, json.loads(body)) for tag, body in pairs])
+    return state

