@@ -1,0 +1,27 @@
+"""What all tests share: an environment without settings of ours, and one Spark session for those that need one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A developer's settings must not decide what a test sees; the jars stay where they are.
+for _name in [name for name in os.environ if name.startswith("DELTAMQ_") and name != "DELTAMQ_JARS"]:
+    del os.environ[_name]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark as users get it. Its default warehouse is empty: a test names its own in the option `warehouse`."""
+    # starting Spark, even importing it, costs what tests without it should not pay
+    from jobs.session import spark_session
+
+    session = spark_session("tests", warehouse=tmp_path_factory.mktemp("warehouse"))
+    yield session
+    session.stop()

@@ -1,0 +1,166 @@
+"""Settings: where they come from, what wins, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tables.config import Config, ConfigInvalid, Secret, conf_folder, describe, load
+from tables.settings import Flush
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def _shown(config: Config) -> dict[str, dict[str, object]]:
+    """Return the settings as TOML would hold them."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Secret):
+            return value.reveal()
+        if isinstance(value, Flush):
+            return value.value
+        return list(value) if isinstance(value, tuple) else value
+
+    return {
+        section.name: {
+            setting.name: plain(getattr(getattr(config, section.name), setting.name))
+            for setting in dataclasses.fields(getattr(config, section.name))
+        }
+        for section in dataclasses.fields(config)
+    }
+
+
+def _profile(folder: Path, text: str) -> Path:
+    (folder / "local.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_local_profile_shows_every_setting_with_its_default() -> None:
+    assert tomllib.loads((CONF / "local.toml").read_text(encoding="utf-8")) == _shown(Config())
+
+
+def test_every_setting_of_the_local_profile_has_a_comment() -> None:
+    lines = (CONF / "local.toml").read_text(encoding="utf-8").splitlines()
+    bare = [line for before, line in pairwise(lines) if "=" in line and not before.startswith("#")]
+    assert [line for line in bare if not line.startswith("#")] == []
+
+
+@pytest.mark.parametrize("profile", [path.stem for path in sorted(CONF.glob("*.toml"))])
+def test_shipped_profiles_load(profile: str) -> None:
+    assert isinstance(load(profile, environ={}), Config)
+
+
+@pytest.mark.parametrize("profile", [path.stem for path in sorted(CONF.glob("*.toml")) if path.stem != "local"])
+def test_other_profiles_hold_only_what_differs(profile: str) -> None:
+    read = tomllib.loads((CONF / f"{profile}.toml").read_text(encoding="utf-8"))
+    defaults = _shown(Config())
+    same = [f"{s}.{k}" for s, values in read.items() for k, value in values.items() if defaults[s][k] == value]
+    assert same == []
+
+
+def test_flags_win_over_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    folder = _profile(tmp_path, '[service]\nport = 1\nhost = "file"\n[warehouse]\nuri = "file"\n')
+    environ = {"DELTAMQ_SERVICE_PORT": "2", "DELTAMQ_SERVICE_HOST": "environment"}
+    config = load(overrides={"service.port": 3, "service.host": None}, environ=environ, folder=folder)
+    assert (config.service.port, config.service.host, config.warehouse.uri) == (3, "environment", "file")
+
+
+def test_without_a_conf_folder_the_defaults_are_those_of_the_local_profile(tmp_path: Path) -> None:
+    assert load(environ={"DELTAMQ_CONF": str(_profile(tmp_path, ""))}) == load("local", environ={}, folder=CONF)
+
+
+def test_the_profile_and_its_folder_may_come_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[service]\nport = 7\n", encoding="utf-8")
+    assert load(environ={"DELTAMQ_CONF": str(tmp_path), "DELTAMQ_PROFILE": "mine"}).service.port == 7
+
+
+def test_the_repository_and_an_installation_have_a_conf_folder() -> None:
+    assert conf_folder({}) == CONF
+
+
+def test_environment_is_parsed_by_the_type_of_the_setting() -> None:
+    environ = {
+        "DELTAMQ_SERVICE_BROKERS": "a, b",
+        "DELTAMQ_SERVICE_AUTO_CREATE_TOPICS": "off",
+        "DELTAMQ_LOG_FLUSH": "async",
+        "DELTAMQ_LOG_TAIL_BYTES_MAX": "1_000_000",
+    }
+    config = load(environ=environ)
+    assert config.service.brokers == ("a", "b")
+    assert config.service.auto_create_topics is False
+    assert config.log.flush is Flush.ASYNC
+    assert config.log.tail_bytes_max == 1_000_000
+
+
+WRONG = {
+    "unknown key in the file": ("[service]\nprot = 1", {}, "service.prot", "service.port"),
+    "unknown section in the file": ("[servise]\nport = 1", {}, "servise.port", "service.port"),
+    "key outside of a section": ("port = 1", {}, "port", "conf/local.toml shows all"),
+    "unknown environment variable": ("", {"DELTAMQ_SERVICE_PROT": "1"}, "DELTAMQ_SERVICE_PROT", "DELTAMQ_SERVICE_PORT"),
+    "text for a number": ('[service]\nport = "x"', {}, "service.port", "a whole number"),
+    "fraction for a whole number": ("[service]\nport = 1.5", {}, "service.port", "a whole number"),
+    "true for a number": ("[service]\nport = true", {}, "service.port", "a whole number"),
+    "number for a text": ("[service]\nhost = 1", {}, "service.host", "a text"),
+    "text for true or false": (
+        "",
+        {"DELTAMQ_SERVICE_AUTO_CREATE_TOPICS": "maybe"},
+        "auto_create_topics",
+        "true or false",
+    ),
+    "unknown choice": ('[log]\nflush = "later"', {}, "log.flush", "'sync', 'async'"),
+    "too large": ("[service]\nport = 65536", {}, "service.port", "from 0 to 65535"),
+    "too small": ("", {"DELTAMQ_JOBS_VERIFY_EVERY_S": "0"}, "jobs.verify_every_s", "from 1 to"),
+    "refused by the log": ("[log]\nrollup_files = 1", {}, "log.rollup_files", "at least 2"),
+    "a broker twice": ('[service]\nbrokers = ["a", "a"]', {}, "service.brokers", "none twice"),
+    "not TOML": ("[service", {}, "TOML", "local.toml"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_is_refused_by_name_and_with_the_remedy(name: str, tmp_path: Path) -> None:
+    text, environ, key, remedy = WRONG[name]
+    with pytest.raises(ConfigInvalid) as caught:
+        load(environ=environ, folder=_profile(tmp_path, text))
+    assert key in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match=r"service\.prot.*service\.port"):
+        load(overrides={"service.prot": 1}, environ={})
+
+
+def test_an_unknown_profile_names_those_that_are_there() -> None:
+    with pytest.raises(ConfigInvalid, match="cluster, databricks, local"):
+        load("lokal", environ={})
+
+
+@pytest.mark.parametrize("profile", ["../local", "/etc/passwd"])
+def test_a_profile_cannot_leave_its_folder(profile: str) -> None:
+    with pytest.raises(ConfigInvalid):
+        load(profile, environ={}, folder=CONF)
+
+
+def test_secrets_show_nowhere() -> None:
+    config = load(environ={"DELTAMQ_CLIENT_TOKEN": "hunter2"})
+    assert config.client.token.reveal() == "hunter2"
+    assert "hunter2" not in repr(config) + describe(config) + str(config.client.token)
+    with pytest.raises(ConfigInvalid) as caught:
+        load(overrides={"client.token": 5}, environ={})
+    assert "5" not in str(caught.value)
+
+
+def test_describe_shows_every_setting_as_toml_has_it() -> None:
+    lines = describe(Config()).splitlines()
+    assert "service.port = 8080" in lines
+    assert 'service.brokers = ["broker-a", "broker-b"]' in lines
+    assert "jobs.ui = false" in lines
+    assert len(lines) == sum(len(dataclasses.fields(section)) for section in vars_of(Config()))
+
+
+def vars_of(config: Config) -> list[object]:
+    return [getattr(config, section.name) for section in dataclasses.fields(config)]

@@ -1,0 +1,87 @@
+"""The project's own promises: its door, its layers, its documents, its lock."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCK = (ROOT / "requirements.lock").read_text(encoding="ascii")
+TARGETS = ("setup", "format", "lint", "test", "run", "bench", "faults", "clean")
+
+
+def _make(*arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_make_alone_prints_every_target_with_its_text() -> None:
+    printed = _make()
+    for target in TARGETS:
+        assert re.search(rf"^  make {target} +\S+", printed, re.MULTILINE), printed
+
+
+def test_every_target_of_the_makefile_has_a_text() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z]+):(.*)$", makefile, re.MULTILINE)
+    assert [name for name, rest in targets if "## " not in rest] == []
+
+
+def test_run_ends_by_itself_only_when_asked() -> None:
+    assert "--once" in _make("--dry-run", "run", "ONCE=1")
+    assert "--once" not in _make("--dry-run", "run")
+
+
+def test_ci_runs_make_and_nothing_else() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [
+        line
+        for line in script.read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith(("#", "set ", "cd "))
+    ]
+    assert commands == ["make lint", "make test"]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "conf/local.toml"]
+)
+def test_a_document_is_there_and_not_empty(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8").strip()
+
+
+def test_license_is_whole() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_imports_keep_to_the_layers() -> None:
+    tool = ROOT / ".venv" / "bin" / "lint-imports"
+    done = subprocess.run([tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_lock_pins_with_hashes_and_names_no_address() -> None:
+    pins = re.findall(r"^([a-z0-9-]+)==\S+", LOCK, re.MULTILINE)
+    assert len(pins) > 40
+    assert re.search(r"://|--index|--extra|--find|/home|/root|/work", LOCK) is None
+    blocks = re.split(r"^(?=[a-z0-9-]+==)", LOCK, flags=re.MULTILINE)[1:]
+    assert [block.splitlines()[0] for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_lock_holds_what_the_project_asks_for() -> None:
+    project = PROJECT["project"]
+    asked = project["dependencies"] + project["optional-dependencies"]["dev"] + PROJECT["build-system"]["requires"]
+    assert [pin for pin in asked if not re.search(rf"^{re.escape(pin)}\b", LOCK, re.MULTILINE)] == []
+
+
+def test_commands_of_other_layers_are_found_by_entry_points() -> None:
+    points = PROJECT["project"]["entry-points"]["deltamq.commands"]
+    assert points == {"serve": "api.serve:serve_command", "jobs": "jobs.cli:jobs_command"}
