@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from api.partition import Partition, Partitions
@@ -46,7 +46,7 @@ class HostedTopic:
 
     def partition(self, name: str) -> Partition:
         """The partition of this life of the topic; the caller knows that the route has it."""
-        return self._partitions.get(self.name, self.topic.id, name)
+        return self._partitions.get(self.topic, name)
 
     @property
     def partitions(self) -> list[Partition]:
@@ -131,7 +131,23 @@ class Topics:
         topic = (await self.require(name)).topic
         await self._partitions.run(lambda: self._meta.submit(lambda state: decide_delete_topic(state, name)))
         self._forget_deleted()
-        await self._partitions.run(partial(self._partitions.warehouse.drop_topic, Space.TOPICS, topic.name))
+        await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
+
+    async def sweep(self) -> None:
+        """Remove the data of topics whose deletion was cut short: their metadata is gone, their folders are not."""
+        warehouse = self._partitions.warehouse
+        # Folders first: a topic's metadata is there before its folders are.
+        stored = {
+            (ref.topic, ref.generation) for ref in await self._partitions.run(partial(warehouse.refs, Space.TOPICS))
+        }
+        await self.refresh()
+        alive = {(topic.name, topic.generation) for topic in self._meta.state.topics.values()}
+        ended = {(name, life) for name, life in stored - alive if name in self._meta.state.ended}
+        await self._partitions.run(partial(self._drop, ended))
+
+    def _drop(self, lives: Iterable[tuple[str, int]]) -> None:
+        for name, generation in lives:
+            self._partitions.warehouse.drop_topic(Space.TOPICS, name, generation)
 
     async def refresh(self) -> None:
         """See what other processes did."""

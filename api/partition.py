@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ from api.group_commit import CommitQueue, Part
 from api.metrics import Metrics
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
+from mq.topics import Topic
 from tables.log import PartitionLog
 from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse
@@ -31,12 +33,13 @@ _OPEN_AGAIN_S: Final = 1.0
 class Partition:
     """One physical partition of one life of a topic."""
 
-    def __init__(self, owner: Partitions, topic: str, topic_id: str, name: str) -> None:
-        self.topic = topic
+    def __init__(self, owner: Partitions, topic: Topic, name: str) -> None:
+        self.topic = topic.name
         self.name = name
-        self.ref = PartitionRef(Space.TOPICS, topic, name)
+        self.ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
         self._owner = owner
-        self._topic_id = topic_id
+        # The same in every process that makes the table, and another in every life of the topic.
+        self._table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
         self._opening = threading.Lock()
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
@@ -62,7 +65,7 @@ class Partition:
         if self._failed is not None and time.monotonic() < self._failed[0]:
             raise self._failed[1]
         try:
-            return self._owner.warehouse.create(self.ref, table_id=self._topic_id)
+            return self._owner.warehouse.create(self.ref, table_id=self._table_id)
         except DeltaMQError as error:
             self._failed = (time.monotonic() + _OPEN_AGAIN_S, error)
             raise
@@ -147,12 +150,12 @@ class Partitions:
         self._threads = threads
         self._found: dict[tuple[str, str], Partition] = {}
 
-    def get(self, topic: str, topic_id: str, name: str) -> Partition:
+    def get(self, topic: Topic, name: str) -> Partition:
         """The partition; its table is opened when it is first needed."""
-        key = (topic_id, name)
+        key = (topic.id, name)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = Partition(self, topic, topic_id, name)
+            found = self._found[key] = Partition(self, topic, name)
         return found
 
     async def run(self, work: Callable[[], T]) -> T:

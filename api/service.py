@@ -112,6 +112,7 @@ class Service:
         """Look for commits of other processes where a reader waits, and for their topics."""
         every_s = self.settings.refresh_ms / 1000
         meta_at = self.loop.time()
+        await self._guarded(self.topics.sweep, None)
         while True:
             await asyncio.sleep(every_s)
             for partition in self.partitions:

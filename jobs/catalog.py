@@ -12,13 +12,14 @@ import re
 from dataclasses import dataclass
 
 from mq.errors import NotFound
-from mq.names import encode_path, split_partition
+from mq.names import split_partition
 from mq.topics import MetaState, event_from_json
 from tables.metadata import META_PARTITION
-from tables.paths import PartitionRef, Space, parse_ref
+from tables.paths import PartitionRef, Space
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
+from tables.warehouse import refs
 
 __all__ = ["Catalog", "TopicPartition"]
 
@@ -47,9 +48,7 @@ class Catalog:
         """Return the names of all topics, sorted."""
         if self._state is not None:
             return sorted(self._state.topics)
-        return sorted(
-            parse_ref(Space.TOPICS, folder, "-@-").topic for folder in self._store.folders(Space.TOPICS.value)
-        )
+        return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions by number.
@@ -59,22 +58,22 @@ class Catalog:
         NotFound
             There is no such topic.
         """
-        if self._state is not None and topic in self._state.topics:
-            names = list(self._state.topics[topic].route.partitions)
-        elif self._state is None:
-            names = self._folders(topic)
-        else:
-            names = []
-        if not names:
+        found = self._of_state(topic) if self._state is not None else self._folders(topic)
+        if not found:
             raise NotFound(
                 f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
             )
-        return [TopicPartition(PartitionRef(Space.TOPICS, topic, name), n) for n, name in enumerate(names)]
+        return [TopicPartition(ref, n) for n, ref in enumerate(found)]
 
-    def _folders(self, topic: str) -> list[str]:
-        folder = encode_path(topic)
-        found = self._store.folders(f"{Space.TOPICS.value}/{folder}")
-        return sorted((parse_ref(Space.TOPICS, folder, name).name for name in found if "@" in name), key=_order)
+    def _of_state(self, topic: str) -> list[PartitionRef]:
+        known = self._state.topics.get(topic) if self._state is not None else None
+        names = known.route.partitions if known is not None else ()
+        generation = known.generation if known is not None else 0
+        return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]
+
+    def _folders(self, topic: str) -> list[PartitionRef]:
+        found = [ref for ref in refs(self._store, Space.TOPICS) if ref.topic == topic]
+        return sorted(found, key=lambda ref: _order(ref.name))
 
 
 def _order(partition: str) -> tuple[int, str, str]:

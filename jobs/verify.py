@@ -17,10 +17,10 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from jobs.registry import Facts, job
 from mq.errors import Corrupt, DeltaMQError
 from tables.config import Config
-from tables.paths import PartitionRef, Space, parse_ref
+from tables.paths import PartitionRef, Space
 from tables.snapshot import PartitionNotFound, Snapshot, load
 from tables.store import Store
-from tables.warehouse import open_store
+from tables.warehouse import open_store, refs
 
 __all__ = ["RESULTS", "results_schema", "run", "tally"]
 
@@ -91,8 +91,8 @@ def run(spark: SparkSession, conf: Config, now: datetime) -> Facts:
     """
     began = time.monotonic()
     store = open_store(conf.warehouse.uri)
-    refs = list(_refs(store))
-    results = [result for some in _chunks(refs) for result in _verify(spark, store, some)]
+    found = [ref for space in Space for ref in refs(store, space)]
+    results = [result for some in _chunks(found) for result in _verify(spark, store, some)]
     rows = [result.row(now) for result in results]
     frame = spark.createDataFrame(rows, results_schema).coalesce(1)
     frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(RESULTS))
@@ -123,17 +123,9 @@ def tally(rows: DataFrame) -> DataFrame:
     )
 
 
-def _refs(store: Store) -> Iterator[PartitionRef]:
-    for space in Space:
-        for topic in store.folders(space.value):
-            for name in store.folders(f"{space.value}/{topic}"):
-                if "@" in name:
-                    yield parse_ref(space, topic, name)
-
-
-def _chunks(refs: Sequence[PartitionRef]) -> Iterator[Sequence[PartitionRef]]:
-    for at in range(0, len(refs), _PARTITIONS_PER_QUERY):
-        yield refs[at : at + _PARTITIONS_PER_QUERY]
+def _chunks(found: Sequence[PartitionRef]) -> Iterator[Sequence[PartitionRef]]:
+    for at in range(0, len(found), _PARTITIONS_PER_QUERY):
+        yield found[at : at + _PARTITIONS_PER_QUERY]
 
 
 def _verify(spark: SparkSession, store: Store, refs: Sequence[PartitionRef]) -> list[Result]:

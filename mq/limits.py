@@ -13,6 +13,8 @@ MIB: Final = 1024 * KIB
 
 # Names (SPEC MODEL-5, RocketMQ's rule).
 NAME_LENGTH_MAX: Final = 127
+# File systems allow 255 bytes; a partition's folder is two of these, an `@` and a generation.
+FOLDER_LENGTH_MAX: Final = 120
 # A client's or producer's id is stored with every message of it: short enough to stay cheap.
 PRODUCER_ID_LENGTH_MAX: Final = 127
 # A topic's message type is a word to show in lists.

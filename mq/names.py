@@ -3,16 +3,18 @@
 Topics and groups follow RocketMQ's rule (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). Folders
 may only hold `[A-Za-z0-9._-]`; every other byte is written `~XX`, and so is a leading `.` or `_`, which
 Hadoop and Spark would hide. The encoding is one to one, so no two names share a folder and none can leave its
-parent.
+parent. A name too long for a folder keeps its beginning and ends in a digest: such a folder cannot be decoded,
+the table inside knows its name.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Final
 
 from mq.errors import Refused
-from mq.limits import NAME_LENGTH_MAX
+from mq.limits import FOLDER_LENGTH_MAX, NAME_LENGTH_MAX
 
 __all__ = [
     "check_broker",
@@ -30,6 +32,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+#: Not an escape, so no short name's folder holds it.
+_DIGEST: Final = "~h"
 _ESCAPE: Final = re.compile(r"~([0-9A-F]{2})")
 
 
@@ -99,16 +103,22 @@ def split_partition(partition: str) -> tuple[str, str]:
 
 
 def encode_path(name: str) -> str:
-    """The folder of `name`: one to one, only `[A-Za-z0-9._~-]`, never hidden, never `.` or `..`."""
+    """The folder of `name`: one to one, only `[A-Za-z0-9._~-]`, never hidden, never `.` or `..`, at most 120 long."""
     raw = name.encode()
     out = [chr(b) if b in _SAFE else f"~{b:02X}" for b in raw]
     if raw[:1] in (b".", b"_"):
         out[0] = f"~{raw[0]:02X}"
-    return "".join(out)
+    folder = "".join(out)
+    if len(folder) <= FOLDER_LENGTH_MAX:
+        return folder
+    digest = hashlib.sha256(raw).hexdigest()[:32]
+    return f"{folder[: FOLDER_LENGTH_MAX - len(digest) - 2]}{_DIGEST}{digest}"
 
 
-def decode_path(folder: str) -> str:
-    """The name of a folder that `encode_path` made."""
+def decode_path(folder: str) -> str | None:
+    """The name of a folder that `encode_path` made; None for one that ends in a digest."""
+    if _DIGEST in folder:
+        return None
     raw = bytearray()
     at = 0
     for match in _ESCAPE.finditer(folder):

@@ -36,13 +36,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic's life: `id` tells it from earlier and later ones of the same name."""
+    """One topic's life: `id` tells it from earlier and later ones of the same name.
+
+    `generation` counts the lives of the name before this one; it keeps their folders apart, so that a process
+    that has not heard of a deletion can never write into the next life.
+    """
 
     name: str
     id: str
     route: Route
     settings: TopicSettings
     created_ms: int
+    generation: int = 0
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -51,6 +56,7 @@ class Topic:
             "route": self.route.to_json(),
             "settings": self.settings.to_json(),
             "created_ms": self.created_ms,
+            "generation": self.generation,
         }
 
     @classmethod
@@ -62,6 +68,7 @@ class Topic:
             route=Route.from_json(stored["route"]),
             settings=TopicSettings.from_json(stored["settings"]),
             created_ms=integer(stored["created_ms"]),
+            generation=integer(stored["generation"]),
         )
 
 
@@ -134,6 +141,8 @@ class MetaState:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     #: Grows with every change of any route; a route's own epoch is the value at its last change (ROUTE-1).
     routes_epoch: int = 0
+    #: How many lives of a name have ended, for names that had any.
+    ended: Mapping[str, int] = field(default_factory=dict)
 
     def topic(self, name: str) -> Topic:
         """The topic of this name, else `NotFound`."""
@@ -149,6 +158,7 @@ class MetaState:
     def apply_all(self, events: Iterable[Event]) -> MetaState:
         """The state after `events`, with one copy for all of them."""
         topics = dict(self.topics)
+        ended = dict(self.ended)
         epoch = self.routes_epoch
         for event in events:
             if isinstance(event, TopicPut):
@@ -158,8 +168,9 @@ class MetaState:
             else:
                 _expect(topics, event.name, (event.id,))
                 del topics[event.name]
+                ended[event.name] = ended.get(event.name, 0) + 1
                 epoch = max(epoch, event.epoch)
-        return MetaState(topics=topics, routes_epoch=epoch)
+        return MetaState(topics=topics, routes_epoch=epoch, ended=ended)
 
 
 def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
@@ -204,7 +215,14 @@ def _created(
     _refuse_other_case(state, name)
     count = request.partitions
     route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
-    return Topic(name=name, id=new_id, route=route, settings=request.over(TopicSettings()), created_ms=now_ms)
+    return Topic(
+        name=name,
+        id=new_id,
+        route=route,
+        settings=request.over(TopicSettings()),
+        created_ms=now_ms,
+        generation=state.ended.get(name, 0),
+    )
 
 
 def _refuse_other_case(state: MetaState, name: str) -> None:

@@ -277,8 +277,8 @@ def _as_ours(what: str) -> Iterator[None]:
     """Turn the operating system's errors into ours: a full disk says so, anything else is `Unavailable`."""
     try:
         yield
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise FileMissing(f"{what} has no folder: the partition was deleted") from error
     except OSError as error:
         if error.errno in _FULL:
             raise StorageFull(f"no space left for {what}; free disk space and try again") from error

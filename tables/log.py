@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable
+from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
 from mq.limits import OFFSET_MAX
 from mq.producer import Part, ProducerSeen, ProducerWindow
 from tables.actions import Commit, DataFile, encode_append, encode_rewrite
@@ -316,7 +316,13 @@ class PartitionLog:
                 now_ms=file.modified_ms,
             )
 
-        self._log.commit(encode, batch_id=batch_id, durable=durable)
+        try:
+            self._log.commit(encode, batch_id=batch_id, durable=durable)
+        except Unknown:
+            if self._log.snapshot.batch_id == batch_id:
+                # Stored, but not known to be durable: whoever repeats the request waits for that first.
+                self._unsynced.add([key, self._log.key(self._log.snapshot.version)])
+            raise
         if self._clock.boot_ms() - began_ms > self._orphan_stale_ms:
             # We slept so long that a sweep may have taken the file for an orphan before the commit named it.
             self._put_again(key, encoded)

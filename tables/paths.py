@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from mq.names import decode_path, encode_path, split_partition
 
-__all__ = ["LOG_FOLDER", "PartitionRef", "Space", "data_file_name", "parse_ref", "start_of_data_file"]
+__all__ = [
+    "LOG_FOLDER",
+    "PartitionRef",
+    "Space",
+    "data_file_name",
+    "generation_of",
+    "parse_ref",
+    "start_of_data_file",
+    "topic_folder",
+]
 
 LOG_FOLDER = "_delta_log"
+#: Marks the generation in a folder's name; no escape, so no name's encoding holds it.
+_GENERATION: Final = "~g"
 
 
 class Space(enum.Enum):
@@ -26,27 +38,52 @@ class Space(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRef:
-    """One physical partition: `name` is written `NAME@BROKER` (SPEC MODEL-1)."""
+    """One physical partition: `name` is written `NAME@BROKER` (SPEC MODEL-1).
+
+    `generation` counts the earlier lives of the topic's name: a topic that was deleted and made again has folders
+    of its own, and a process that still knows the old ones finds them gone instead of writing into the new.
+    """
 
     space: Space
     topic: str
     name: str
+    generation: int = 0
 
     @property
     def topic_folder(self) -> str:
-        return f"{self.space.value}/{encode_path(self.topic)}"
+        """The folder of all partitions of the topic, relative to the warehouse."""
+        return topic_folder(self.space, self.topic)
 
     @property
     def folder(self) -> str:
         """The table's folder, relative to the warehouse."""
         name, broker = split_partition(self.name)
-        return f"{self.topic_folder}/{encode_path(name)}@{encode_path(broker)}"
+        life = f"{_GENERATION}{self.generation}" if self.generation else ""
+        return f"{self.topic_folder}/{encode_path(name)}@{encode_path(broker)}{life}"
 
 
-def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> PartitionRef:
-    """The partition of two folder names, as `PartitionRef.folder` made them."""
-    name, _, broker = partition_folder.partition("@")
-    return PartitionRef(space, decode_path(topic_folder), f"{decode_path(name)}@{decode_path(broker)}")
+def topic_folder(space: Space, topic: str) -> str:
+    """The folder of all partitions of a topic, relative to the warehouse."""
+    return f"{space.value}/{encode_path(topic)}"
+
+
+def generation_of(partition_folder: str) -> int:
+    """Which life of its topic a partition's folder belongs to."""
+    _, mark, generation = partition_folder.rpartition(_GENERATION)
+    return int(generation) if mark else 0
+
+
+def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> PartitionRef | None:
+    """The partition of two folder names, as `PartitionRef.folder` made them.
+
+    None when a name was too long for its folder: the table's configuration has it (`mq.topic`, `mq.partition`).
+    """
+    generation = generation_of(partition_folder)
+    name, _, broker = partition_folder.removesuffix(f"{_GENERATION}{generation}").partition("@")
+    topic, name_, broker_ = decode_path(topic_folder), decode_path(name), decode_path(broker)
+    if topic is None or name_ is None or broker_ is None:
+        return None
+    return PartitionRef(space, topic, f"{name_}@{broker_}", generation)
 
 
 def data_file_name(start: int, batch_id: str) -> str:

@@ -56,9 +56,15 @@ class Snapshot:
 
     def keep_ms(self, name: str, default: int) -> int:
         """A promise that the table's own configuration makes to all its writers, in milliseconds."""
+        return int(self.configuration.get(name, default))
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The table's configuration."""
         configuration = self.metadata.get("configuration")
-        assert isinstance(configuration, dict)
-        return int(configuration.get(name, default))
+        if not isinstance(configuration, dict):
+            raise Corrupt("the table's metadata has no configuration")
+        return configuration
 
     def apply(self, commit: Commit) -> None:
         """Move one version on; raises `Corrupt` when the commit contradicts this state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,14 +15,14 @@ from tables.clock import SYSTEM_CLOCK, Clock
 from tables.local_store import LocalStore
 from tables.log import PartitionLog
 from tables.object_store import ObjectStore
-from tables.paths import LOG_FOLDER, PartitionRef, Space, parse_ref
+from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of, parse_ref, topic_folder
 from tables.reader import RowCache
 from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
-from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, log_versions
+from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
 from tables.store import Store, probe
 
-__all__ = ["Warehouse"]
+__all__ = ["Warehouse", "refs"]
 
 
 def open_store(uri: str) -> Store:
@@ -135,19 +136,17 @@ class Warehouse:
 
     def refs(self, space: Space) -> list[PartitionRef]:
         """All partitions that have a folder in `space`."""
-        return [
-            parse_ref(space, topic, partition)
-            for topic in self.store.folders(space.value)
-            for partition in self.store.folders(f"{space.value}/{topic}")
-            if "@" in partition
-        ]
+        return list(refs(self.store, space))
 
-    def drop_topic(self, space: Space, topic: str) -> None:
-        """Remove all partitions of a topic, open or not; their data is gone when this returns."""
+    def drop_topic(self, space: Space, topic: str, generation: int) -> None:
+        """Remove all partitions of one life of a topic, open or not; their data is gone when this returns."""
         with self._lock:
-            for ref in [r for r in self._logs if r.space is space and r.topic == topic]:
+            for ref in [r for r in self._logs if (r.space, r.topic, r.generation) == (space, topic, generation)]:
                 del self._logs[ref]
-        self.store.delete_tree(PartitionRef(space, topic, "-@-").topic_folder)
+        folder = topic_folder(space, topic)
+        for partition in self.store.folders(folder):
+            if generation_of(partition) == generation:
+                self.store.delete_tree(f"{folder}/{partition}")
 
     @property
     def open_logs(self) -> list[PartitionLog]:
@@ -183,3 +182,22 @@ class Warehouse:
         for log in self.open_logs:
             log.close()
         self.store.close()
+
+
+def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
+    """All partitions that have a table in `space`, by folder."""
+    for topic in store.folders(space.value):
+        for partition in store.folders(f"{space.value}/{topic}"):
+            if "@" in partition:
+                found = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
+                if found is not None:
+                    yield found
+
+
+def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:
+    """The partition whose names did not fit its folders; None while its table is being made."""
+    try:
+        configuration = load(store, f"{space.value}/{topic}/{partition}").configuration
+    except PartitionNotFound:
+        return None
+    return PartitionRef(space, configuration["mq.topic"], configuration["mq.partition"], generation_of(partition))

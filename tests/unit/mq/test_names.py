@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mq.errors import Refused
+from mq.limits import FOLDER_LENGTH_MAX
 from mq.names import (
     check_broker,
     check_client_topic,
@@ -91,7 +92,16 @@ def test_model_1_a_partition_without_both_parts_is_refused(partition: str) -> No
 @example("a/../../b")
 @example("\x00")
 def test_a_folder_comes_back_as_its_name(name: str) -> None:
-    assert decode_path(encode_path(name)) == name
+    folder = encode_path(name)
+    # Only a name that does not fit a folder is cut, and then nothing is made up.
+    assert decode_path(folder) == (None if len(folder) == FOLDER_LENGTH_MAX and "~h" in folder else name)
+
+
+@pytest.mark.parametrize("name", ["|" * 127, "%" * 127, "x" * 121])
+def test_model_5_every_legal_name_fits_a_folder(name: str) -> None:
+    assert check_topic(name) == name
+    assert len(encode_path(name)) <= FOLDER_LENGTH_MAX
+    assert encode_path(name) != encode_path(name[:-1])
 
 
 @given(any_text, any_text)
