@@ -1,0 +1,119 @@
+"""Jobs run when they are due, one failing does not stop another, and every run is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs.driver_lock import driver_lock
+from jobs.last_run import LastRun, read_last_run, seconds_behind, seconds_until_due, write_last_run
+from jobs.registry import Facts, Job
+from jobs.schedule import Scheduler
+from tables.config import Config
+from tables.store import MemoryStore
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def _never(spark: object, conf: Config, now: datetime) -> Facts:
+    raise AssertionError("a runner carries jobs out")
+
+
+def _job(name: str, every_s: float = 3600) -> Job:
+    return Job(name=name, run=_never, every_s=lambda conf: every_s, document=f"Do {name}.")
+
+
+def _run(name: str, *, ok: bool = True, at: datetime = NOW, ok_at: datetime | None = None) -> LastRun:
+    return LastRun(job=name, started_at=at, seconds=1.5, ok=ok, detail="" if ok else "x", ok_at=ok_at or at)
+
+
+class Bench:
+    """A scheduler whose jobs do what a test says, in a store in memory."""
+
+    def __init__(self, *jobs: Job, every_s: float | None = None) -> None:
+        self.store = MemoryStore()
+        self.ran: list[str] = []
+        self.told: list[str] = []
+        self.does: dict[str, Callable[[], Facts]] = {}
+        self.scheduler = Scheduler(
+            jobs, Config(), self.store, runner=self._carry_out, tell=self.told.append, every_s=every_s, now=lambda: NOW
+        )
+
+    def _carry_out(self, job: Job, conf: Config, now: datetime) -> Facts:
+        assert now is NOW
+        self.ran.append(job.name)
+        return self.does.get(job.name, lambda: {"rows": 3})()
+
+
+def _fail() -> Facts:
+    raise ValueError("no\nway")
+
+
+def test_once_runs_every_job_and_remembers_how_it_ended() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    bench.does["a"] = _fail
+    assert bench.scheduler.run_once() is False
+    assert bench.ran == ["a", "b"]
+    a, b = read_last_run(bench.store, "a"), read_last_run(bench.store, "b")
+    assert a is not None
+    assert b is not None
+    assert (a.ok, a.detail, a.ok_at) == (False, "ValueError: no way", None)
+    assert (b.ok, b.facts, b.ok_at, b.started_at) == (True, {"rows": 3}, NOW, NOW)
+    assert [line.split(" seconds=")[0] for line in bench.told] == ["job=a FAILED", "job=b ok"]
+
+
+def test_a_failure_keeps_when_it_last_went_well() -> None:
+    bench = Bench(_job("a"))
+    write_last_run(bench.store, _run("a", at=NOW - timedelta(days=1)))
+    bench.does["a"] = _fail
+    bench.scheduler.run_once()
+    found = read_last_run(bench.store, "a")
+    assert found is not None
+    assert (found.started_at, found.ok_at) == (NOW, NOW - timedelta(days=1))
+
+
+def test_a_job_that_another_driver_runs_is_not_run_twice() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    with driver_lock(bench.store, "a"):
+        assert bench.scheduler.run_once() is False
+    assert bench.ran == ["b"]
+    assert "running in another process" in bench.told[0]
+    assert read_last_run(bench.store, "a") is None
+
+
+def test_a_job_that_never_ran_is_due_and_one_that_just_ran_is_not() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    write_last_run(bench.store, _run("a"))
+    bench.does["b"] = lambda: bench.scheduler.stop() or {}
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["b"]
+
+
+def test_a_schedule_goes_on_until_stopped_whatever_fails() -> None:
+    bench = Bench(_job("a"), every_s=0.01)
+
+    def third_ends() -> Facts:
+        if len(bench.ran) == 3:
+            bench.scheduler.stop()
+        return _fail()
+
+    bench.does["a"] = third_ends
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"] * 3
+
+
+@pytest.mark.parametrize(
+    ("age_s", "due_s", "behind_s"), [(None, 0, 0), (0, 60, 0), (59, 1, 0), (61, 0, 1), (600, 0, 540), (-600, 60, 0)]
+)
+def test_when_a_job_is_due(age_s: float | None, due_s: float, behind_s: float) -> None:
+    last = None if age_s is None else _run("a", at=NOW - timedelta(seconds=age_s))
+    assert seconds_until_due(last, 60, NOW) == due_s
+    assert seconds_behind(last, 60, NOW) == behind_s
+
+
+def test_what_cannot_be_read_counts_as_never_run() -> None:
+    store = MemoryStore()
+    store.replace("jobs/a/last_run.json", b"{")
+    assert read_last_run(store, "a") is None

@@ -1,0 +1,45 @@
+"""Warehouses with messages in them, made by `tables` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tables.log import Batch, PartitionLog
+from tables.paths import PartitionRef, Space
+from tables.settings import LogSettings
+from tables.warehouse import Warehouse
+
+HEADERS = pa.map_(pa.string(), pa.string())
+
+
+def rows(bodies: Sequence[bytes], *, key: str | None = "k", headers: dict[str, str] | None = None) -> pa.RecordBatch:
+    """Return a producer's rows."""
+    count = len(bodies)
+    columns = {
+        "key": pa.array([key] * count, pa.string()),
+        "tag": pa.array(["TagA" if i % 2 == 0 else None for i in range(count)], pa.string()),
+        "headers": pa.array([list(headers.items()) if headers else None] * count, HEADERS),
+        "body": pa.array(bodies, pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+class Filled:
+    """A warehouse in a folder; `append` makes the partition when it is new."""
+
+    def __init__(self, folder: Path, *, row_group_rows: int = 4) -> None:
+        self.uri = str(folder)
+        self.warehouse = Warehouse.open(self.uri, settings=LogSettings(row_group_rows=row_group_rows))
+
+    def append(self, topic: str, partition: str, *bodies: bytes, **columns: object) -> PartitionLog:
+        """Append the bodies in one commit."""
+        log = self.warehouse.create(PartitionRef(Space.TOPICS, topic, partition))
+        log.append([Batch(rows(bodies, **columns))])  # type: ignore[arg-type] # passed through to `rows`
+        return log
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        self.warehouse.close()
