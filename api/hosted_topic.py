@@ -6,10 +6,12 @@ process may have made it a moment ago, before it is refused or made.
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Final
 
 from api.partition import Partition, Partitions
 from api.producers import ProducerGate
@@ -22,6 +24,9 @@ from tables.paths import Space
 
 __all__ = ["HostedTopic", "Topics"]
 
+#: About the time of a few commits.
+_DRAW_KEPT_S: Final = 0.01
+
 
 class HostedTopic:
     """One life of a topic: its newest metadata, its partitions and its producers under way."""
@@ -31,6 +36,8 @@ class HostedTopic:
         self.gate = ProducerGate()
         self._partitions = partitions
         self._logs: dict[str, PartitionLog] = {}
+        self._drawn = 0
+        self._drawn_until_s = 0.0
 
     @property
     def name(self) -> str:
@@ -43,6 +50,17 @@ class HostedTopic:
     @property
     def settings(self) -> TopicSettings:
         return self.topic.settings
+
+    def draw(self, now_s: float) -> int:
+        """Where messages without a key go now (SPEC ROUTE-5).
+
+        A random place, kept for a few milliseconds: small requests that arrive together then share a commit
+        instead of making one in each partition.
+        """
+        if now_s >= self._drawn_until_s:
+            self._drawn = random.getrandbits(30)
+            self._drawn_until_s = now_s + _DRAW_KEPT_S
+        return self._drawn
 
     def partition(self, name: str) -> Partition:
         """The partition of this life of the topic; the caller knows that the route has it."""

@@ -8,7 +8,6 @@ created, before the whole request has been checked.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,10 +24,12 @@ from api.group_commit import Part, Pending
 from api.problems import Answer
 from api.producers import draw_of
 from api.request import (
+    Headers,
     Receive,
     Scope,
     Ticket,
     header_text,
+    headers_of,
     integer,
     media_type,
     one_of,
@@ -99,7 +100,7 @@ async def produce(service: Service, topic_name: str, scope: Scope, receive: Rece
     query = parse_query(scope["query_string"], _PARAMETERS)
     with service.admission.enter() as ticket:
         request = _Request(query)
-        await _decode(service, request, scope, receive, ticket)
+        await _decode(service, request, headers_of(scope), receive, ticket)
         began = time.perf_counter()
         _apply_query_partition(request, query)
         topic = await service.topic_for_produce(topic_name)
@@ -120,15 +121,15 @@ def _answer(answer: ProduceAnswer) -> Answer:
 # Decode -------------------------------------------------------------------------------------------------------
 
 
-async def _decode(service: Service, request: _Request, scope: Scope, receive: Receive, ticket: Ticket) -> None:
-    kind = media_type(scope)
+async def _decode(service: Service, request: _Request, headers: Headers, receive: Receive, ticket: Ticket) -> None:
+    kind = media_type(headers)
     decode = _DECODERS.get(kind)
     if decode is None:
         raise UnsupportedMedia(
             f"content-type {kind or 'is missing; it'} must be one of {', '.join(_DECODERS)}", field="content-type"
         )
-    header_producer = _producer_of_headers(scope)
-    body = await read_body(scope, receive, ticket, service.settings.request_bytes_max)
+    header_producer = _producer_of_headers(headers)
+    body = await read_body(headers, receive, ticket, service.settings.request_bytes_max)
     if len(body) <= _INLINE_BYTES:
         decode(request, body)
     else:
@@ -168,10 +169,10 @@ _DECODERS: Final[dict[str, Callable[[_Request, bytes | bytearray], None]]] = {
 }
 
 
-def _producer_of_headers(scope: Scope) -> Producer | None:
+def _producer_of_headers(headers: Headers) -> Producer | None:
     """The idempotent producer of an NDJSON or Arrow request."""
-    producer_id = header_text(scope, b"producer-id")
-    seq = header_text(scope, b"producer-seq")
+    producer_id = header_text(headers, b"producer-id")
+    seq = header_text(headers, b"producer-seq")
     if producer_id is None and seq is None:
         return None
     if producer_id is None or seq is None:
@@ -216,8 +217,9 @@ async def _store(service: Service, topic: HostedTopic, request: _Request) -> Pro
     """Route the request, wait for its commits, and say where its messages are."""
     producer = request.producer
     if producer is None:
-        draw = random.getrandbits(30)
-        shares = route_messages(topic.name, request.messages, request.named, topic.route, draw)
+        shares = route_messages(
+            topic.name, request.messages, request.named, topic.route, topic.draw(service.loop.time())
+        )
         return await _commit(service, topic, request, shares)
     logs = await topic.logs()
     await topic.gate.turn(producer)

@@ -17,12 +17,13 @@ from mq.errors import Overloaded, Refused, TooLarge, Unprocessable
 __all__ = [
     "Admission",
     "ClientGone",
+    "Headers",
     "Receive",
     "Scope",
     "Send",
     "Ticket",
-    "header",
     "header_text",
+    "headers_of",
     "integer",
     "media_type",
     "one_of",
@@ -91,23 +92,23 @@ class Ticket:
 # Headers and body ---------------------------------------------------------------------------------------------
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+Headers: TypeAlias = dict[bytes, bytes]
 
 
-def header_text(scope: Scope, name: bytes) -> str | None:
-    """The same as text."""
-    value = header(scope, name)
+def headers_of(scope: Scope) -> Headers:
+    """The request's headers by lower-case name; the last of a repeated one."""
+    return dict(scope["headers"])
+
+
+def header_text(headers: Headers, name: bytes) -> str | None:
+    """A header as text."""
+    value = headers.get(name)
     return None if value is None else value.decode("latin-1").strip()
 
 
-def media_type(scope: Scope) -> str:
+def media_type(headers: Headers) -> str:
     """The request's media type without parameters, in lower case; empty without one."""
-    value = header(scope, b"content-type")
+    value = headers.get(b"content-type")
     return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
 
 
@@ -120,7 +121,7 @@ def _too_large(limit: int) -> TooLarge:
     )
 
 
-async def read_body(scope: Scope, receive: Receive, ticket: Ticket, limit: int) -> bytes | bytearray:
+async def read_body(headers: Headers, receive: Receive, ticket: Ticket, limit: int) -> bytes | bytearray:
     """The whole body, at most `limit` received bytes, reserved in `ticket`.
 
     Raises
@@ -130,7 +131,7 @@ async def read_body(scope: Scope, receive: Receive, ticket: Ticket, limit: int) 
     ClientGone
         The connection ended first.
     """
-    declared = _declared_length(scope)
+    declared = _declared_length(headers)
     if declared > limit:
         raise _too_large(limit)
     ticket.grow(declared)
@@ -148,8 +149,8 @@ async def read_body(scope: Scope, receive: Receive, ticket: Ticket, limit: int) 
     return await _read_chunked(receive, body, ticket, limit)
 
 
-def _declared_length(scope: Scope) -> int:
-    value = header(scope, b"content-length")
+def _declared_length(headers: Headers) -> int:
+    value = headers.get(b"content-length")
     return int(value) if value is not None and value.isdigit() else 0
 
 
@@ -193,20 +194,22 @@ async def _next(receive: Receive) -> tuple[bytes, bool]:
 
 def _unquoted(raw: bytes, field: str) -> str:
     try:
-        return unquote_to_bytes(raw).decode()
+        return (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
         raise Refused(f"{field}: not UTF-8", field=field) from None
 
 
 def path_segment(raw: bytes, field: str) -> str:
     """One percent-encoded segment of the path as text."""
-    return _unquoted(raw, field) if b"%" in raw else raw.decode("latin-1")
+    return _unquoted(raw, field)
 
 
 def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
     """The query's parameters; an unknown or repeated one is refused, since a mistyped limit must not be ignored."""
     found: dict[str, str] = {}
-    for pair in raw.split(b"&") if raw else ():
+    if not raw:
+        return found
+    for pair in raw.split(b"&"):
         name_raw, _, value = pair.partition(b"=")
         name = _unquoted(name_raw.replace(b"+", b" "), "query")
         if not name and not value:

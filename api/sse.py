@@ -17,7 +17,7 @@ import msgspec
 from api.message_json import stored_messages
 from api.partition import Partition
 from api.read import Client, FetchQuery, read
-from api.request import ClientGone, Scope, Send, header_text
+from api.request import ClientGone, Send
 from api.service import Service
 from mq.errors import Unprocessable
 from mq.limits import OFFSET_MAX
@@ -37,10 +37,10 @@ _HEADERS: Final = [
 
 
 async def stream_events(
-    service: Service, partition: Partition, query: FetchQuery, scope: Scope, client: Client, send: Send
+    service: Service, partition: Partition, query: FetchQuery, last_event_id: str | None, client: Client, send: Send
 ) -> None:
     """Send every message from `query.offset`, or after `Last-Event-ID`, until the client or the service goes."""
-    offset = _resumed(header_text(scope, b"last-event-id"), partition.name)
+    offset = _resumed(last_event_id, partition.name)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first look comes before the headers, so that a refusal still has its own status.
     found = await read(service, partition, replace(query, wait_ms=0), client)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.hosted_topic import HostedTopic
 from api.openapi import problems
 from api.partition import Partition
-from api.request import media_type
+from api.request import headers_of, media_type
 from api.service import Service
 from mq.errors import Refused, UnsupportedMedia
 from mq.limits import (
@@ -210,7 +210,7 @@ async def _json_object(request: Request) -> dict[str, object]:
     body = await request.body()
     if not body:
         return {}
-    kind = media_type(request.scope)
+    kind = media_type(headers_of(request.scope))
     if kind != "application/json":
         raise UnsupportedMedia(
             f"content-type {kind or 'is missing; it'} must be application/json", field="content-type"
