@@ -274,7 +274,7 @@ def test_route_5_messages_without_a_key_are_spread_in_contiguous_slices(count: i
     assert len(slices) <= partitions and len({index for index, _, _ in slices}) == len(slices)
     if count:
         assert slices[0][0] == route.table[draw % 1024]
-        assert min(lengths) >= min(count, 32) and max(lengths) - min(lengths) <= 1
+        assert min(lengths) >= min(count, 4_096) and max(lengths) - min(lengths) <= 1
     assert all((after[0] - before[0]) % partitions == 1 % partitions for before, after in pairwise(slices))
 
 
@@ -285,4 +285,4 @@ def test_route_5_single_messages_reach_every_partition_equally() -> None:
 
 
 def test_route_5_a_large_request_uses_every_partition() -> None:
-    assert {index for index, _, _ in spread(1_000, new_route("t", 8, AB), 5)} == set(range(8))
+    assert {index for index, _, _ in spread(8 * 4_096, new_route("t", 8, AB), 5)} == set(range(8))
