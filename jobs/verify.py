@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import reduce
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -141,7 +142,7 @@ def _verify(spark: SparkSession, store: Store, refs: Sequence[PartitionRef]) -> 
             results.append(Result(ref=ref, finding=_short(error.detail)))
     try:
         return results + _judged(spark, store, sound)
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         if len(sound) > 1:
             return results + [result for ref, _ in sound for result in _verify(spark, store, [ref])]
         return results + [Result(ref=ref, snapshot=found, finding=_short(str(error))) for ref, found in sound]

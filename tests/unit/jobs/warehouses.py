@@ -30,9 +30,10 @@ def rows(bodies: Sequence[bytes], *, key: str | None = "k", headers: dict[str, s
 class Filled:
     """A warehouse in a folder; `append` makes the partition when it is new."""
 
-    def __init__(self, folder: Path, *, row_group_rows: int = 4) -> None:
+    def __init__(self, folder: Path, *, rollup_files: int = 32) -> None:
         self.uri = str(folder)
-        self.warehouse = Warehouse.open(self.uri, settings=LogSettings(row_group_rows=row_group_rows))
+        settings = LogSettings(row_group_rows=4, rollup_files=rollup_files)
+        self.warehouse = Warehouse.open(self.uri, settings=settings)
 
     def append(self, topic: str, partition: str, *bodies: bytes, **columns: object) -> PartitionLog:
         """Append the bodies in one commit."""

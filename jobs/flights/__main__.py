@@ -1,0 +1,86 @@
+"""`make run`: the main job on the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Final
+
+import click
+from rich.console import Console
+
+from jobs.flights.failure import JobFailed
+from jobs.flights.run import Plan, Run
+from jobs.jars import PROJECT_FOLDER, JarsUnusable
+from jobs.java import JavaMissing, find_java
+from jobs.session import absolute
+from mq.errors import DeltaMQError
+from tables.config import load
+
+RATE_EVENTS_S: Final = 25_000
+INTERRUPTED: Final = 130
+
+
+@click.command(name="make run")
+@click.option("--once", is_flag=True, help="End after the report; non-zero when anything disagrees.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Of the service; 0 takes a free one.")
+@click.option("--events", type=click.IntRange(min=1), help="Replay only so many events.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0), default=RATE_EVENTS_S, show_default=True, help="Events/s; 0: no pause."
+)
+@click.option("--warehouse", metavar="DIR", help="Folder or URL of the tables (by default the setting warehouse.uri).")
+def main(once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None) -> None:
+    """Replay a year of real flights through the service while Spark reads along, compare, then go on serving."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        find_java()
+        plan = _plan(port, events, rate, warehouse)
+        sys.exit(_run(plan, once=once))
+    except (JobFailed, DeltaMQError, JavaMissing, JarsUnusable) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None) -> Plan:
+    config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
+    folder = PROJECT_FOLDER / ".run" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
+    folder.mkdir(parents=True)
+    return Plan(
+        warehouse=absolute(config.warehouse.uri),
+        host=config.service.host,
+        port=config.service.port,
+        events_max=events,
+        rate_events_s=rate,
+        folder=folder,
+    )
+
+
+def _run(plan: Plan, *, once: bool) -> int:
+    """Return the exit status; whatever happens, no process is left behind."""
+    status = INTERRUPTED
+    run = Run(plan, Console())
+    try:
+        status = run.report().exit_status
+        if not once:
+            run.serve_on()
+    except KeyboardInterrupt:
+        click.echo("stopping ...")
+    except DeltaMQError:
+        run.check()
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        run.close()
+    return status
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Stop as at Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

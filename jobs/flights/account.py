@@ -1,0 +1,141 @@
+"""One side's account of a topic: what it holds, how often, in which order, as few numbers that can be compared.
+
+Producer and service are counted here, from rows; Spark counts by itself in SQL (`queries.sql`), so that a fault in one
+way of counting shows as a disagreement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+__all__ = ["ROWS_SCHEMA", "Account", "PartitionCount", "account_of", "body_crcs"]
+
+#: What `account_of` counts: `partition`, `offset` and what the message says.
+ROWS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("body", pa.binary()),
+    ]
+)
+
+Integers: TypeAlias = NDArray[np.int64]
+
+
+class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of one partition; `end_offset` is the next offset to be written."""
+
+    messages: int
+    distinct_offsets: int
+    first_offset: int
+    end_offset: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset from 0 to the end is there, once."""
+        return self.first_offset == 0 and self.messages == self.distinct_offsets == self.end_offset
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as one side knows it."""
+
+    #: Messages by tag.
+    kinds: dict[str, int]
+    #: By name.
+    partitions: dict[str, PartitionCount]
+    #: The sum of the CRC-32 of all bodies: whatever the order, each body counts.
+    bodies_crc: int
+    #: For each aircraft the SHA-256 of its events' CRC-32, in order, joined by commas.
+    sequences: dict[str, str]
+    #: Aircraft whose events are in more than one partition.
+    scattered: int
+
+    @property
+    def messages(self) -> int:
+        """All messages."""
+        return sum(self.kinds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where rows are: the code of each row's partition, and its offset."""
+
+    partition: Integers
+    offset: Integers
+
+
+def account_of(rows: pa.Table, *, ends: Mapping[str, int], in_row_order: bool) -> Account:
+    """Return the account of `rows` (of `ROWS_SCHEMA`).
+
+    Parameters
+    ----------
+    ends
+        Each partition's end offset, as this side was told.
+    in_row_order
+        Whether an aircraft's order is that of the rows (the producer's) or that of the offsets (as stored).
+    """
+    assert rows.schema.equals(ROWS_SCHEMA), rows.schema
+    crcs = body_crcs(rows["body"])
+    names = list(ends)
+    partition = pc.index_in(rows["partition"], pa.array(names, pa.string())).to_numpy()
+    place = _Place(partition.astype(np.int64), rows["offset"].to_numpy())
+    order = np.arange(len(rows)) if in_row_order else np.lexsort((place.offset, place.partition))
+    return Account(
+        kinds=_kinds(rows["tag"]),
+        partitions={name: _count(place.offset[place.partition == at], ends[name]) for at, name in enumerate(names)},
+        bodies_crc=int(crcs.sum()),
+        sequences=_sequences(rows["key"], crcs, order),
+        scattered=_scattered(rows["key"], place.partition),
+    )
+
+
+def body_crcs(bodies: pa.ChunkedArray) -> Integers:
+    """Return the CRC-32 of each body."""
+    return np.fromiter(map(zlib.crc32, bodies.to_pylist()), dtype=np.int64, count=len(bodies))
+
+
+def _kinds(tags: pa.ChunkedArray) -> dict[str, int]:
+    counted = tags.value_counts()
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+
+
+def _count(offsets: Integers, end_offset: int) -> PartitionCount:
+    return PartitionCount(
+        messages=len(offsets),
+        distinct_offsets=len(np.unique(offsets)),
+        first_offset=int(offsets.min()) if len(offsets) else 0,
+        end_offset=end_offset,
+    )
+
+
+def _sequences(keys: pa.ChunkedArray, crcs: Integers, order: Integers) -> dict[str, str]:
+    """Return each key's digest; rows without a key have no order."""
+    coded = keys.combine_chunks().dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy()[order]
+    by_key = np.argsort(codes, kind="stable")
+    written = crcs[order][by_key].astype(str)
+    starts = np.searchsorted(codes[by_key], np.arange(len(coded.dictionary) + 1))
+    return {
+        key: hashlib.sha256(",".join(written[start:stop]).encode()).hexdigest()
+        for key, start, stop in zip(coded.dictionary.to_pylist(), starts[:-1], starts[1:], strict=True)
+    }
+
+
+def _scattered(keys: pa.ChunkedArray, partition: Integers) -> int:
+    coded = keys.combine_chunks().dictionary_encode()
+    keyed = coded.indices.is_valid().to_numpy(zero_copy_only=False)
+    codes = coded.indices.fill_null(-1).to_numpy()[keyed].astype(np.int64)
+    pairs = np.unique(np.stack([codes, partition[keyed]]), axis=1)
+    return int((np.bincount(pairs[0], minlength=1) > 1).sum())

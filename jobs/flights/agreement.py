@@ -1,0 +1,104 @@
+"""Do producer, service and Spark agree? A pure comparison of three accounts, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from jobs.flights.account import Account
+from jobs.flights.events import KINDS
+
+__all__ = ["Agreement", "Line", "compare"]
+
+#: How many aircraft out of order are named.
+NAMED_MAX: Final = 10
+
+_PLURALS: Final = {"arrival": "arrivals", "departure": "departures", "cancellation": "cancellations"}
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was compared."""
+
+    what: str
+    producer: str
+    service: str
+    spark: str
+    agree: bool
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run."""
+
+    lines: tuple[Line, ...]
+    #: Some of the aircraft whose events are not in the order in which they were produced.
+    out_of_order: tuple[str, ...]
+
+    @property
+    def agreed(self) -> bool:
+        """Whether every line agrees."""
+        return all(line.agree for line in self.lines)
+
+    @property
+    def exit_status(self) -> int:
+        """What the process exits with."""
+        return 0 if self.agreed else 1
+
+
+def compare(producer: Account, service: Account, spark: Account) -> Agreement:
+    """Return the lines of the report; each agrees only if all three sides say the same, and the right thing."""
+    sides = (producer, service, spark)
+    wrong = {key for side in (service, spark) for key in _differing(producer, side)}
+    return Agreement(
+        lines=(*_counts(sides), *_partitions(sides), *_orders(sides), _checksum(sides)),
+        out_of_order=tuple(sorted(wrong)[:NAMED_MAX]),
+    )
+
+
+Sides = tuple[Account, Account, Account]
+
+
+def _counts(sides: Sides) -> Iterator[Line]:
+    yield _line("messages", [side.messages for side in sides])
+    for kind in dict.fromkeys((*KINDS, *(kind for side in sides for kind in side.kinds))):
+        yield _line(_PLURALS.get(kind, f"tag {kind}"), [side.kinds.get(kind, 0) for side in sides])
+
+
+def _partitions(sides: Sides) -> Iterator[Line]:
+    names = sorted({name for side in sides for name in side.partitions})
+    for name in names:
+        yield _line(f"in {name}", [_messages(side, name) for side in sides])
+    dense = [sum(count.is_dense for count in side.partitions.values()) for side in sides]
+    yield _line("partitions without gap or repeat", dense, right=len(names))
+
+
+def _orders(sides: Sides) -> Iterator[Line]:
+    producer = sides[0]
+    aircraft = len(producer.sequences)
+    yield _line("aircraft", [len(side.sequences) for side in sides])
+    yield _line("aircraft in one partition", [len(side.sequences) - side.scattered for side in sides], right=aircraft)
+    in_order = [len(side.sequences.keys() - _differing(producer, side)) for side in sides]
+    yield _line("aircraft in the produced order", in_order, right=aircraft)
+
+
+def _checksum(sides: Sides) -> Line:
+    return _line("checksum of all bodies", [side.bodies_crc for side in sides], shown="{:x}")
+
+
+def _differing(producer: Account, side: Account) -> set[str]:
+    """Return the aircraft whose events `side` knows in another order than the producer's, or not at all."""
+    keys = producer.sequences.keys() | side.sequences.keys()
+    return {key for key in keys if producer.sequences.get(key) != side.sequences.get(key)}
+
+
+def _messages(side: Account, partition: str) -> int:
+    count = side.partitions.get(partition)
+    return count.messages if count is not None else 0
+
+
+def _line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:
+    """Return one line; `right` is the number that all sides must say where not any will do."""
+    producer, service, spark = (shown.format(number) for number in numbers)
+    agree = len({*numbers, numbers[0] if right is None else right}) == 1
+    return Line(what=what, producer=producer, service=service, spark=spark, agree=agree)

@@ -1,0 +1,131 @@
+"""A process of the main job's own: started, listened to, watched, and stopped whatever happens.
+
+Each gets a session of its own, so that Ctrl-C reaches the main job alone and it decides in which order they stop; a
+process that does not stop in time is killed with all that it started (Spark's JVM).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from jobs.flights.failure import JobFailed
+
+__all__ = ["Child"]
+
+TAIL_LINES: Final = 20
+TAIL_BYTES: Final = 16_384
+STOP_TIMEOUT_S: Final = 15.0
+#: How often a wait for a line looks whether the process is still there.
+LOOK_EVERY_S: Final = 0.1
+
+
+class Child:
+    """One running process; its standard error goes to the file `log`.
+
+    Parameters
+    ----------
+    name
+        What people call it.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._stopping = False
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,
+            )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, name=f"listen-{name}", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def read_line(self, timeout_s: float) -> str:
+        """Return the next line of standard output, without its end."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=LOOK_EVERY_S)
+            self.check()
+        raise JobFailed(f"the {self.name} said nothing for {timeout_s:.0f} s; the end of its log:\n{self._tail()}")
+
+    def write_line(self, line: str) -> None:
+        """Send a line to standard input."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._process.wait(STOP_TIMEOUT_S)
+            self.check()
+            raise
+
+    def check(self) -> None:
+        """Raise when the process has ended, with the end of its log."""
+        status = self._process.poll()
+        if status is None or self._stopping:
+            return
+        raise JobFailed(f"the {self.name} {_how(status)}; the end of its log:\n{self._tail()}")
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """End the process and whatever it started, kindly at first; return its exit status."""
+        self._stopping = True
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        while self._has_group() and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)  # a JVM cleans up after the Python that started it has gone
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def _has_group(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def _tail(self) -> str:
+        """Return the last lines of the log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        shown = [f"    {line}" for line in lines[-TAIL_LINES:]] or ["    (nothing)"]
+        return "\n".join([*shown, f"  all of it: {self.log}"])
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended by itself with status {status}"
+    return f"was killed by {signal.Signals(-status).name}"

@@ -1,0 +1,104 @@
+"""The producer: events sent in their order at a steady rate, and where each of them went.
+
+Chunks go one after the other, each when the one before is acknowledged, so an aircraft's events are stored in the order
+in which they happened. The rate is a replay's, not the limit of anything: a year in about half a minute leaves Spark
+time to read along. Without it the whole year takes a second or two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from jobs.flights.account import ROWS_SCHEMA, Account, account_of
+from jobs.flights.failure import JobFailed
+from mq.client import Producer, SentBatch
+
+__all__ = ["Ledger", "Replay"]
+
+#: A chunk holds what happens in so long at the given rate.
+CHUNK_S: Final = 0.2
+#: The largest chunk, and the only size without a rate.
+CHUNK_EVENTS_MAX: Final = 20_000
+_NOWHERE: Final = -1
+
+
+class Ledger:
+    """Where the service said that each event went, from its acknowledgements alone."""
+
+    def __init__(self, events: pa.Table, partitions: tuple[str, ...]) -> None:
+        self._events = events
+        self._names = partitions
+        self._partition: NDArray[np.int64] = np.full(len(events), _NOWHERE)
+        self._offset: NDArray[np.int64] = np.full(len(events), _NOWHERE)
+        #: Events acknowledged so far; written by one thread, read by others.
+        self.acknowledged = 0
+
+    def note(self, first: int, sent: SentBatch) -> None:
+        """Keep what was said about the chunk that begins with event `first`."""
+        for part in sent.ranges:
+            rows = np.arange(part.count) if part.indexes is None else part.indexes
+            self._partition[first + rows] = self._names.index(part.partition)
+            self._offset[first + rows] = part.base_offset + np.arange(part.count)
+        self.acknowledged += sent.count
+
+    def account(self) -> Account:
+        """Return the producer's account: the source's events in the source's order, at the acknowledged places."""
+        missing = int((self._partition == _NOWHERE).sum())
+        if missing:
+            raise JobFailed(f"{missing:,} of {len(self._events):,} events were not acknowledged")
+        names = pa.array(self._names, pa.string())
+        columns = [names.take(pa.array(self._partition)), pa.array(self._offset)]
+        columns += [self._events[name] for name in ROWS_SCHEMA.names[2:]]
+        return account_of(pa.table(columns, schema=ROWS_SCHEMA), ends=self._ends(), in_row_order=True)
+
+    def _ends(self) -> dict[str, int]:
+        ends = np.zeros(len(self._names), dtype=np.int64)
+        np.maximum.at(ends, self._partition, self._offset + 1)
+        return dict(zip(self._names, ends.tolist(), strict=True))
+
+
+class Replay:
+    """One pass over the events.
+
+    Parameters
+    ----------
+    rate_events_s
+        Events for each second; 0 sends as fast as it goes.
+    tell
+        Gets the number of events acknowledged after each chunk.
+    """
+
+    def __init__(self, producer: Producer, topic: str, events: pa.Table, rate_events_s: float) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._events = events
+        self._rate = rate_events_s
+        self.ledger = Ledger(events, producer.partitions(topic))
+
+    def run(self, tell: Callable[[int], None]) -> float:
+        """Send all events; return how many seconds it took."""
+        rows = self._events.select(["key", "tag", "body"])
+        size = self._chunk_events()
+        began = time.monotonic()
+        for first in range(0, len(rows), size):
+            self._wait_until(began, first)
+            sent = self._producer.send_arrow(self._topic, rows.slice(first, size))
+            self.ledger.note(first, sent)
+            tell(self.ledger.acknowledged)
+        return time.monotonic() - began
+
+    def _chunk_events(self) -> int:
+        if not self._rate:
+            return CHUNK_EVENTS_MAX
+        return max(1, min(CHUNK_EVENTS_MAX, round(self._rate * CHUNK_S)))
+
+    def _wait_until(self, began: float, event: int) -> None:
+        """Wait until `event` is due: this is what makes it a replay."""
+        if self._rate:
+            time.sleep(max(0.0, began + event / self._rate - time.monotonic()))

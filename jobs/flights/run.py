@@ -1,0 +1,255 @@
+"""The main job from start to report: who is started when, who waits for whom, what ends it.
+
+service starts ---------.                                                        .-> REST account  -.
+Spark starts ------------+--> replay, while Spark looks again and again --> end --+-> Spark account  +-> compare
+flights become events --'                                                        '-> acks' account -'
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from rich.console import Console
+
+from jobs.flights.account import Account
+from jobs.flights.agreement import Agreement, compare
+from jobs.flights.child import Child
+from jobs.flights.events import events_of
+from jobs.flights.failure import JobFailed
+from jobs.flights.reading import Ask, Look, Ready
+from jobs.flights.replay import Ledger, Replay
+from jobs.flights.screen import bar, look_text, next_steps, report_table
+from jobs.flights.served import served_account
+from jobs.flights.source import read_airlines, read_airports, read_flights
+from jobs.flights.watch import await_all, in_thread
+from mq.client import Admin, Producer, TopicInfo
+from mq.client.endpoint import Endpoint
+
+__all__ = ["Plan", "Run", "check_port", "fresh_topic"]
+
+TOPIC: Final = "flights"
+PARTITIONS: Final = 4
+START_TIMEOUT_S: Final = 120.0
+ANSWER_TIMEOUT_S: Final = 300.0
+#: Between two looks Spark rests: the replay needs a core, too.
+REST_BETWEEN_LOOKS_S: Final = 1.0
+#: How often the service is looked at while it goes on serving.
+LOOK_EVERY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was asked for."""
+
+    warehouse: str
+    host: str
+    port: int
+    #: Events of the replay; None is all.
+    events_max: int | None
+    rate_events_s: float
+    #: Logs and the report go there.
+    folder: Path
+
+
+@dataclass(slots=True)
+class Run:
+    """One run; `close` ends what it started."""
+
+    plan: Plan
+    console: Console
+    children: list[Child] = field(default_factory=list)
+    url: str = ""
+    topic: str = ""
+
+    def report(self) -> Agreement:
+        """Do everything up to the report, print and keep it."""
+        service, spark = self._start()
+        airlines = read_airlines()
+        events = in_thread(self._events, "events")
+        serving = in_thread(lambda: self._serve(service), "service-start")
+        ready = in_thread(lambda: self._await_spark(spark), "spark-start")
+        await_all([serving, events, ready], self.children)
+        with Admin(self.url) as admin:
+            self.topic = fresh_topic(admin)
+            self._say(f"topic     {self.topic}: new, {PARTITIONS} partitions")
+            ledger = self._replay(events.result(), spark, airlines)
+            self._say("comparing what was acknowledged, what REST gives back and what Spark finds in the tables ...")
+            agreement = self._compare(ledger, admin.get_topic(self.topic), spark)
+        self._show(agreement)
+        return agreement
+
+    def serve_on(self) -> None:
+        """Keep serving until Ctrl-C, or until the service ends by itself, which raises; Spark is not needed for it."""
+        self._stop_newest()
+        with Admin(self.url) as admin:
+            topic = admin.get_topic(self.topic)
+        self.console.print(next_steps(self.url, topic, self.plan.warehouse), soft_wrap=True)
+        while True:
+            self.children[0].check()
+            time.sleep(LOOK_EVERY_S)
+
+    def check(self) -> None:
+        """Raise when a process has died: that says more than the error to which it led elsewhere."""
+        for child in self.children:
+            child.check()
+
+    def close(self) -> None:
+        """Stop what still runs: the reader before the service."""
+        while self.children:
+            self._stop_newest()
+
+    def _stop_newest(self) -> None:
+        child = self.children.pop()
+        status = child.stop()
+        if status != 0:
+            self._say(f"the {child.name} ended with status {status} when it was told to stop: see {child.log}")
+
+    # Start -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> tuple[Child, Child]:
+        plan = self.plan
+        check_port(plan.host, plan.port)
+        self._say(f"logs      {plan.folder}")
+        serve = [str(Path(sys.executable).with_name("deltamq")), "serve", "--warehouse", plan.warehouse]
+        service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
+        read = [sys.executable, "-m", "jobs.flights.reading", plan.warehouse, str(plan.folder)]
+        return service, self._child("Spark reader", read)
+
+    def _child(self, name: str, command: list[str]) -> Child:
+        try:
+            child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log")
+        except FileNotFoundError as error:
+            raise JobFailed(f"{error.filename} is missing: run make setup") from error
+        self.children.append(child)
+        return child
+
+    def _serve(self, service: Child) -> None:
+        words = service.read_line(START_TIMEOUT_S).split()
+        assert words[0] == "serving", "the service's first line is fixed"
+        self.url = words[1]
+        self._say(f"service   {self.url}, warehouse {self.plan.warehouse}")
+
+    def _await_spark(self, spark: Child) -> None:
+        ready = msgspec.json.decode(spark.read_line(START_TIMEOUT_S), type=Ready)
+        self._say(f"reader    Spark {ready.spark}, reads the Delta tables and never asks the service")
+
+    def _events(self) -> pa.Table:
+        flights = read_flights()
+        events = events_of(flights, read_airports())
+        if self.plan.events_max is not None:
+            events = events.slice(0, self.plan.events_max)
+        self._say(f"input     {len(flights):,} real flights of 2013, {len(events):,} events in the order of time")
+        return events
+
+    # Replay and looks ------------------------------------------------------------------------------------------
+
+    def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str]) -> Ledger:
+        """Send all events while Spark looks; return what was acknowledged where."""
+        days = events["time"].cast(pa.date32())
+        with _producer(self.url) as producer, bar(self.console) as progress:
+            replay = Replay(producer, self.topic, events, self.plan.rate_events_s)
+            ledger = replay.ledger
+            shown = progress.add_task("", total=len(events), rate=0.0, day="")
+            began = time.monotonic()
+
+            def tell(acknowledged: int) -> None:
+                rate = acknowledged / (time.monotonic() - began)
+                progress.update(shown, completed=acknowledged, rate=rate, day=days[acknowledged - 1].as_py())
+
+            sending = in_thread(lambda: replay.run(tell), "producer")
+            looking = in_thread(lambda: self._look_along(spark, ledger, sending, airlines), "looks")
+            await_all([sending, looking], self.children)
+        self._say(f"producer  {ledger.acknowledged:,} events acknowledged in {sending.result():.1f} s")
+        return ledger
+
+    def _look_along(self, spark: Child, ledger: Ledger, sending: Future[float], airlines: dict[str, str]) -> None:
+        """Ask Spark again and again while events are sent; whatever was acknowledged before must be seen."""
+        while True:
+            all_sent = sending.done()
+            asked = ledger.acknowledged
+            look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
+            now = ledger.acknowledged
+            text = look_text(look, asked=asked, now=now, airlines=airlines)
+            self.console.print(text, highlight=False, soft_wrap=True)
+            if look.messages < asked:
+                raise JobFailed(
+                    f"Spark saw {look.messages:,} events after {asked:,} had been acknowledged: an acknowledged event "
+                    "must be visible to every query that begins later"
+                )
+            if all_sent:
+                return
+            wait([sending], timeout=REST_BETWEEN_LOOKS_S)
+
+    # The end ---------------------------------------------------------------------------------------------------
+
+    def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
+        """Collect the three accounts, each from its own source, and compare them."""
+        asked = Ask(what="account", topic=topic.topic)
+        endpoint = Endpoint(self.url)
+        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=Account), "spark-account")
+        of_service = in_thread(lambda: served_account(endpoint, topic), "service-account")
+        of_producer = in_thread(ledger.account, "producer-account")
+        await_all([of_spark, of_service, of_producer], self.children)
+        endpoint.close()
+        return compare(of_producer.result(), of_service.result(), of_spark.result())
+
+    def _show(self, agreement: Agreement) -> None:
+        (self.plan.folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(agreement)))
+        self.console.print(report_table(agreement, self.topic))
+        if agreement.out_of_order:
+            self._say(f"not in the produced order: {', '.join(agreement.out_of_order)}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise when the service could not listen there."""
+    if port == 0:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise JobFailed(
+                f"cannot listen on {host}:{port}: {error.strerror}. Perhaps an earlier run goes on serving there: stop "
+                "it, or take another port: make run PORT=8081 (PORT=0 takes a free one)"
+            ) from error
+
+
+def fresh_topic(admin: Admin) -> str:
+    """Create the first of flights, flights-2, flights-3, ... that does not exist yet: earlier runs are left alone."""
+    taken = {name.lower() for name in admin.list_topics()}
+    names = (TOPIC if n == 1 else f"{TOPIC}-{n}" for n in count(1))
+    name = next(name for name in names if name not in taken)
+    admin.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+@contextmanager
+def _producer(url: str) -> Iterator[Producer]:
+    """A producer that is closed with a flush, unless the run has failed: then nobody waits for what is not sent."""
+    producer = Producer(url)
+    try:
+        yield producer
+    except BaseException:
+        producer.close(timeout_s=0)
+        raise
+    producer.close()
+
+
+def _answer(spark: Child, ask: Ask) -> str:
+    spark.write_line(msgspec.json.encode(ask).decode())
+    return spark.read_line(ANSWER_TIMEOUT_S)

@@ -1,0 +1,77 @@
+"""What the main job shows: a bar, a line each time Spark has looked, one table at the end, and what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from jobs.flights.agreement import Agreement
+from jobs.flights.reading import Look
+from mq.client import TopicInfo
+
+__all__ = ["bar", "look_text", "next_steps", "report_table"]
+
+
+def bar(console: Console) -> Progress:
+    """Return the producer's progress bar."""
+    return Progress(
+        TextColumn("producer"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f}/s  {task.fields[day]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str]) -> str:
+    """Return what Spark saw, how long it took, and how far the producer got meanwhile."""
+    busiest = ", ".join(f"{aircraft} {count:,}" for aircraft, count in look.busiest)
+    delays = ", ".join(f"{airlines.get(carrier, carrier)} {delay:+.1f} min" for carrier, delay in look.delays)
+    return (
+        f"[bold]Spark SQL[/] sees [bold]{look.messages:,}[/] events; {asked:,} were acknowledged when it was asked, "
+        f"{now:,} when it had answered ({look.seconds:.1f} s later): lag {max(0, now - look.messages):,}\n"
+        f"  busiest aircraft  {escape(busiest)}\n"
+        f"  longest delays    {escape(delays)}"
+    )
+
+
+def report_table(agreement: Agreement, topic: str) -> Table:
+    """Return the report."""
+    table = Table(title=f"Topic {topic}: what the producer sent, REST gives back, and Spark SQL finds")
+    table.add_column("")
+    for side in ("producer", "service", "Spark"):
+        table.add_column(side, justify="right")
+    table.add_column("agree", justify="center")
+    for line in agreement.lines:
+        verdict = "[green]yes[/]" if line.agree else "[bold red]NO[/]"
+        table.add_row(escape(line.what), line.producer, line.service, line.spark, verdict)
+    return table
+
+
+def next_steps(url: str, topic: TopicInfo, warehouse: str) -> str:
+    """Return what can be tried while the service goes on serving."""
+    name, partition = topic.topic, topic.partitions[0]
+    path = quote(partition.partition, safe="")
+    return escape(
+        f"""
+Serving {url} until Ctrl-C. Try, in another terminal:
+
+  console   {url}/
+  REST      curl '{url}/v1/topics/{name}/partitions/{path}/messages?max_messages=2'
+            curl {url}/v1/topics/{name}/messages -H 'content-type: application/json' \\
+              -d '{{"messages": [{{"key": "N14228", "tag": "note", "body": "hello"}}]}}'
+  CLI       .venv/bin/deltamq topic show {name} --url {url}
+  Spark     .venv/bin/python
+            >>> from jobs.session import spark_session
+            >>> spark = spark_session(warehouse="{warehouse}")
+            >>> spark.read.format("mq").option("topic", "{name}").load().groupBy("tag").count().show()
+            >>> spark.read.format("delta").load("{partition.location}").orderBy("offset").show(3)
+"""
+    )

@@ -1,0 +1,51 @@
+"""The service's side: the whole topic as REST gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from jobs.flights.account import ROWS_SCHEMA, Account, account_of
+from jobs.flights.failure import JobFailed
+from mq.client import TopicInfo
+from mq.client.endpoint import Endpoint, path_of
+from mq.limits import MIB
+
+__all__ = ["served_account"]
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+FETCH_MESSAGES: Final = 100_000
+FETCH_BYTES: Final = 32 * MIB
+
+
+def served_account(endpoint: Endpoint, topic: TopicInfo) -> Account:
+    """Fetch every message of `topic` and return the account of them; ends are those that the topic's page tells."""
+    parts = [_rows(endpoint, topic.topic, found.partition, found.max_offset) for found in topic.partitions]
+    ends = {found.partition: found.max_offset for found in topic.partitions}
+    return account_of(pa.concat_tables(parts), ends=ends, in_row_order=False)
+
+
+def _rows(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> pa.Table:
+    batches = list(_fetched(endpoint, topic, partition, end_offset))
+    rows = pa.concat_tables(batches) if batches else ROWS_SCHEMA.remove(0).empty_table()
+    return rows.add_column(0, ROWS_SCHEMA.field("partition"), pa.repeat(partition, len(rows)))
+
+
+def _fetched(endpoint: Endpoint, topic: str, partition: str, end_offset: int) -> Iterator[pa.Table]:
+    offset = 0
+    while offset < end_offset:
+        answer = endpoint.call(
+            "GET",
+            path_of("topics", topic, "partitions", partition, "messages"),
+            query={"offset": offset, "max_messages": FETCH_MESSAGES, "max_bytes": FETCH_BYTES},
+            headers={"Accept": ARROW},
+            timeout_s=60,
+        )
+        with pa.ipc.open_stream(answer.body) as stream:
+            yield stream.read_all().select(ROWS_SCHEMA.names[1:]).cast(pa.schema(list(ROWS_SCHEMA)[1:]))
+        next_offset = int(answer.headers["mq-next-offset"])
+        if next_offset <= offset:
+            raise JobFailed(f"{partition}: the service gives nothing from offset {offset:,}, its end is {end_offset:,}")
+        offset = next_offset

@@ -1,0 +1,48 @@
+"""The main job's own threads, seen from the main thread, which alone gets Ctrl-C and notices a child that died."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Final, TypeVar
+
+from jobs.flights.child import Child
+
+__all__ = ["await_all", "in_thread"]
+
+LOOK_EVERY_S: Final = 0.1
+
+T = TypeVar("T")
+
+
+def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run `work` in a thread that an exit does not wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def await_all(futures: Sequence[Future[Any]], children: Sequence[Child]) -> None:
+    """Wait until all are done; raise what one of them raised, or that a child died, as soon as it happens.
+
+    A child is looked at first: that the service was killed says more than that a request to it failed.
+    """
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=LOOK_EVERY_S)
+        failed = [future for future in done if future.exception() is not None]
+        if failed:
+            # the process whose end made it fail may not be gone yet: give it a moment to be seen
+            wait(pending, timeout=LOOK_EVERY_S)
+        for child in children:
+            child.check()
+        for future in failed:
+            future.result()

@@ -1,0 +1,255 @@
+"""`format("mq")` and `read_topic` give the same rows for the same options (SPARK-1)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import GreaterThanOrEqual
+
+from jobs.datasource import MessageReader, PushdownReader, RangePartition, read_range
+from jobs.offset_range import resolve
+from jobs.read_options import parse_options
+from jobs.reader import read_topic
+from jobs.row_format import schema_of
+from mq.errors import Corrupt, NotFound, Refused
+from tables.schema import MESSAGE_SCHEMA
+from tables.warehouse import open_store
+from tests.unit.jobs.warehouses import Filled
+
+pytestmark = pytest.mark.spark
+
+A, B = "orders@broker-a", "orders@broker-b"
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def orders(filled: Filled) -> Filled:
+    """Two partitions; rows with and without key, tag and headers; several files and row groups."""
+    filled.append("orders", A, *[f"a{i}".encode() for i in range(10)])
+    filled.append("orders", A, b"", "schön".encode(), key=None, headers={"h": "1", "ö": "ü"})
+    filled.append("orders", B, *[f"b{i}".encode() for i in range(5)], headers={"x": ""})
+    return filled
+
+
+@pytest.fixture(params=["format", "native"])
+def read(request: pytest.FixtureRequest, spark: SparkSession, orders: Filled) -> Read:
+    """The two ways to read."""
+    if request.param == "native":
+        return lambda **options: read_topic(spark, warehouse=orders.uri, **options)
+    return lambda **options: spark.read.format("mq").options(warehouse=orders.uri, **options).load()
+
+
+def _places(frame: DataFrame) -> list[tuple[str, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+
+
+def test_spark_1_columns_are_the_message_row_and_its_place(read: Read) -> None:
+    frame = read(topic="orders")
+    assert frame.columns == [*MESSAGE_SCHEMA.names, "topic", "partition"]
+    assert dict(frame.dtypes)["origin"] == "struct<topic:string,partition:string,offset:bigint>"
+    assert dict(frame.dtypes)["headers"] == "map<string,string>"
+    assert (dict(frame.dtypes)["body"], dict(frame.dtypes)["append_time"]) == ("binary", "timestamp")
+
+
+def test_spark_1_rows_are_what_was_appended(read: Read) -> None:
+    rows = {(r["partition"], r["offset"]): r for r in read(topic="orders").collect()}
+    assert sorted(rows) == [(A, i) for i in range(12)] + [(B, i) for i in range(5)]
+    first, last = rows[A, 0], rows[A, 11]
+    assert (first["topic"], first["key"], first["tag"], bytes(first["body"])) == ("orders", "k", "TagA", b"a0")
+    assert (first["headers"], first["reconsume_times"], first["origin"]) == (None, 0, None)
+    assert (last["key"], last["tag"], bytes(last["body"])) == (None, None, "schön".encode())
+    assert last["headers"] == {"h": "1", "ö": "ü"}
+    assert first["message_id"]
+    assert abs(first["append_time"].replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() < 600
+
+
+def test_spark_1_both_ways_give_the_same_rows(spark: SparkSession, orders: Filled) -> None:
+    for options in ({}, {"rowFormat": "kafka"}, {"rowFormat": "kafka", "includeHeaders": "false"}):
+        ours = spark.read.format("mq").options(topic="orders", warehouse=orders.uri, **options).load()
+        native = read_topic(spark, "orders", warehouse=orders.uri, **options)
+        assert ours.dtypes == native.dtypes
+
+        def shown(frame: DataFrame) -> list[str]:
+            return sorted(str(row) for row in frame.collect())
+
+        assert shown(ours) == shown(native)
+
+
+def test_spark_1_kafka_rows_have_the_kafka_sources_columns(read: Read) -> None:
+    frame = read(topic="orders", rowFormat="kafka")
+    assert frame.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    rows = {(r["partition"], r["offset"]): r for r in frame.collect()}
+    assert (bytes(rows[0, 0]["key"]), bytes(rows[0, 0]["value"]), rows[0, 0]["headers"]) == (b"k", b"a0", None)
+    assert rows[0, 11]["key"] is None
+    assert [(h.key, bytes(h.value)) for h in rows[0, 11]["headers"]] == [("h", b"1"), ("ö", "ü".encode())]
+    assert [(h.key, bytes(h.value)) for h in rows[1, 0]["headers"]] == [("x", b"")]
+    assert read(topic="orders", rowFormat="kafka", includeHeaders="false").columns == frame.columns[:-1]
+
+
+def test_spark_1_bounds_choose_offsets(read: Read) -> None:
+    frame = read(
+        topic="orders",
+        startingOffsets=f'{{"orders": {{"{A}": 9, "1": -2}}}}',
+        endingOffsets=f'{{"orders": {{"{A}": -1, "1": 1}}}}',
+    )
+    assert _places(frame) == [(A, 9), (A, 10), (A, 11), (B, 0)]
+    assert _places(read(assign=f'{{"orders": ["{B}"]}}')) == [(B, i) for i in range(5)]
+
+
+def test_spark_1_min_partitions_gives_at_least_as_many(read: Read) -> None:
+    frame = read(topic="orders", minPartitions="6")
+    assert frame.rdd.getNumPartitions() >= 6
+    assert len(_places(frame)) == 17
+
+
+def test_spark_1_filters_change_no_answer(read: Read) -> None:
+    frame = read(topic="orders")
+    assert _places(frame.where(f"offset between 3 and 4 and partition = '{A}'")) == [(A, 3), (A, 4)]
+    assert _places(frame.where("offset in (0, 11)")) == [(A, 0), (A, 11), (B, 0)]
+    assert _places(frame.where("topic = 'other' or offset < 0")) == []
+    assert frame.where("append_time > timestamp'2001-01-01'").count() == 17
+    assert frame.where("append_time > timestamp'2101-01-01'").count() == 0
+    assert frame.where("key is null").count() == 2
+
+
+def test_spark_1_an_empty_topic_has_columns_and_no_rows(read: Read, orders: Filled) -> None:
+    orders.warehouse.create(orders.append("empty", "empty@broker-a", b"x").ref)
+    frame = read(topic="empty", endingOffsets='{"empty": {"0": 0}}')
+    assert (frame.count(), len(frame.columns)) == (0, len(MESSAGE_SCHEMA) + 2)
+
+
+def test_spark_1_a_message_is_seen_by_the_first_query_after_its_append(spark: SparkSession, orders: Filled) -> None:
+    for expected in (18, 19):
+        orders.append("orders", B, b"new")
+        assert spark.read.format("mq").options(topic="orders", warehouse=orders.uri).load().count() == expected
+        assert read_topic(spark, "orders", warehouse=orders.uri).count() == expected
+
+
+def test_spark_1_native_bounds_are_those_of_the_call(spark: SparkSession, orders: Filled) -> None:
+    frame = read_topic(spark, "orders", warehouse=orders.uri)
+    orders.append("orders", B, b"later")
+    assert frame.count() == 17
+
+
+def test_spark_1_a_schema_with_fewer_columns_reads_only_those(spark: SparkSession, orders: Filled) -> None:
+    reader = spark.read.format("mq").options(topic="orders", warehouse=orders.uri)
+    frame = reader.schema("partition STRING, offset BIGINT").load()
+    assert _places(frame) == [(A, i) for i in range(12)] + [(B, i) for i in range(5)]
+    assert (
+        spark.read.format("mq").options(topic="orders", warehouse=orders.uri).schema("topic STRING").load().count()
+        == 17
+    )
+    with pytest.raises(AnalysisException, match="there is no column 'nope'"):
+        spark.read.format("mq").options(topic="orders", warehouse=orders.uri).schema("nope STRING").load().count()
+    with pytest.raises(AnalysisException, match="column 'offset' is bigint, not string"):
+        spark.read.format("mq").options(topic="orders", warehouse=orders.uri).schema("offset STRING").load().count()
+
+
+def test_spark_1_wrong_options_fail_in_load_and_unknown_topics_when_planned(
+    spark: SparkSession, orders: Filled
+) -> None:
+    with pytest.raises(AnalysisException, match=r"(?i)option startingOffset: .*did you mean startingOffsets"):
+        spark.read.format("mq").options(topic="orders", startingOffset="1").load()
+    with pytest.raises(AnalysisException, match="there is no topic 'nope'"):
+        spark.read.format("mq").options(topic="nope", warehouse=orders.uri).load().count()
+    with pytest.raises(Refused, match="option nope"):
+        read_topic(spark, "orders", warehouse=orders.uri, nope=1)
+    with pytest.raises(NotFound, match="there is no topic 'nope'"):
+        read_topic(spark, "nope", warehouse=orders.uri)
+
+
+def test_spark_1_the_sessions_warehouse_is_the_default(spark: SparkSession) -> None:
+    default = Filled(Path(spark.conf.get("spark.deltamq.warehouse")))
+    default.append("here", "here@broker-a", b"x")
+    default.close()
+    assert spark.read.format("mq").option("topic", "here").load().count() == 1
+    assert read_topic(spark, "here").count() == 1
+
+
+def test_spark_1_sql_reads_a_topic(spark: SparkSession, orders: Filled) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW orders USING mq OPTIONS (topic 'orders', warehouse '{orders.uri}')")
+    try:
+        assert spark.sql("SELECT count(*) AS n FROM orders WHERE tag = 'TagA'").first()["n"] == 9
+    finally:
+        spark.catalog.dropTempView("orders")
+
+
+def test_reliability_r4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Filled) -> None:
+    (path,) = Path(orders.uri).glob("topics/orders/orders@broker-b/*.parquet")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"b3")] ^= 1
+    path.write_bytes(data)
+    with pytest.raises((PySparkException, Py4JJavaError), match="checksum"):
+        read(assign=f'{{"orders": ["{B}"]}}').collect()
+
+
+# Without Spark: what a task does.
+
+
+def _reader(orders: Filled, **options: str) -> PushdownReader:
+    parsed = parse_options({"topic": "orders", **options}, warehouse=orders.uri)
+    return PushdownReader(parsed, schema_of(parsed))
+
+
+def test_a_task_needs_only_what_was_pickled(orders: Filled) -> None:
+    reader = pickle.loads(pickle.dumps(_reader(orders)))
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    batches = [batch for task in tasks for batch in reader.read(task)]
+    assert sum(batch.num_rows for batch in batches) == 17
+    assert {batch.schema.names[-1] for batch in batches} == {"partition"}
+    assert all(not file.stats for task in tasks for file in task.range.files)
+
+
+def test_pushed_filters_leave_only_what_spark_must_still_look_at(orders: Filled) -> None:
+    reader = _reader(orders)
+    time = GreaterThanOrEqual(("append_time",), datetime(2001, 1, 1, tzinfo=UTC))
+    assert list(reader.pushFilters([GreaterThanOrEqual(("offset",), 4), time])) == [time]
+    ranges = [task.range for task in reader.partitions() if isinstance(task, RangePartition)]
+    assert [(r.start, r.stop) for r in ranges] == [(4, 12), (4, 5)]
+
+
+def test_without_pushdown_the_session_is_not_asked_for_it() -> None:
+    assert "pushFilters" in vars(PushdownReader)
+    assert "pushFilters" not in vars(MessageReader)
+
+
+def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Path) -> None:
+    filled = Filled(tmp_path, rollup_files=3)
+    log = [filled.append("orders", A, *[b"x"] * 5) for _ in range(3)][-1]
+    planned = resolve(open_store(filled.uri), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
+    reading = read_range(filled.uri, planned, ["offset"])
+    seen = next(reading).column("offset").to_pylist()
+    while log.maintain():
+        pass
+    filled.close()
+    replaced = {file.path for file in planned.files} - {file.path for file in log.files}
+    assert len(replaced) == 3
+    for path in replaced:
+        Path(filled.uri, log.ref.folder, path).unlink()
+    for rows in reading:
+        seen += rows.column("offset").to_pylist()
+    assert seen == list(range(15))
+
+
+def test_rows_that_retention_took_during_a_read_are_an_error(orders: Filled) -> None:
+    options = parse_options({"topic": "orders"}, warehouse=orders.uri)
+    planned = resolve(open_store(orders.uri), options)[0]
+    Path(orders.uri, planned.partition.ref.folder, planned.files[0].path).unlink()
+    with pytest.raises(Corrupt):
+        list(read_range(orders.uri, planned, ["offset"]))

@@ -1,0 +1,56 @@
+"""`spark_session`: a session with Delta and the `mq` source, quiet, in UTC, and reused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.session import local_conf, spark_session
+from mq.errors import Refused
+from tables.config import load
+
+pytestmark = pytest.mark.spark
+
+
+def test_session_has_what_small_data_needs(spark: SparkSession) -> None:
+    asked = (
+        "spark.sql.session.timeZone",
+        "spark.sql.shuffle.partitions",
+        "spark.databricks.delta.snapshotPartitions",
+        "spark.ui.enabled",
+        "spark.hadoop.parquet.page.verify-checksum.enabled",
+    )
+    assert [spark.conf.get(key) for key in asked] == ["UTC", "2", "2", "false", "true"]
+
+
+def test_session_reads_and_writes_delta(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.format("delta").save(str(tmp_path / "table"))
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 3
+
+
+def test_a_session_that_is_there_is_used_and_gets_what_can_change(spark: SparkSession) -> None:
+    default = spark.conf.get("spark.deltamq.warehouse")
+    again = spark_session("other", warehouse=default, **{"spark.sql.shuffle.partitions": 3})
+    assert again is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    spark_session(warehouse=default, **{"spark.sql.shuffle.partitions": 2})
+
+
+def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> None:
+    default = spark.conf.get("spark.deltamq.warehouse")
+    with pytest.raises(Refused, match=r"spark\.driver\.memory cannot change"):
+        spark_session(warehouse=default, **{"spark.driver.memory": "17g"})
+    with pytest.raises(Refused, match=r"starts with 'spark\.': shuffle"):
+        spark_session(warehouse=default, shuffle=1)
+
+
+def test_jars_are_given_by_path_so_that_a_start_needs_no_network(tmp_path: Path) -> None:
+    conf = local_conf(load(environ={}), str(tmp_path))
+    assert [Path(path).is_file() for path in str(conf["spark.jars"]).split(",")] == [True, True]
+    assert "spark.jars.packages" not in conf
+
+
+def test_a_caller_who_brings_delta_gets_no_jars_of_ours(tmp_path: Path) -> None:
+    assert "spark.jars" not in local_conf(load(environ={}), str(tmp_path), {"spark.jars.packages": "x:y:1"})

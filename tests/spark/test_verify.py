@@ -1,0 +1,112 @@
+"""The job `verify` finds what is wrong with a partition, and says which (RELIABILITY R4)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import Row, SparkSession
+
+from jobs import verify
+from jobs.cli import jobs_command
+from mq.errors import Corrupt
+from tables.config import Config, load
+from tests.unit.jobs.warehouses import Filled
+
+pytestmark = pytest.mark.spark
+
+A, B = "orders@broker-a", "orders@broker-b"
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def _conf(filled: Filled) -> Config:
+    return load(overrides={"warehouse.uri": filled.uri}, environ={})
+
+
+def _results(spark: SparkSession, filled: Filled) -> dict[str, Row]:
+    table = spark.read.format("delta").load(f"{filled.uri}/{verify.RESULTS}")
+    return {row["partition"]: row for row in table.collect()}
+
+
+@pytest.fixture
+def orders(filled: Filled) -> Filled:
+    for _ in range(3):
+        filled.append("orders", A, *[b"a"] * 50)
+    filled.append("orders", B, b"b")
+    return filled
+
+
+def test_sound_partitions_are_counted_and_said_to_be_sound(spark: SparkSession, orders: Filled) -> None:
+    facts = verify.run(spark, _conf(orders), NOW)
+    assert (facts["partitions"], facts["messages"]) == (2, 151)
+    found = _results(spark, orders)
+    assert {name: (r["ok"], r["min_offset"], r["end_offset"], r["distinct_offsets"]) for name, r in found.items()} == {
+        A: (True, 0, 150, 150),
+        B: (True, 0, 1, 1),
+    }
+    assert found[A]["verified_at"].replace(tzinfo=UTC) == NOW
+
+
+def test_a_second_run_replaces_the_results(spark: SparkSession, orders: Filled) -> None:
+    verify.run(spark, _conf(orders), NOW)
+    orders.append("orders", B, b"more")
+    verify.run(spark, _conf(orders), NOW)
+    assert {name: r["messages"] for name, r in _results(spark, orders).items()} == {A: 150, B: 2}
+
+
+def test_an_empty_warehouse_is_sound(spark: SparkSession, filled: Filled) -> None:
+    assert verify.run(spark, _conf(filled), NOW)["partitions"] == 0
+
+
+def test_a_missing_file_is_found_and_does_not_hide_the_other_partitions(spark: SparkSession, orders: Filled) -> None:
+    gone = sorted(Path(orders.uri, "topics/orders", A).glob("*.parquet"))[1]
+    gone.unlink()
+    with pytest.raises(Corrupt, match="1 of 2 partitions are not sound") as caught:
+        verify.run(spark, _conf(orders), NOW)
+    assert "orders@broker-a" in caught.value.detail
+    found = _results(spark, orders)
+    assert (found[A]["ok"], found[B]["ok"]) == (False, True)
+    assert gone.name in found[A]["finding"]
+
+
+def test_a_log_that_contradicts_itself_is_found(spark: SparkSession, orders: Filled) -> None:
+    commit = sorted(Path(orders.uri, "topics/orders", A, "_delta_log").glob("*.json"))[-1]
+    commit.write_bytes(commit.read_bytes()[:-40])
+    with pytest.raises(Corrupt, match="not sound"):
+        verify.run(spark, _conf(orders), NOW)
+    assert [name for name, row in _results(spark, orders).items() if not row["ok"]] == [A]
+
+
+DAMAGE = {
+    "a hole": ([0, 1, 3], (3, 3, 0, 3)),
+    "an offset twice": ([0, 1, 1, 2], (4, 3, 0, 2)),
+    "far apart": ([0, 63, 64, 1_000_000], (4, 4, 0, 1_000_000)),
+    "dense": (list(range(1_000)), (1_000, 1_000, 0, 999)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_distinct_offsets_are_counted_exactly(name: str, spark: SparkSession) -> None:
+    offsets, expected = DAMAGE[name]
+    rows = spark.createDataFrame([("f", offset) for offset in offsets], "folder STRING, offset BIGINT")
+    (found,) = verify.tally(rows).collect()
+    assert (found["messages"], found["distinct"], found["first"], found["last"]) == expected
+
+
+def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: Filled) -> None:
+    # `spark` is active, so the command uses it and its warehouse must be put back
+    default = spark.conf.get("spark.deltamq.warehouse")
+    try:
+        ran = CliRunner().invoke(jobs_command, ["run", "verify", "--once", "--warehouse", orders.uri])
+        assert (ran.exit_code, ran.output.startswith("job=verify ok")) == (0, True), ran.output
+        listed = CliRunner().invoke(jobs_command, ["list", "--json", "--warehouse", orders.uri])
+        (found,) = json.loads(listed.output)
+        assert found["last_run"]["ok"] is True
+        assert found["last_run"]["facts"]["messages"] == 151
+    finally:
+        from jobs.datasource import register
+
+        register(spark, warehouse=default)
