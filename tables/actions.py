@@ -1,8 +1,8 @@
 """Delta's commit files: what we write into one, and how one is read back and believed.
 
 A commit is JSON lines. Ours carry, in `commitInfo.tags`, the version they were written for, the id of their batch,
-the producers' requests they hold, and a checksum of the whole file: a flipped bit, a cut or an empty file is
-`Corrupt`, never an empty commit (RELIABILITY 1, facts 3 and 4).
+the producers' requests they hold, and a checksum of the whole file and the table's id: a flipped bit, a cut, an empty
+file or one of another table is `Corrupt`, never an empty commit (RELIABILITY 1, facts 3 and 4).
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ OFFSET_APP_ID: Final = "mq.offset"
 ENGINE: Final = "DeltaMQ/0.1.0"
 PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 _NO_CRC: Final = b"--------"
+#: What stands before a commit's checksum. No user's text can hold it: quotes inside JSON strings are escaped.
+_CRC_MARK: Final = b'"mq.crc":"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +124,21 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def _finish(info: dict[str, object], lines: Sequence[object], tags: dict[str, str]) -> bytes:
+def _finish(table_id: str, info: dict[str, object], lines: Sequence[object], tags: dict[str, str]) -> bytes:
     tags["mq.crc"] = _NO_CRC.decode()
     head = {"commitInfo": {**info, "engineInfo": ENGINE, "tags": tags}}
     raw = b"\n".join(_encode(line) for line in (head, *lines)) + b"\n"
-    return raw.replace(_NO_CRC, b"%08x" % zlib.crc32(raw), 1)
+    return _with_crc(raw, _checksum(raw, table_id))
+
+
+def _checksum(raw: bytes, table_id: str) -> bytes:
+    return b"%08x" % zlib.crc32(raw, zlib.crc32(table_id.encode()))
+
+
+def _with_crc(raw: bytes, crc: bytes) -> bytes:
+    """`raw` with another checksum in the place of its own."""
+    before, mark, after = raw.partition(_CRC_MARK)
+    return before + mark + crc + after[len(_NO_CRC) :]
 
 
 def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
@@ -158,11 +170,11 @@ def encode_create(*, table_id: str, name: str, configuration: dict[str, str], no
     }
     info = {"timestamp": now_ms, "operation": "CREATE TABLE", "operationParameters": {}}
     lines = [{"protocol": PROTOCOL}, {"metaData": metadata}]
-    return _finish(info, lines, {"mq.batch": table_id, "mq.version": "0"})
+    return _finish(table_id, info, lines, {"mq.batch": table_id, "mq.version": "0"})
 
 
 def encode_append(
-    *, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
+    *, table_id: str, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
 ) -> bytes:
     """The commit that appends `file` and moves the end offset to its end."""
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
@@ -177,11 +189,12 @@ def encode_append(
         "isBlindAppend": True,
     }
     txn = {"appId": OFFSET_APP_ID, "version": file.end, "lastUpdated": now_ms}
-    return _finish(info, [{"txn": txn}, {"add": file_action(file, data_change=True)}], tags)
+    return _finish(table_id, info, [{"txn": txn}, {"add": file_action(file, data_change=True)}], tags)
 
 
 def encode_rewrite(
     *,
+    table_id: str,
     version: int,
     batch_id: str,
     operation: str,
@@ -206,7 +219,7 @@ def encode_rewrite(
         for file in removes
     ]
     lines += [{"add": file_action(file, data_change=data_change)} for file in adds]
-    return _finish(info, lines, {"mq.batch": batch_id, "mq.version": str(version)})
+    return _finish(table_id, info, lines, {"mq.batch": batch_id, "mq.version": str(version)})
 
 
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
@@ -233,13 +246,13 @@ def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str
     )
 
 
-def parse_commit(raw: pa.Buffer | bytes, *, version: int, source: str) -> Commit:
-    """Read a commit file and check that it is whole and ours.
+def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, source: str) -> Commit:
+    """Read a commit file and check that it is whole and ours; `table_id` is None for the one that creates the table.
 
     Raises
     ------
     Corrupt
-        Empty, cut, altered, or written for another version; the message names `source`.
+        Empty, cut, altered, or written for another version or table; the message names `source`.
     """
     text = bytes(raw)
     if not text.endswith(b"\n"):
@@ -249,16 +262,18 @@ def parse_commit(raw: pa.Buffer | bytes, *, version: int, source: str) -> Commit
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"{source}: the commit file is not what a writer of this table writes: {error}") from error
     tags = lines[0].commitInfo.tags if lines and lines[0].commitInfo else {}
-    _check_whole(text, tags, version=version, source=source)
+    if table_id is None:
+        table_id = next((str(line.metaData.get("id")) for line in lines if line.metaData), "")
+    _check_whole(text, tags, table_id=table_id, version=version, source=source)
     return _commit(lines, tags, version=version)
 
 
-def _check_whole(text: bytes, tags: dict[str, str], *, version: int, source: str) -> None:
+def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: int, source: str) -> None:
     crc = tags.get("mq.crc", "").encode()
     if len(crc) != len(_NO_CRC):
         raise Corrupt(f"{source}: not written by DeltaMQ; message tables have one writer family")
-    if b"%08x" % zlib.crc32(text.replace(crc, _NO_CRC, 1)) != crc:
-        raise Corrupt(f"{source}: checksum does not match; the file was altered")
+    if _checksum(_with_crc(text, _NO_CRC), table_id) != crc:
+        raise Corrupt(f"{source}: checksum does not match; the file was altered, or is another table's")
     if tags.get("mq.version") != str(version):
         raise Corrupt(f"{source}: holds version {tags.get('mq.version')}; the file was moved")
 

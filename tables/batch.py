@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,16 +53,15 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
 
 
-def repeats(parts: Sequence[RowsPart]) -> set[int]:
-    """Positions of parts that repeat a request which stands earlier in the same append."""
-    seen: set[tuple[str, int]] = set()
-    found = set()
+def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
+    """Positions of parts that repeat a request which stands earlier in the same append, and where it stands first."""
+    first: dict[tuple[str, int], int] = {}
+    found = {}
     for i, part in enumerate(parts):
         if part.producer is not None:
-            request = (part.producer.id, part.producer.seq)
-            if request in seen:
-                found.add(i)
-            seen.add(request)
+            at = first.setdefault((part.producer.id, part.producer.seq), i)
+            if at != i:
+                found[i] = at
     return found
 
 
@@ -94,26 +93,31 @@ def requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
 def appended(
     parts: Sequence[RowsPart],
     stored: Sequence[Part | None],
+    again: Mapping[int, int],
     base: int,
     ids: pa.Array,
     *,
     durable: bool,
     version: int,
 ) -> list[Appended]:
-    """Where each part is: new ones lie from `base` on and own `ids` in turn, `stored` ones are where they were."""
-    results = []
+    """Where each part is: new ones lie from `base` on and own `ids` in turn, the others are where they were.
+
+    `stored` has those of earlier appends, `again` those that repeat another part of this one (see `repeats`).
+    """
+    results: list[Appended] = []
     at = 0
-    for part, known in zip(parts, stored, strict=True):
-        count = part.count if known is None else known.count
+    for i, (part, known) in enumerate(zip(parts, stored, strict=True)):
+        earlier = known or (results[again[i]] if i in again else None)
+        count = part.count if earlier is None else earlier.count
         results.append(
             Appended(
-                base_offset=base + at if known is None else known.base_offset,
+                base_offset=base + at if earlier is None else earlier.base_offset,
                 count=count,
-                duplicate=known is not None,
+                duplicate=earlier is not None,
                 durable=durable,
                 version=version,
-                message_ids=ids.slice(at, count) if known is None else ids.slice(0, 0),
+                message_ids=ids.slice(at, count) if earlier is None else ids.slice(0, 0),
             )
         )
-        at += count if known is None else 0
+        at += count if earlier is None else 0
     return results

@@ -10,9 +10,10 @@
                  only rearranged files? -> next version, again
 
 Offsets are therefore allocated by the log itself: any number of writers in any process never share one or leave a
-gap (RELIABILITY R2). Old commit files are deleted after `log_keep_ms`, so "version n+1 does not exist" is only
-believed by a writer that knew version n to be the newest a short time ago: one that slept looks again, and one that
-slept in the middle of a put makes sure afterwards (ARCHITECTURE I5).
+gap (RELIABILITY R2). Old commit files are deleted after `log_keep_ms`, oldest first, so "version n+1 does not exist"
+is only believed by a writer that knew version n to be the newest a short time ago, or that finds version n still there
+after it missed n+1. The same question decides, after a put that took long, whether the put was into the log or below
+it (ARCHITECTURE I5).
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
+from mq.errors import Conflict, Corrupt, DeltaMQError, Unknown
 from tables.actions import Commit, commit_name, parse_commit
 from tables.clock import Clock
 from tables.failpoints import failpoint
+from tables.head import put_back
 from tables.paths import LOG_FOLDER
 from tables.settings import STALE_FRACTION, LogSettings
-from tables.snapshot import LOG_KEEP, Snapshot, load
-from tables.store import FileMissing, Store
+from tables.snapshot import LOG_KEEP, CommitLost, Snapshot, load
+from tables.store import FileMissing, NotDurable, Store
 
 __all__ = ["CommitLog", "LostRace"]
 
@@ -44,8 +46,9 @@ class LostRace(Conflict):
 class CommitLog:
     """The commit log of one table, with its newest known state. Not thread-safe: its owner holds a lock.
 
-    `on_commit` sees every commit exactly once, in order, whoever made it; `on_reload` is told when the state was
-    rebuilt from scratch and everything derived from it has to be, too.
+    `on_commit` sees every commit exactly once, in order, whoever made it; `on_reload` gets the state that was rebuilt
+    from scratch and from which everything derived has to be, too. `on_replay` sees the commits that such a state was
+    rebuilt from, perhaps more than once.
     """
 
     def __init__(
@@ -56,15 +59,17 @@ class CommitLog:
         settings: LogSettings,
         clock: Clock,
         on_commit: Callable[[Commit], None],
-        on_reload: Callable[[], None],
+        on_reload: Callable[[Snapshot], None],
+        on_replay: Callable[[Commit], None],
     ) -> None:
         self._store = store
         self._folder = folder
         self._clock = clock
         self._on_commit = on_commit
         self._on_reload = on_reload
+        self._on_replay = on_replay
         self._seen_ms = clock.boot_ms()
-        self.snapshot: Snapshot = load(store, folder)
+        self.snapshot = self._load()
         # Whoever cleans this table keeps commits at least as long as the table says: every writer trusts only that.
         keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
         self._stale_ms = int(keep_ms * STALE_FRACTION)
@@ -83,17 +88,25 @@ class CommitLog:
         """
         before = self.snapshot.version
         now = self._clock.boot_ms()
-        if now - self._seen_ms > self._stale_ms and not self._still_there():
+        careful = self._stale()
+        while (commit := self._next()) is not None:
+            if careful and not self._still_there():
+                # Both may be cleaned by now, and what lies there be the put of another writer that slept.
+                self._reload()
+                break
+            self._apply(commit)
+        if self._stale() and not (careful and self._still_there()):
             self._reload()
-        else:
-            while self._apply_next():
-                pass
         self._seen_ms = now
         return self.snapshot.version != before
 
+    def _stale(self) -> bool:
+        """Whether so much time has passed since our newest version was the newest that it may be cleaned up."""
+        return self._clock.boot_ms() - self._seen_ms > self._stale_ms
+
     def look_ahead(self) -> None:
         """Before work that a lost race would waste: catch up where looking is cheap or the state may be stale."""
-        if self._store.cheap_look or self._clock.boot_ms() - self._seen_ms > self._stale_ms:
+        if self._store.cheap_look or self._stale():
             self.refresh()
 
     def commit(self, encode: Callable[[int], bytes], *, batch_id: str, durable: bool) -> int:
@@ -109,83 +122,119 @@ class CommitLog:
         LostRace
             Somebody else committed first: nothing of this commit is stored, and `snapshot` has caught up.
         Unknown
-            It is or may be stored, but not durably.
+            It may be stored; `NotDurable`: it is, and `snapshot` has it, but a power cut could take it.
         """
         version = self.snapshot.version + 1
         data = encode(version)
-        unknown: Unknown | None = None
-        try:
-            won = self._store.put_if_absent(self.key(version), data, durable=durable)
-        except Unknown as error:
-            unknown = error
-            won = self._ours(version, batch_id, error)
-        if not won:
-            if self.refresh() or unknown is None:
-                raise LostRace(f"{self._folder}: version {version} was taken")
-            raise Unavailable("the commit did not arrive; try again", code="storage_error") from unknown
-        if self._clock.boot_ms() - self._seen_ms > self._stale_ms and not self._still_there():
-            # Our predecessor was cleaned up while we slept: what we put lies below the log, and nobody reads it.
-            self._reload()
-            raise LostRace(f"{self._folder}: the log moved on while version {version} was put")
-        self._apply(parse_commit(data, version=version, source=self.key(version)))
-        self._seen_ms = self._clock.boot_ms()
-        if unknown is not None and durable:
-            self._make_durable(version, unknown)
+        commit = parse_commit(data, table_id=self.snapshot.table_id, version=version, source=self.key(version))
+        began = self._clock.boot_ms()
+        not_durable = self._put(version, data, batch_id, durable=durable)
+        if self._stale() and not self._still_there():
+            # Our predecessor was cleaned up while we slept: before or after the put?
+            self._settle(commit)
+        else:
+            self._apply(commit)
+            self._seen_ms = began
+        if not_durable is not None:
+            raise not_durable
         return version
 
-    def _ours(self, version: int, batch_id: str, cause: Unknown) -> bool:
-        """Read a version back whose put had no clear answer (RELIABILITY R5)."""
-        last: DeltaMQError = cause
+    def _put(self, version: int, data: bytes, batch_id: str, *, durable: bool) -> NotDurable | None:
+        """Put a version; return the store's doubt about its durability. Raises as `commit` does."""
+        key = self.key(version)
+        unknown: Unknown | None = None
+        try:
+            if self._store.put_if_absent(key, data, durable=durable):
+                return None
+        except NotDurable as error:
+            return error
+        except Unknown as error:
+            unknown = error
+        # Also without an error: a put whose answer got lost is repeated by the layers below us, and finds itself.
+        holder = self._holder(version, unknown)
+        if holder == batch_id:
+            return self._make_durable(key) if durable else None
+        if holder is None and unknown is not None:
+            raise Unknown(f"{key} was put without an answer, and it may still arrive: {unknown.detail}") from unknown
+        self.refresh()
+        raise LostRace(f"{self._folder}: version {version} was taken") from unknown
+
+    def _holder(self, version: int, cause: Unknown | None) -> str | None:
+        """The id of the batch that has this version, None for none (RELIABILITY R5)."""
+        last: DeltaMQError | None = cause
         for _ in range(_READ_BACK_TRIES):
             try:
-                return self._read(version).batch_id == batch_id
+                return self._read(version).batch_id
             except FileMissing:
-                return False
+                return None
             except Corrupt:
                 raise
             except DeltaMQError as error:
                 last = error
-        raise Unknown(f"version {version} could not be read back: {last.detail}") from cause
+        raise Unknown(f"version {version} could not be read back: {last.detail if last else ''}") from last
 
-    def _make_durable(self, version: int, cause: Unknown) -> None:
-        """The commit is there, but its folder could not be synced: once more, else its durability is not known."""
+    def _make_durable(self, key: str) -> NotDurable | None:
         try:
-            self._store.sync([self.key(version)])
+            self._store.sync([key])
         except DeltaMQError as error:
-            raise Unknown(f"version {version} is stored, but not known to be durable: {error.detail}") from cause
+            return NotDurable(f"{key} is stored, but not known to be durable: {error.detail}")
+        return None
+
+    def _settle(self, commit: Commit) -> None:
+        """After a put that was slept through: return if it is in the log.
+
+        If its files are live, it is. If not, it was put below the log, where nobody reads it, or its files were
+        replaced since: only the producer's sequence can tell.
+        """
+        self._reload()
+        live = {file.path for file in self.snapshot.files}
+        if not commit.adds or not {file.path for file in commit.adds} <= live:
+            raise Unknown(f"{self._folder}: the log moved on while version {commit.version} was put")
 
     def _still_there(self) -> bool:
-        """Whether the newest commit that we know is still what we know; clean-up deletes in ascending order."""
+        """Whether our newest version is still the one that we know: then none after it was ever deleted."""
         try:
             return self._read(self.snapshot.version).batch_id == self.snapshot.batch_id
         except FileMissing:
             return False
 
-    def _apply_next(self) -> bool:
+    def _next(self) -> Commit | None:
+        """The commit that follows our newest, if it is there."""
         version = self.snapshot.version + 1
         if self._store.cheap_look and not self._store.exists(self.key(version)):
-            return False
+            return None
         try:
-            commit = self._read(version)
+            return self._read(version)
         except FileMissing:
-            return False
-        self._apply(commit)
-        return True
+            return None
 
     def _read(self, version: int) -> Commit:
         key = self.key(version)
-        return parse_commit(self._store.read(key), version=version, source=key)
+        table_id = self.snapshot.table_id if version else None
+        return parse_commit(self._store.read(key), table_id=table_id, version=version, source=key)
 
     def _apply(self, commit: Commit) -> None:
         self.snapshot.apply(commit)
         self._on_commit(commit)
 
+    def _load(self) -> Snapshot:
+        try:
+            return load(self._store, self._folder, self._on_replay)
+        except CommitLost as lost:
+            if not put_back(self._store, self._folder, lost.table_id, version=lost.version):
+                raise
+        return load(self._store, self._folder, self._on_replay)
+
     def _reload(self) -> None:
         failpoint("commit.before_snapshot")
-        before = self.snapshot.end_offset
-        checkpoint = self.snapshot.checkpoint_version
-        self.snapshot = load(self._store, self._folder)
-        if self.snapshot.end_offset < before:
-            raise Corrupt(f"{self._folder}: the log ended at {before} and now ends at {self.snapshot.end_offset}")
-        self.snapshot.checkpoint_version = max(checkpoint, self.snapshot.checkpoint_version)
-        self._on_reload()
+        now = self._clock.boot_ms()
+        found = self._load()
+        if found.end_offset < self.snapshot.end_offset:
+            raise Corrupt(
+                f"{self._folder}: the log ended at {self.snapshot.end_offset} and now ends at {found.end_offset}"
+            )
+        found.checkpoint_version = max(self.snapshot.checkpoint_version, found.checkpoint_version)
+        # An error in here leaves the old state, whole: half a duplicate window would store a request twice.
+        self._on_reload(found)
+        self.snapshot = found
+        self._seen_ms = now

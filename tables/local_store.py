@@ -16,22 +16,23 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from mq.errors import Corrupt, StorageFull, Unavailable, Unknown
+from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
-from tables.store import Entry, FileMissing
+from tables.store import Entry, FileMissing, NotDurable
 
-__all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles"]
+__all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
 
 #: Second name of a folder's newest put-if-absent file.
 HEAD: Final = ".head"
 TEMP_PREFIX: Final = ".tmp-"
+T = TypeVar("T")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -44,6 +45,7 @@ class FileSystem(Protocol):
     def link(self, source: str, target: str) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def unlink(self, path: str) -> None: ...
+    def make_folder(self, path: str) -> None: ...
     def refill(self) -> None: ...
     def close(self) -> None: ...
 
@@ -88,6 +90,9 @@ class OsFiles:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
     def refill(self) -> None:
         """Nothing is made in advance."""
 
@@ -130,10 +135,7 @@ class LocalStore:
             failpoint("commit.before_log_tmp")
             self._write_temp(temp, data, sync=durable)
             failpoint("commit.after_log_fsync")
-            try:
-                self._files.link(temp, path)
-            except FileExistsError:
-                self._files.unlink(temp)
+            if not self._link(temp, path):
                 return False
         failpoint("commit.after_link")
         # From here the file exists for everybody: an error no longer means "not stored".
@@ -142,9 +144,33 @@ class LocalStore:
             if durable:
                 self._files.sync_folder(folder)
         except OSError as error:
-            raise Unknown(f"{key} was linked, but its folder could not be synced: {error}") from error
+            self._put_anew(key, data, durable=durable, cause=error)
         failpoint("commit.after_dir_fsync")
         return True
+
+    def _link(self, temp: str, path: str) -> bool:
+        """Give `temp` its name; False, and no more `temp`, when the name is taken."""
+        try:
+            self._files.link(temp, path)
+        except FileExistsError:
+            self._files.unlink(temp)
+            return False
+        except OSError:
+            self._drop_temp(temp)
+            raise
+        return True
+
+    def _put_anew(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
+        """After a sync that failed: the kernel calls what it could not write clean, so syncing again proves nothing.
+
+        Writing it again does.
+        """
+        if not durable:
+            return
+        try:
+            self.replace(key, data)
+        except DeltaMQError as error:
+            raise NotDurable(f"{key} is stored, but its folder could not be synced: {cause}") from error
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
         path = self._path(key)
@@ -153,17 +179,24 @@ class LocalStore:
         with _as_ours(key):
             self._make_folder(folder)
             self._write_temp(temp, data, sync=True)
-            self._files.rename(temp, path)
+            try:
+                self._files.rename(temp, path)
+            except OSError:
+                self._drop_temp(temp)
+                raise
             self._files.sync_folder(folder)
 
     def _write_temp(self, temp: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         try:
             self._files.write_new(temp, data, sync=sync)
         except OSError:
-            # A full disk must not also be littered; the temp file has no reader.
-            with contextlib.suppress(OSError):
-                self._files.unlink(temp)
+            self._drop_temp(temp)
             raise
+
+    def _drop_temp(self, temp: str) -> None:
+        """A full disk must not also be littered; the temp file has no reader."""
+        with contextlib.suppress(OSError):
+            self._files.unlink(temp)
 
     def read(self, key: str) -> pa.Buffer:
         try:
@@ -189,7 +222,13 @@ class LocalStore:
         return pa.py_buffer(space)
 
     def exists(self, key: str) -> bool:
-        return os.path.exists(self._path(key))
+        try:
+            os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise Unavailable(f"cannot look at {key}: {error.strerror}", code="storage_error") from error
+        return True
 
     def sync(self, keys: list[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -202,18 +241,20 @@ class LocalStore:
                 self._files.sync_folder(folder)
 
     def entries(self, folder: str) -> list[Entry]:
-        try:
-            with os.scandir(self._path(folder)) as entries:
-                return sorted(_entries(entries), key=lambda e: e.name)
-        except FileNotFoundError:
-            return []
+        return sorted(self._listed(folder, _files_of), key=lambda e: e.name)
 
     def folders(self, folder: str) -> list[str]:
+        return sorted(self._listed(folder, _folders_of))
+
+    def _listed(self, folder: str, pick: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> list[T]:
+        """What `pick` finds in a folder; nothing in one that is not there, but an error is no empty folder."""
         try:
             with os.scandir(self._path(folder)) as entries:
-                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        except FileNotFoundError:
+                return list(pick(entries))
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise Unavailable(f"cannot list {folder}: {error.strerror}", code="storage_error") from error
 
     def delete(self, key: str) -> None:
         with _as_ours(key), contextlib.suppress(FileNotFoundError):
@@ -238,21 +279,37 @@ class LocalStore:
         self._files.close()
 
     def _make_folder(self, folder: str) -> None:
-        """Create `folder` durably: an acknowledged file in a folder that a power cut forgets would be lost."""
+        """Make `folder` durable: an acknowledged file in a folder that a power cut forgets would be lost.
+
+        Whoever made it may not have come to sync it yet, so the first use by a process always syncs.
+        """
         if folder in self._known_folders:
             return
-        missing = []
-        at = folder
-        while not os.path.isdir(at):
-            missing.append(at)
-            at = os.path.dirname(at)
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o750)
-            self._files.sync_folder(os.path.dirname(path))
-        if os.path.realpath(folder) != folder and not os.path.realpath(folder).startswith(os.path.realpath(self._root)):
-            raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
+        if folder == self._root:
+            make_root(self._root, self._files)
+        else:
+            self._make_folder(os.path.dirname(folder))
+            _make_synced(self._files, folder)
+            real, root = os.path.realpath(folder), os.path.realpath(self._root)
+            if os.path.commonpath([real, root]) != root:
+                raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
         self._known_folders.add(folder)
+
+
+def make_root(root: str, files: FileSystem) -> None:
+    """Make a warehouse's folder, durably; one that is there is left as it is."""
+    missing = []
+    while not os.path.isdir(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    for folder in reversed(missing):
+        _make_synced(files, folder)
+
+
+def _make_synced(files: FileSystem, folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        files.make_folder(folder)
+    files.sync_folder(os.path.dirname(folder))
 
 
 def _fill(fd: int, view: memoryview, at: int) -> None:
@@ -263,7 +320,11 @@ def _fill(fd: int, view: memoryview, at: int) -> None:
         view, at = view[count:], at + count
 
 
-def _entries(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
+def _folders_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
+    return (e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+
+def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
     for entry in entries:
         # A file may vanish between the listing and the look (a temp file, a swept one).
         with contextlib.suppress(FileNotFoundError):

@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 import uuid
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ import pyarrow as pa
 from mq.errors import Corrupt, DeltaMQError, OffsetMismatch, Unavailable, Unknown
 from mq.limits import OFFSET_MAX
 from mq.producer import Part, ProducerSeen, ProducerWindow
-from tables.actions import Commit, DataFile, encode_append, encode_rewrite
+from tables.actions import Commit, DataFile, commit_name, encode_append, encode_rewrite
 from tables.batch import Appended, Batch, appended, one_batch, only, repeats, requests
 from tables.checkpoint import Checkpoint
 from tables.clock import Clock
@@ -30,17 +30,19 @@ from tables.commit import CommitLog, LostRace
 from tables.encode import Encoded, RowsPart, encode_file, numbered, stamp
 from tables.failpoints import failpoint
 from tables.fetch import Fetched, cut_to_bytes, fetched, status_of
-from tables.paths import PartitionRef
+from tables.paths import LOG_FOLDER, PartitionRef
 from tables.reader import FileReader, RowCache
 from tables.schema import MESSAGE_SCHEMA
 from tables.settings import STALE_FRACTION, Flush, LogSettings
-from tables.snapshot import ORPHAN_KEEP
-from tables.store import Store
+from tables.snapshot import ORPHAN_KEEP, Snapshot
+from tables.store import NotDurable, Store
 from tables.tail import Tail
 from tables.unsynced import Unsynced
 from tables.upkeep import Upkeep
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats"]
+
+T = TypeVar("T")
 
 #: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
 RACES_MAX: Final = 10_000
@@ -86,8 +88,9 @@ class PartitionLog:
             clock=clock,
             on_commit=self._on_commit,
             on_reload=self._rebuild,
+            on_replay=self._note_unsynced,
         )
-        self._rebuild()
+        self._rebuild(self._log.snapshot)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._orphan_stale_ms = int(orphan_keep_ms * STALE_FRACTION)
         self._upkeep = Upkeep(self, store, settings=settings, clock=clock)
@@ -112,7 +115,7 @@ class PartitionLog:
     @property
     def table_id(self) -> str:
         """The table's own id: a partition deleted and made again has another."""
-        return str(self._log.snapshot.metadata["id"])
+        return self._log.snapshot.table_id
 
     @property
     def files(self) -> Sequence[DataFile]:
@@ -148,17 +151,32 @@ class PartitionLog:
             A file does not hold what the log says; the partition stops.
         """
         self._check_running()
-        files, end = self._log.snapshot.files, self.end_offset
+        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes))
+
+    def _fetch(self, files: Sequence[DataFile], end: int, offset: int, max_messages: int, max_bytes: int) -> Fetched:
         low = files[0].start if files else end
         status = status_of(offset, low, end)
         if status is not None:
             return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
-        try:
-            rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes)
-        except Corrupt as error:
-            self._stopped = error
-            raise
+        rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes)
         return fetched(rows, offset, low, end)
+
+    def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
+        """Run `read(files, end offset)`; damage stops the partition, unless the log has moved on from those files.
+
+        Another process may have rolled files up and removed the old ones while nobody here asked for news.
+        """
+        while True:
+            # The end first: files only grow, so those that are read after it reach at least as far.
+            end = self.end_offset
+            files = self._log.snapshot.files
+            try:
+                return read(files, end)
+            except Corrupt as error:
+                self.refresh()
+                if {f.path for f in files} <= {f.path for f in self.files}:
+                    self._stopped = error
+                    raise
 
     def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int) -> pa.Table:
         found: list[pa.Table] = []
@@ -186,7 +204,10 @@ class PartitionLog:
 
     def offset_at(self, time_us: int) -> int:
         """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
-        files, end = self._log.snapshot.files, self.end_offset
+        self._check_running()
+        return self._on_live_files(lambda files, end: self._search(files, end, time_us))
+
+    def _search(self, files: Sequence[DataFile], end: int, time_us: int) -> int:
         at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
         if at == len(files):
             return end
@@ -248,10 +269,10 @@ class PartitionLog:
         durable = (flush or self._settings.flush) is Flush.SYNC
         with self._lock, self._stopping_on_corrupt():
             self._log.look_ahead()
-            if durable and self._unsynced:
-                # A durable commit behind one that a power cut forgets would be lost with it.
-                self.flush()
             for _ in range(RACES_MAX):
+                if durable and self._unsynced:
+                    # A durable commit behind one that a power cut forgets would be lost with it.
+                    self.flush()
                 try:
                     return self._append_once(rows, parts, durable=durable, expected_offset=expected_offset)
                 except LostRace:
@@ -276,9 +297,7 @@ class PartitionLog:
             if len(fresh) < len(parts):
                 rows = only(rows, parts, set(fresh))
             ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
-            for i in again:
-                stored[i] = self._stored_part(parts[i])
-        return appended(parts, stored, base, ids, durable=durable, version=self.version)
+        return appended(parts, stored, again, base, ids, durable=durable, version=self.version)
 
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
@@ -301,13 +320,13 @@ class PartitionLog:
 
     def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
         file = encoded.file
-        key = f"{self.ref.folder}/{file.path}"
         began_ms = self._clock.boot_ms()
-        self._store.put(key, encoded.data, durable=durable)
+        self._store.put(self._key(file), encoded.data, durable=durable)
         failpoint("commit.after_data_write")
 
         def encode(version: int) -> bytes:
             return encode_append(
+                table_id=self.table_id,
                 version=version,
                 batch_id=batch_id,
                 file=file,
@@ -316,20 +335,32 @@ class PartitionLog:
                 now_ms=file.modified_ms,
             )
 
+        self._commit(encode, [encoded], began_ms, batch_id=batch_id, durable=durable)
+
+    def _commit(
+        self, encode: Callable[[int], bytes], adds: Sequence[Encoded], began_ms: int, *, batch_id: str, durable: bool
+    ) -> None:
+        """Commit files that were put from `began_ms` on."""
         try:
-            self._log.commit(encode, batch_id=batch_id, durable=durable)
-        except Unknown:
-            if self._log.snapshot.batch_id == batch_id:
-                # Stored, but not known to be durable: whoever repeats the request waits for that first.
-                self._unsynced.add([key, self._log.key(self._log.snapshot.version)])
+            version = self._log.commit(encode, batch_id=batch_id, durable=durable)
+        except NotDurable:
+            # Whoever repeats the request waits for that first.
+            self._unsynced.add_failed([*(self._key(e.file) for e in adds), self._log.key(self.version)])
             raise
         if self._clock.boot_ms() - began_ms > self._orphan_stale_ms:
-            # We slept so long that a sweep may have taken the file for an orphan before the commit named it.
-            self._put_again(key, encoded)
+            # We slept so long that a sweep may have taken the files for orphans before the commit named them.
+            self._put_again(adds, version)
 
-    def _put_again(self, key: str, encoded: Encoded) -> None:
-        if not self._store.exists(key):
-            self._store.replace(key, encoded.data)
+    def _put_again(self, adds: Sequence[Encoded], version: int) -> None:
+        try:
+            for encoded in adds:
+                if not self._store.exists(self._key(encoded.file)):
+                    self._store.replace(self._key(encoded.file), encoded.data)
+        except DeltaMQError as error:
+            raise Unknown(f"version {version} is stored, but a file of it was swept and is not back yet") from error
+
+    def _key(self, file: DataFile) -> str:
+        return f"{self.ref.folder}/{file.path}"
 
     def _append_time_us(self) -> int:
         """Now, cut to milliseconds as Delta's statistics are, and never before the append before."""
@@ -348,29 +379,34 @@ class PartitionLog:
             self._bytes += file.size
             if commit.parts and len(commit.adds) == 1:
                 self._parts[file.path] = commit.parts
-        if not commit.flushed:
-            files = [f"{self.ref.folder}/{f.path}" for f in commit.adds]
-            self._unsynced.add([*files, self._log.key(commit.version)])
+        self._note_unsynced(commit)
         if commit.removes:
             self._bytes = sum(f.size for f in self._log.snapshot.files)
             for path in commit.removes:
                 self._parts.pop(path, None)
 
-    def _rebuild(self) -> None:
-        """Derive window, sizes and tail from the snapshot alone (SPEC META-3)."""
-        self._tail.clear()
-        self._window = ProducerWindow()
-        self._parts = {}
-        self._bytes = 0
-        horizon = self._clock.wall_us() // 1000 - self._window.window_ms
-        for file in self._log.snapshot.files:
-            self._bytes += file.size
+    def _note_unsynced(self, commit: Commit) -> None:
+        """Remember what its writer, here or elsewhere, alive or killed, may not have synced."""
+        if not commit.flushed:
+            log = f"{self.ref.folder}/{LOG_FOLDER}/{commit_name(commit.version)}"
+            self._unsynced.add([*(self._key(f) for f in commit.adds), log])
+
+    def _rebuild(self, snapshot: Snapshot) -> None:
+        """Derive window, sizes and tail from a snapshot alone (SPEC META-3); an error leaves what was."""
+        window = ProducerWindow()
+        kept: dict[str, tuple[Part, ...]] = {}
+        horizon = self._clock.wall_us() // 1000 - window.window_ms
+        for file in snapshot.files:
             if file.append_max_us // 1000 < horizon:
                 continue
             parts = self._reader.parts(file)
-            self._window.extend(parts)
+            window.extend(parts)
             if parts:
-                self._parts[file.path] = parts
+                kept[file.path] = parts
+        self._tail.clear()
+        self._window = window
+        self._parts = kept
+        self._bytes = sum(file.size for file in snapshot.files)
 
     def parts_of(self, file: DataFile) -> list[Part]:
         """The producers' requests in a live file that are still remembered; a roll-up carries them on."""
@@ -414,13 +450,15 @@ class PartitionLog:
 
         `rows`, if given, are the rows of the one added file, for the tail.
         """
+        began_ms = self._clock.boot_ms()
         for encoded in adds:
-            self._store.put(f"{self.ref.folder}/{encoded.file.path}", encoded.data, durable=True)
+            self._store.put(self._key(encoded.file), encoded.data, durable=True)
         batch_id = uuid.uuid4().hex
         now_ms = self._clock.wall_us() // 1000
 
         def encode(version: int) -> bytes:
             return encode_rewrite(
+                table_id=self.table_id,
                 version=version,
                 batch_id=batch_id,
                 operation=operation,
@@ -431,14 +469,14 @@ class PartitionLog:
             )
 
         with self._lock, self._stopping_on_corrupt():
-            if self._unsynced:
-                self.flush()
             for _ in range(RACES_MAX):
+                if self._unsynced:
+                    self.flush()
                 if not {f.path for f in removes} <= {f.path for f in self.files}:
                     return False
                 kept = [p for f in removes for p in self.parts_of(f)] if adds else []
                 try:
-                    self._log.commit(encode, batch_id=batch_id, durable=True)
+                    self._commit(encode, adds, began_ms, batch_id=batch_id, durable=True)
                 except LostRace:
                     continue
                 if len(adds) == 1 and kept:

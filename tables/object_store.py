@@ -122,5 +122,8 @@ class ObjectStore:
         """Connections close with the process."""
 
     def delete_tree(self, folder: str) -> None:
-        for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
-            obstore.delete(self._remote, [item["path"] for item in batch])
+        try:
+            for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
+                obstore.delete(self._remote, [item["path"] for item in batch])
+        except BaseError as error:
+            raise Unavailable(f"cannot delete {folder}: {error}", code="storage_error") from error

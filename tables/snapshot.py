@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
+from mq.errors import Corrupt, NotFound, Unavailable
 from tables.actions import Commit, DataFile, commit_name, parse_commit
 from tables.checkpoint import Checkpoint, read_checkpoint
-from tables.local_store import HEAD
-from tables.paths import LOG_FOLDER
+from tables.head import head_key, read_head
+from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
 from tables.store import FileMissing, Store
 
-__all__ = ["LOG_KEEP", "ORPHAN_KEEP", "PartitionNotFound", "Snapshot", "load", "log_versions"]
+__all__ = ["LOG_KEEP", "ORPHAN_KEEP", "CommitLost", "PartitionNotFound", "Snapshot", "load", "log_versions"]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -38,6 +38,17 @@ class PartitionNotFound(NotFound):
     code = "partition_not_found"
 
 
+class CommitLost(Corrupt):
+    """A commit's file is gone, but its content is in `.head`."""
+
+    code = "commit_lost"
+
+    def __init__(self, detail: str, *, table_id: str = "", version: int = -1) -> None:
+        super().__init__(detail)
+        self.table_id = table_id
+        self.version = version
+
+
 @dataclass(slots=True, kw_only=True)
 class Snapshot:
     """A table's state; `files` are live, in offset order. Changed only by `apply`, under the append lock."""
@@ -50,9 +61,15 @@ class Snapshot:
     checkpoint_version: int = -1
 
     @property
+    def table_id(self) -> str:
+        """The table's own id: a partition deleted and made again has another."""
+        return str(self.metadata["id"])
+
+    @property
     def min_offset(self) -> int:
         """The first offset still stored; the end offset when nothing is."""
-        return self.files[0].start if self.files else self.end_offset
+        files = self.files
+        return files[0].start if files else self.end_offset
 
     def keep_ms(self, name: str, default: int) -> int:
         """A promise that the table's own configuration makes to all its writers, in milliseconds."""
@@ -127,57 +144,85 @@ def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:
-    """Rebuild the newest state; `on_commit` sees every commit that was replayed.
+    """Rebuild the newest state; `on_commit` sees every commit that was replayed, some perhaps twice.
 
     Raises
     ------
     PartitionNotFound
         There is no log.
+    CommitLost
+        The newest commit's file is gone, but its content is in `.head`.
     Corrupt
         The log contradicts itself; the message names the file.
     """
-    last: DeltaMQError = Unavailable()
     for _ in range(_LOAD_TRIES):
+        commits, checkpoints = log_versions(store, folder)
+        if not commits and not checkpoints:
+            raise PartitionNotFound(f"there is no table at {store.uri(folder)}")
+        base = checkpoints[-1] if checkpoints else -1
         try:
-            return _load_once(store, folder, on_commit)
+            return _replayed(store, folder, base, commits[-1] if commits else -1, on_commit)
         except FileMissing as error:
-            last = error
-    raise Corrupt(f"{folder}: a file that the log names is missing: {last.detail}")
+            if not _newer_checkpoint(store, folder, base):
+                raise Corrupt(f"{error.detail} is missing, and the log goes on behind it") from error
+    raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
 
 
-def _load_once(store: Store, folder: str, on_commit: Callable[[Commit], None]) -> Snapshot:
-    commits, checkpoints = log_versions(store, folder)
-    if not commits and not checkpoints:
-        raise PartitionNotFound(f"there is no table at {store.uri(folder)}")
-    base = checkpoints[-1] if checkpoints else -1
-    snapshot = _from_checkpoint(store, folder, base)
-    replay = [v for v in commits if v > base]
-    for expected, version in enumerate(replay, base + 1):
-        if version != expected:
-            raise Corrupt(f"{folder}/{LOG_FOLDER}/{commit_name(expected)} is missing; version {version} exists")
-        commit = _read(store, folder, version)
-        if snapshot is None:
-            snapshot = _first(commit, folder)
-        else:
-            snapshot.apply(commit)
-        on_commit(commit)
-    assert snapshot is not None, "a log without checkpoint has at least version 0"
+def _newer_checkpoint(store: Store, folder: str, version: int) -> bool:
+    """Whether a clean-up explains that a file after the checkpoint of `version` is gone."""
+    return any(v > version for v in log_versions(store, folder)[1])
+
+
+def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None]) -> Snapshot:
+    """The state of the checkpoint of version `base` (-1: none) and every commit after it; `listed` was seen.
+
+    Commits are read on until there is none, not until the listing ends: a listing is no moment in time, and may hold
+    a file without one that was made before it.
+    """
+    if base < 0:
+        first = _read(store, folder, 0, None)
+        on_commit(first)
+        snapshot = _first(first, folder)
+    else:
+        snapshot = _from_checkpoint(store, folder, base)
+    _check_place(snapshot, folder)
+    while True:
+        _read_on(store, folder, snapshot, on_commit)
+        if snapshot.version < listed:
+            raise FileMissing(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}")
+        head = read_head(store, folder, snapshot.table_id)
+        if head is None or head[0].version <= snapshot.version:
+            break
+        lost = f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"
+        if not store.exists(lost):
+            raise CommitLost(
+                f"{lost} is missing, but {head_key(folder)} holds version {head[0].version}: it was committed",
+                table_id=snapshot.table_id,
+                version=snapshot.version + 1,
+            )
     check_dense(snapshot.files, snapshot.end_offset, where=folder)
-    _check_head(store, folder, snapshot)
     return snapshot
 
 
-def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot | None:
-    if version < 0:
-        return None
+def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
+    """Apply the commits that follow, until there is none."""
+    while True:
+        try:
+            commit = _read(store, folder, snapshot.version + 1, snapshot.table_id)
+        except FileMissing:
+            return
+        snapshot.apply(commit)
+        on_commit(commit)
+
+
+def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
     found = read_checkpoint(store, folder, version)
-    files = sorted(found.files, key=lambda f: f.start)
     return Snapshot(
         version=version,
         batch_id=found.batch_id,
         end_offset=found.end_offset,
         metadata=found.metadata,
-        files=files,
+        files=sorted(found.files, key=lambda f: f.start),
         checkpoint_version=version,
     )
 
@@ -188,30 +233,14 @@ def _first(commit: Commit, folder: str) -> Snapshot:
     return Snapshot(version=0, batch_id=commit.batch_id, end_offset=0, metadata=commit.metadata)
 
 
-def _read(store: Store, folder: str, version: int) -> Commit:
+def _check_place(snapshot: Snapshot, folder: str) -> None:
+    """Raise `Corrupt` when a checkpoint or version 0 is another partition's: each is whole in itself."""
+    configuration = snapshot.configuration
+    ref = PartitionRef(Space.TOPICS, configuration["mq.topic"], configuration["mq.partition"], generation_of(folder))
+    if ref.folder.partition("/")[2] != folder.partition("/")[2]:
+        raise Corrupt(f"{folder}: the log is the one of partition {ref.name} of topic {ref.topic}; files were moved")
+
+
+def _read(store: Store, folder: str, version: int, table_id: str | None) -> Commit:
     key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
-    return parse_commit(store.read(key), version=version, source=key)
-
-
-def _check_head(store: Store, folder: str, snapshot: Snapshot) -> None:
-    """The second name of the newest commit must not be newer than the log: else a commit file was lost."""
-    key = f"{folder}/{LOG_FOLDER}/{HEAD}"
-    try:
-        version = head_version(bytes(store.read(key)))
-    except FileMissing:
-        return
-    if version is None or version <= snapshot.version:
-        return
-    if store.exists(f"{folder}/{LOG_FOLDER}/{commit_name(version)}"):
-        # Committed by somebody else since the listing: the caller loads again.
-        raise FileMissing(key)
-    raise Corrupt(
-        f"{folder}/{LOG_FOLDER}/{commit_name(version)} is missing, and it was acknowledged: "
-        f"its content is still in {key}; `deltamq doctor --repair` puts it back"
-    )
-
-
-def head_version(raw: bytes) -> int | None:
-    """The version for which a `.head` file was written; None when it cannot tell."""
-    match = re.search(rb'"mq\.version":"(\d+)"', raw[:4096])
-    return int(match[1]) if match else None
+    return parse_commit(store.read(key), table_id=table_id, version=version, source=key)

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from mq.errors import NotFound, Unavailable
+from mq.errors import NotFound, Unavailable, Unknown
 
-__all__ = ["Entry", "FileMissing", "MemoryStore", "Store", "StoreUnsafe", "probe", "sparse_buffer"]
+__all__ = ["Entry", "FileMissing", "MemoryStore", "NotDurable", "Store", "StoreUnsafe", "probe", "sparse_buffer"]
 
 
 class StoreUnsafe(Unavailable):
@@ -32,6 +32,10 @@ class FileMissing(NotFound):
     """A file of a table is not there."""
 
     code = "file_missing"
+
+
+class NotDurable(Unknown):
+    """The file is stored and seen by all, but a power cut could take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Store(Protocol):
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
         """Create `key` atomically; False when it exists.
 
-        Raises `Unknown` when the outcome cannot be told: the caller must read `key` back.
+        Raises `NotDurable` when it was created, but not made durable, and `Unknown` when the outcome cannot be told:
+        the caller must read `key` back. False may also mean that an earlier try of this very call created it.
         """
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 
-from tables.store import Store
+from tables.store import FileMissing, Store
 
 __all__ = ["Unsynced"]
 
@@ -20,6 +21,8 @@ class Unsynced:
         #: Held while syncing, so that a second caller returns only after the first one's files are durable.
         self._sync_lock = threading.Lock()
         self._syncing = 0
+        #: Whether a sync failed: the kernel then calls clean what it could not write, and syncing again proves nothing.
+        self._failed = False
 
     def __len__(self) -> int:
         return len(self._keys) + self._syncing
@@ -29,18 +32,34 @@ class Unsynced:
         with self._keys_lock:
             self._keys += keys
 
+    def add_failed(self, keys: Sequence[str]) -> None:
+        """These files are written, and syncing them or their folder has failed."""
+        with self._keys_lock:
+            self._keys += keys
+            self._failed = True
+
     def sync(self) -> None:
-        """Return when everything added before the call is durable; on an error it stays to be synced."""
+        """Return when everything added before the call is durable; on an error it stays to be made so."""
         with self._sync_lock:
             with self._keys_lock:
                 keys, self._keys = self._keys, []
+                failed, self._failed = self._failed, False
                 self._syncing = len(keys)
             try:
-                if keys:
+                if failed:
+                    self._write_anew(keys)
+                elif keys:
                     self._store.sync(keys)
             except BaseException:
                 with self._keys_lock:
                     self._keys = keys + self._keys
+                    self._failed = True
                 raise
             finally:
                 self._syncing = 0
+
+    def _write_anew(self, keys: Sequence[str]) -> None:
+        for key in dict.fromkeys(keys):
+            # A file that clean-up or a roll-up has removed meanwhile needs no syncing.
+            with contextlib.suppress(FileMissing):
+                self._store.replace(key, self._store.read(key))

@@ -14,6 +14,7 @@ step leaves a state that opens, and the next run goes on.
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -89,7 +90,7 @@ class Upkeep:
         encoded = encode_file(
             rows,
             parts,
-            batch_id=f"r{self._clock.wall_us():x}".ljust(32, "0"),
+            batch_id=f"r{uuid.uuid4().hex[1:]}",
             now_ms=self._clock.wall_us() // 1000,
             row_group_rows=self._settings.row_group_rows,
         )

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mq.errors import DeltaMQError, Refused
+from mq.errors import Corrupt, DeltaMQError, Refused
 from tables.actions import commit_name, encode_create
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.local_store import LocalStore
+from tables.local_store import LocalStore, OsFiles, make_root
 from tables.log import PartitionLog
 from tables.object_store import ObjectStore
 from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of, parse_ref, topic_folder
@@ -30,7 +30,7 @@ def open_store(uri: str) -> Store:
     scheme = urlsplit(uri).scheme
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
-        path.mkdir(parents=True, exist_ok=True, mode=0o750)
+        make_root(str(path), OsFiles())
         return LocalStore(path, RecyclingFiles(str(path)))
     if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         return ObjectStore(uri.replace("s3a://", "s3://", 1))
@@ -88,6 +88,7 @@ class Warehouse:
         """Make the partition's table if it is not there, and open it; safe from any number of processes."""
         key = f"{ref.folder}/{LOG_FOLDER}/{commit_name(0)}"
         if not self.exists(ref):
+            self._check_empty(ref)
             configuration = {
                 "mq.format": "1",
                 "mq.topic": ref.topic,
@@ -105,6 +106,12 @@ class Warehouse:
             )
             self.store.put_if_absent(key, data, durable=True)
         return self.open_partition(ref)
+
+    def _check_empty(self, ref: PartitionRef) -> None:
+        """A table whose log is gone is damaged, not new: made again, it would number from 0 again."""
+        for entry in self.store.entries(ref.folder):
+            if entry.name.endswith(".parquet"):
+                raise Corrupt(f"{ref.folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")
 
     def open_partition(self, ref: PartitionRef) -> PartitionLog:
         """The open partition; the same object for the same reference.
