@@ -36,13 +36,14 @@ test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
 run: setup ## Run the demo on real flights, then serve on 127.0.0.1:8080 (ONCE=1 ends after the report)
 	$(VENV)/python -m jobs.demo $(if $(ONCE),--once)
 
-bench: setup ## Measure; prints a table and writes JSON (PEERS=DIR measures the peers in the same go)
-	$(VENV)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)") $(ARGS)
+bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, LONG=1, PEERS=DIR compares)
+	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \
+		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup ## Crash, race and corruption tests in their long form
 	$(VENV)/python -m pytest tests/faults -m "long or not long" $(ARGS)
 
 clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
-		spark-warehouse metastore_db derby.log bench-results
+		spark-warehouse metastore_db derby.log out
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""`make bench`: measure, print the table, write JSON.
+
+make bench                      everything, in its shorter form
+make bench ONLY=rest.arrow      some of it; several parts separated by commas
+make bench QUICK=1              seconds instead of minutes: whether it works, not how fast
+make bench LONG=1               up to a million commits and 1e8 messages
+make bench PEERS=DIR            measure the peers in the same go and print the ratios
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tests.bench import append, disk, fetch, flat, memory, produce, stored  # noqa: F401 -- importing registers them
+from tests.bench.effort import LONG, NORMAL, QUICK, Effort
+from tests.bench.figure import Figure
+from tests.bench.machine import commit_of, facts
+from tests.bench.peers import PAIRS, Peers, Ratio, ratios
+from tests.bench.registry import selected
+from tests.bench.report import print_figures, print_ratios, write_json
+from tests.bench.session import Session
+
+
+@click.command(help="Measure DeltaMQ on this machine.")
+@click.option("--only", default="", help="Names or beginnings of names, separated by commas.")
+@click.option("--quick", is_flag=True, help="Seconds instead of minutes.")
+@click.option("--long", "long_", is_flag=True, help="The full sizes: hours.")
+@click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The peers' scripts.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out"), help="Where data and results go.")
+@click.option("--list", "list_", is_flag=True, help="Print the names and end.")
+def main(only: str, quick: bool, long_: bool, peers: Path | None, out: Path, list_: bool) -> None:
+    """Run what was asked for."""
+    benches = selected([part for part in only.split(",") if part])
+    if list_ or not benches:
+        click.echo("\n".join(benches or selected([])))
+        sys.exit(0 if benches else 2)
+    effort = QUICK if quick else LONG if long_ else NORMAL
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    _check_space(out, effort)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    data = out.absolute() / f"bench-data-{stamp}"
+    compared = Peers(peers, console.log, effort) if peers else None
+    session = Session(effort, data, console.log, compared)
+    about = {"time": stamp, "effort": effort.name, "commit": commit_of(Path.cwd()), **facts(out.absolute())}
+    figures: list[Figure] = []
+    found: list[Ratio] = []
+    try:
+        for name, function in benches.items():
+            began = time.monotonic()
+            figures += function(session)
+            console.log(f"{name} done in {time.monotonic() - began:.0f} s")
+        if compared is not None:
+            measured = {f.name for f in figures}
+            found = ratios(figures, compared.measure([p for p in PAIRS if p.ours in measured]))
+    finally:
+        print_figures(console, figures)
+        print_ratios(console, found)
+        path = out / f"bench-{stamp}.json"
+        write_json(path, about, figures, found)
+        console.print(f"written to {path}")
+        session.close()
+
+
+def _check_space(out: Path, effort: Effort) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(out).free / 2**30
+    if free < effort.disk_gib:
+        raise click.ClickException(f"{out}: {free:.0f} GiB free; a {effort.name} run wants {effort.disk_gib:.0f} GiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The service under test: a process of its own, started as users start it, on a free port."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import psutil
+
+from tests.bench.load import Address, Connection, LoadError, request
+
+__all__ = ["Service", "running_service"]
+
+_COMMAND: Final = "from api.serve import serve_command; serve_command()"
+_STOP_S: Final = 60
+
+
+class Service:
+    """A running service, with a connection for administration."""
+
+    def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
+        self.address = address
+        self.pid = process.pid
+        self._about = psutil.Process(process.pid)
+        self._connection = Connection(address)
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """A JSON call; the answer's JSON."""
+        raw = b"" if body is None else json.dumps(body).encode()
+        answer = self._connection.exchange(request(method, path, kind="application/json" if raw else "", body=raw))
+        if answer.status >= 300:
+            raise LoadError(f"{method} {path}: {answer.status} {bytes(answer.body)!r}")
+        return json.loads(bytes(answer.body))
+
+    def make_topic(self, topic: str, partitions: int) -> list[str]:
+        """A new topic; its partitions' names."""
+        view = self.call("PUT", f"/v1/topics/{topic}", {"partitions": partitions})
+        return [p["partition"] for p in view["partitions"]]
+
+    def stored(self, topic: str) -> dict[str, int]:
+        """The end offset of each partition."""
+        view = self.call("GET", f"/v1/topics/{topic}")
+        return {p["partition"]: p["max_offset"] for p in view["partitions"]}
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU used so far."""
+        times = self._about.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_mib(self) -> float:
+        """Resident memory now."""
+        return float(self._about.memory_info().rss) / 2**20
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+
+def fetch_path(topic: str, partition: str, **query: int | str) -> str:
+    """The path of one fetch."""
+    asked = "&".join(f"{name}={value}" for name, value in query.items())
+    return f"/v1/topics/{quote(topic, safe='')}/partitions/{quote(partition, safe='')}/messages?{asked}"
+
+
+@contextmanager
+def running_service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """The service on a new warehouse in `folder`; `settings` are DELTAMQ_... variables.
+
+    On the way out it is asked to stop and has to end with status 0.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMQ_")}
+    log = folder / "service.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _COMMAND, "--warehouse", str(folder / "warehouse"), "--port", "0"],
+            env={**environment, **(settings or {})},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        service = Service(process, _address(process, log))
+        yield service
+        service.close()
+    finally:
+        _stop(process)
+    if process.returncode != 0:
+        raise LoadError(f"the service ended with {process.returncode}: {_last_lines(log)}")
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> Address:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.startswith("serving "):
+        process.wait(_STOP_S)
+        raise LoadError(f"the service did not start: {line!r} {_last_lines(log)}")
+    url = urlsplit(line.split()[1])
+    assert url.hostname is not None and url.port is not None
+    return url.hostname, url.port
+
+
+def _last_lines(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:]
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def cores_used(service: Service, began: tuple[float, float, float]) -> dict[str, float]:
+    """Cores that service and client used since `cores_mark`."""
+    elapsed = time.perf_counter() - began[0]
+    return {
+        "server_cores": (service.cpu_s() - began[1]) / elapsed,
+        "client_cores": (time.process_time() - began[2]) / elapsed,
+    }
+
+
+def cores_mark(service: Service) -> tuple[float, float, float]:
+    """Where `cores_used` counts from."""
+    return time.perf_counter(), service.cpu_s(), time.process_time()

@@ -1,0 +1,35 @@
+"""What DeltaMQ is asked to reach on two cores, with an fsync before every acknowledgement unless the name says async.
+
+The peers' figures behind some bounds were measured on such a machine; `make bench PEERS=DIR` measures them anew and
+prints the ratios, which count more than these absolute bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.bench.figure import Target, at_least, at_most
+
+__all__ = ["TARGETS"]
+
+TARGETS: Final[dict[str, Target]] = {
+    "append.100000.sync.rate": at_least(1_500_000, "1.5 M msg/s a core, fsynced"),
+    "append.100000.sync.per_cpu": at_least(1_500_000, "1.5 M msg/s a core, fsynced"),
+    "rest.arrow.100B.rate": at_least(1_000_000, "1.5 x Kafka's 690 k"),
+    "rest.arrow.1KiB.mb": at_least(200, "1.5 x Kafka's 133 MB/s"),
+    "rest.ndjson.100B.rate": at_least(200_000, "200 k msg/s"),
+    "rest.json100.100B.rate": at_least(254_000, "RocketMQ batched"),
+    "rest.sync1.sync.p50": at_most(2.0, "a lone producer, fsynced"),
+    "rest.sync1.sync.p99": at_most(8.0, "a lone producer, fsynced"),
+    "rest.sync1.async.p50": at_most(0.8, "a lone producer, async"),
+    "rest.sync16.sync.rate": at_least(4_700, "RocketMQ with 16 clients"),
+    "fetch.rest.tail.rate": at_least(3_400_000, "Kafka's consumer"),
+    "fetch.rest.history.rate": at_least(3_400_000, "Kafka's consumer"),
+    "fetch.rest.tail1000.p50": at_most(3.0, "1,000 messages from the tail"),
+    "fetch.rest.random1000.p50": at_most(30.0, "1,000 messages from anywhere"),
+    "flat.commit.ratio": at_most(1.2, "a late commit costs what an early one costs"),
+    "flat.open.last": at_most(2_000, "opening a partition of 1e6 commits"),
+    "flat.fetch.last": at_most(30.0, "1,000 messages from anywhere in 1e8"),
+    "stored.flights.ratio": at_most(0.5, "half of Kafka's uncompressed bytes"),
+    "memory.growth": at_most(5.0, "flat under load"),
+}
