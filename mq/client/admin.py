@@ -38,6 +38,7 @@ class PartitionInfo:
     files: int
     last_append_time: datetime | None
     location: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +65,20 @@ class TopicInfo:
 class BrokerInfo:
     """One broker: a namespace of partitions that one service process hosts."""
 
-    name: str
-    epoch: int = 0
-    address: str = ""
-    roles: tuple[str, ...] = ()
+    broker: str
+    roles: tuple[str, ...]
+    epoch: int
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers and the warehouse that they share."""
+    """The brokers that this service knows, and the warehouse that they share."""
 
     warehouse: str
+    version: str
+    routes_epoch: int
+    topics: int
     brokers: tuple[BrokerInfo, ...]
 
 

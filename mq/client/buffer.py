@@ -18,7 +18,8 @@ class Buffer:
         self._bytes = 0
         self._messages = 0
         self._waiting = 0
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def messages(self) -> int:
@@ -35,9 +36,9 @@ class Buffer:
         return min(size, self._bytes_max)
 
     def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
-        """Take room for `size` bytes (see `fitted`), waiting for it if told to; raises `Overloaded` when there is none."""
+        """Take room for `size` bytes (see `fitted`), waiting for it if told to; `Overloaded` when there is none."""
         assert size <= self._bytes_max
-        with self._changed:
+        with self._lock:
             if self._bytes + size > self._bytes_max:
                 self._wait_for(size, deadline if wait else 0.0)
             self._bytes += size
@@ -56,7 +57,7 @@ class Buffer:
 
     def give_back(self, size: int, messages: int) -> None:
         """Return room once messages are resolved."""
-        with self._changed:
+        with self._lock:
             self._bytes -= size
             self._messages -= messages
             assert self._bytes >= 0 and self._messages >= 0

@@ -100,6 +100,6 @@ def check_service(subject: Subject) -> Iterator[Check]:
             )
             return
         cluster = admin.cluster()
-        brokers = ", ".join(broker.name for broker in cluster.brokers)
+        brokers = ", ".join(broker.broker for broker in cluster.brokers)
         detail = f"{subject.url} serves warehouse {cluster.warehouse} with {brokers}"
         yield Check(name="service", health=Health.OK, detail=detail)

@@ -3,71 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from mq.client.message import Message
+from mq.client.send_future import SendFuture
 from mq.client.sent import Sent, SentRange
 
 __all__ = ["Entry", "Outcome"]
 
-Outcome: TypeAlias = "Future[Sent] | Future[tuple[SentRange, ...]] | None"
+Outcome: TypeAlias = SendFuture[Sent] | SendFuture[tuple[SentRange, ...]] | None
 
 
-class Entry:
+# Unseen by the garbage collector: an entry refers to its future, never the other way round.
+class Entry(msgspec.Struct, gc=False):
     """One or more messages that are stored together or not at all.
 
     Either `messages` or `rows` (Arrow, already of the wire's types) is given. `single` marks the one message of a
     `send`, whose future gets a `Sent`; all others get the ranges. A future of None is a one-way send. What is `alone`
-    shares its request with nothing else.
+    shares its request with nothing else. `deadline` is of `time.monotonic`.
     """
 
-    __slots__ = (
-        "alone",
-        "born_us",
-        "count",
-        "deadline",
-        "expected_offset",
-        "failures",
-        "future",
-        "messages",
-        "named",
-        "rows",
-        "single",
-        "size",
-    )
-
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        size: int,
-        deadline: float,
-        future: Outcome,
-        *,
-        born_us: int = 0,
-        rows: pa.RecordBatch | None = None,
-        single: bool = False,
-        named: bool = False,
-        expected_offset: int | None = None,
-        alone: bool = False,
-    ) -> None:
-        self.messages = messages
-        self.size = size
-        self.deadline = deadline
-        self.future = future
-        self.born_us = born_us
-        self.rows = rows
-        self.single = single
-        self.named = named
-        self.expected_offset = expected_offset
-        self.alone = alone or expected_offset is not None
-        self.failures = 0
-        self.count: int = len(messages) if rows is None else rows.num_rows
-        if future is not None:
-            # What was handed over cannot be taken back: `cancel()` then answers False, which is the truth.
-            future.set_running_or_notify_cancel()
+    messages: Sequence[Message]
+    count: int
+    size: int
+    deadline: float
+    future: Outcome
+    born_us: int = 0
+    rows: pa.RecordBatch | None = None
+    single: bool = False
+    #: The caller chose the partition: no other will do.
+    named: bool = False
+    expected_offset: int | None = None
+    alone: bool = False
+    #: Failed attempts at other partitions.
+    failures: int = 0
 
     @property
     def keyless(self) -> bool:
@@ -91,15 +63,15 @@ class Entry:
             return
         if self.single:
             future.set_result(Sent(partition, base_offset, duplicate, durable))  # type: ignore[arg-type]
-        else:
-            placed = SentRange(
-                partition=partition,
-                base_offset=base_offset,
-                count=self.count,
-                duplicate=duplicate,
-                durable=durable,
-            )
-            future.set_result((placed,))  # type: ignore[arg-type]
+            return
+        placed = SentRange(
+            partition=partition,
+            base_offset=base_offset,
+            count=self.count,
+            duplicate=duplicate,
+            durable=durable,
+        )
+        future.set_result((placed,))  # type: ignore[arg-type]
 
     def stored(self, ranges: tuple[SentRange, ...]) -> None:
         """Tell the waiting caller where the messages are; `single` ones are in exactly one range."""

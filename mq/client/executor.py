@@ -98,6 +98,7 @@ class Executor:
         self._arrived = threading.Condition(self._lock)
         self._queue: deque[Entry] = deque()
         self._busy = False
+        self._lingering = False
         self._held = held
         self._retired = False
         #: Makes the error that every new entry gets, once this executor has stopped or the producer is closed.
@@ -123,7 +124,8 @@ class Executor:
                 return False
             self._queue.append(entry)
             if self._busy or self._held:
-                self._arrived.notify()
+                if self._lingering:
+                    self._arrived.notify()
                 return True
             self._busy = True
         if here:
@@ -227,7 +229,9 @@ class Executor:
         """The entries of the next request and those that are too late; none of either ends the turn."""
         with self._lock:
             if linger_s and self._queue and not self._held:
+                self._lingering = True
                 self._arrived.wait_for(self._is_full, linger_s)
+                self._lingering = False
             expired = self._pop_expired()
             if self._queue and not self._held:
                 return self._pop_batch(), expired

@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from mq.client.entry import Entry
@@ -14,6 +13,7 @@ from mq.client.executor import Executor
 from mq.client.lane import Lane
 from mq.client.message import Message
 from mq.client.parts import Parts
+from mq.client.send_future import SendFuture
 from mq.client.sent import SentRange
 from mq.client.shared import SendSettings, Shared
 from mq.client.slices import Slice, split_messages, split_rows
@@ -114,9 +114,10 @@ class Outbox:
                 return
 
     def _put_part(self, parts: Parts, executor: Executor, request: Slice, deadline: float) -> bool:
-        future: Future[tuple[SentRange, ...]] = Future()
+        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
         entry = Entry(
             request.messages,
+            len(request.indexes),
             self._shared.buffer.fitted(request.size_bytes),
             deadline,
             future,

@@ -7,13 +7,14 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mq.client.entry import Entry
 from mq.client.executor import Executor
+from mq.client.send_future import SendFuture
 from mq.client.sent import Failure, SentBatch, SentRange, summed_up
 from mq.errors import DeltaMQError, Unknown
 
@@ -23,6 +24,7 @@ __all__ = ["Parts", "wait_for"]
 _GRACE_S = 0.25
 
 Indexes = NDArray[np.int64]
+PartFuture: TypeAlias = SendFuture[tuple[SentRange, ...]]
 Result = TypeVar("Result")
 
 
@@ -30,7 +32,7 @@ Result = TypeVar("Result")
 class _Part:
     executor: Executor
     entry: Entry
-    future: Future[tuple[SentRange, ...]]
+    future: PartFuture
     indexes: Indexes
 
 
@@ -42,7 +44,9 @@ class Parts:
         self._parts: list[_Part] = []
         self._failures: list[Failure] = []
 
-    def add(self, executor: Executor, entry: Entry, future: Future[tuple[SentRange, ...]], indexes: Indexes) -> None:
+    def add(
+        self, executor: Executor, entry: Entry, future: SendFuture[tuple[SentRange, ...]], indexes: Indexes
+    ) -> None:
         """Note a queued part."""
         self._parts.append(_Part(executor, entry, future, indexes))
 

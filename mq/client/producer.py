@@ -17,7 +17,6 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from itertools import pairwise
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -34,6 +33,7 @@ from mq.client.message import Message, as_bytes, as_messages, check_message
 from mq.client.outbox import Closed, Outbox
 from mq.client.parts import Parts, wait_for
 from mq.client.selector import Selector
+from mq.client.send_future import SendFuture
 from mq.client.sent import Sent, SentBatch
 from mq.client.shared import ProducerStats, SendSettings, Shared
 from mq.client.slices import Slice, checked_rows, chunk_of, chunk_starts
@@ -149,7 +149,7 @@ class Producer:
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
-        future: Future[Sent] = Future()
+        future: SendFuture[Sent] = SendFuture()
         message = Message(as_bytes(body), key, tag, headers, partition, message_id)
         if expected_offset is not None and partition is None:
             raise Refused("expected_offset needs a partition", field="expected_offset")
@@ -173,13 +173,13 @@ class Producer:
         message_id: str | None = None,
         selector: Selector | None = None,
         selector_argument: object = None,
-    ) -> Future[Sent]:
+    ) -> SendFuture[Sent]:
         """Queue one message; the future tells where it is stored, or why not.
 
         What is wrong with the message itself is raised at once. The first message of a topic waits for its route.
         A future's callbacks run between two requests: they must be quick, and must not send and wait.
         """
-        future: Future[Sent] = Future()
+        future: SendFuture[Sent] = SendFuture()
         message = self._message(body, key, tag, headers, partition, message_id)
         self._queue(topic, message, future, selector, selector_argument)
         return future
@@ -347,10 +347,11 @@ class Producer:
         return self._settings.buffer_bytes_max // 2
 
     def _entry(
-        self, message: Message, deadline: float, future: Future[Sent] | None, expected_offset: int | None = None
+        self, message: Message, deadline: float, future: SendFuture[Sent] | None, expected_offset: int | None = None
     ) -> Entry:
         return Entry(
             (message,),
+            1,
             self._shared.buffer.fitted(message.size_bytes()),
             deadline,
             future,
@@ -364,7 +365,7 @@ class Producer:
         self,
         topic: str,
         message: Message,
-        future: Future[Sent] | None,
+        future: SendFuture[Sent] | None,
         selector: Selector | None,
         selector_argument: object,
     ) -> None:

@@ -14,7 +14,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -30,6 +29,7 @@ from mq.client.entry import Entry
 from mq.client.executor import Executor, Failing
 from mq.client.parts import Parts
 from mq.client.row_bar import row_bar
+from mq.client.send_future import SendFuture
 from mq.client.sent import SentBatch, SentRange
 from mq.client.shared import Shared
 from mq.client.slices import chunk_of, chunk_starts, split_rows
@@ -170,9 +170,9 @@ class TableSend:
         return _Chunk(parts, after)
 
     def _put(self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float) -> None:
-        future: Future[tuple[SentRange, ...]] = Future()
+        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
         size = self._shared.buffer.fitted(int(rows.nbytes))
-        entry = Entry((), size, deadline, future, rows=rows, named=True, alone=True)
+        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, named=True, alone=True)
         try:
             self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
         except DeltaMQError as error:

@@ -1,7 +1,7 @@
 """A real HTTP server in a thread that keeps topics in memory and misbehaves on request.
 
 It stands for the service in tests of the clients: it routes, numbers offsets and drops duplicates as the service does,
-and it fails the test's way: each produce request takes the next `Fault` of `faults`, if there is one. Whatever it stores
+and it fails the test's way: each produce request takes the next `Fault` of `faults`, if there is one. What it stores
 is kept with the request that brought it, so that a test can prove what was repeated under which sequence.
 """
 
@@ -282,8 +282,10 @@ class _Handler(BaseHTTPRequestHandler):
                 else:
                     self.problem(503, "unavailable", {"Retry-After": "1"})
             case ["v1", "cluster"]:
-                brokers = [{"name": b, "epoch": 1, "roles": ["broker"]} for b in BROKERS]
-                self.answer(200, {"warehouse": "/w", "brokers": brokers})
+                brokers = [{"broker": b, "epoch": 1, "roles": ["broker"], "partitions": 1} for b in BROKERS]
+                self.answer(
+                    200, {"warehouse": "/w", "version": "1", "routes_epoch": 1, "topics": 1, "brokers": brokers}
+                )
             case ["v1", "topics"]:
                 self.answer(200, {"topics": sorted(self.stub.topics)})
             case ["v1", "topics", name, *rest]:
