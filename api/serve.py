@@ -27,7 +27,7 @@ from api.http_protocol import HttpProtocol
 from mq.errors import DeltaMQError, Refused
 from tables.config import Config, describe, load
 
-__all__ = ["serve_command"]
+__all__ = ["Server", "bind", "serve_command"]
 
 log = logging.getLogger("deltamq.api")
 
@@ -48,7 +48,7 @@ def serve_command(profile: str | None, warehouse: str | None, host: str | None, 
     try:
         config = load(profile or "local", flags)
         _check_open_access(config)
-        listener = _bind(config)
+        listener = bind(config)
     except DeltaMQError as error:
         raise click.ClickException(error.detail) from error
     for line in describe(config).splitlines():
@@ -98,7 +98,11 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            print(self._ready_line, flush=True)
+            self.announce()
+
+    def announce(self) -> None:
+        """Say on standard output that requests are served, and where."""
+        print(self._ready_line, flush=True)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -124,7 +128,8 @@ class Server(uvicorn.Server):
             self._app.service.begin_stop()
 
 
-def _bind(config: Config) -> socket.socket:
+def bind(config: Config) -> socket.socket:
+    """A listening socket, so that the port is known and taken before anything else happens."""
     host, port = config.service.host, config.service.port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -1,0 +1,161 @@
+"""A real service on a free port, in a thread of the test process, and a plain HTTP client for it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from api.app import create_app
+from api.serve import Server, bind
+from api.service import Service
+from tables.config import Config, ServiceSettings, WarehouseSettings
+
+__all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running"]
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def table(self) -> pa.Table:
+        with pa.ipc.open_stream(self.body) as reader:
+            return reader.read_all()
+
+
+@dataclass
+class Api:
+    """Calls one service; every call is a connection of its own."""
+
+    port: int
+    service: Service = field(repr=False)
+
+    def call(
+        self, method: str, path: str, body: object = None, kind: str | None = None, **headers: str
+    ) -> Reply:
+        """One request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, (dict, list)):
+            body, kind = json.dumps(body).encode(), kind or JSON
+        if kind is not None:
+            sent["Content-Type"] = kind
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, body=body, headers=sent)  # type: ignore[arg-type] # bytes, text or None
+            answer = connection.getresponse()
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+    def put_topic(self, topic: str, **wanted: object) -> Any:
+        reply = self.call("PUT", f"/v1/topics/{quote(topic, safe='')}", wanted)
+        assert reply.status in (200, 201), reply
+        return reply.json
+
+    def send(self, topic: str, *messages: dict[str, object] | str, query: str = "", **request: object) -> Reply:
+        """Produce as JSON; a text is a message with that body."""
+        listed = [{"body": m} if isinstance(m, str) else m for m in messages]
+        return self.call(
+            "POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", {"messages": listed, **request}
+        )
+
+    def produce(self, topic: str, body: bytes | str, kind: str, query: str = "", **headers: str) -> Reply:
+        return self.call("POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", body, kind, **headers)
+
+    def fetch(self, topic: str, partition: str, query: str = "", accept: str = JSON) -> Reply:
+        path = f"/v1/topics/{quote(topic, safe='')}/partitions/{quote(partition, safe='')}/messages"
+        return self.call("GET", path + query, Accept=accept)
+
+    def partitions(self, topic: str) -> dict[str, Any]:
+        """The topic's partitions by name."""
+        reply = self.call("GET", f"/v1/topics/{quote(topic, safe='')}")
+        return {p["partition"]: p for p in reply.json["partitions"]} if reply.status == 200 else {}
+
+    def stored(self, topic: str) -> dict[str, int]:
+        """End offsets by partition; empty when there is no such topic."""
+        return {name: p["max_offset"] for name, p in self.partitions(topic).items()}
+
+    def bodies(self, topic: str) -> dict[str, list[str]]:
+        """All text bodies by partition."""
+        found = {}
+        for name in self.partitions(topic):
+            messages = self.fetch(topic, name, "?max_messages=100000&max_bytes=67108864").json["messages"]
+            found[name] = [m["body"] for m in messages]
+        return found
+
+
+def arrow_stream(**columns: object) -> bytes:
+    """An Arrow stream of one batch; a value is an Arrow array or a list."""
+    batch = pa.RecordBatch.from_pydict(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def config_for(warehouse: Path | str, **service: object) -> Config:
+    """Settings for a test's service."""
+    settings = replace(ServiceSettings(port=0), **service)  # type: ignore[arg-type] # names of settings
+    return Config(warehouse=WarehouseSettings(uri=str(warehouse)), service=settings)
+
+
+class _ThreadServer(Server):
+    """The service's server without signals, which belong to the main thread."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.up = threading.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        try:
+            await super().startup(sockets=sockets)
+        finally:
+            self.up.set()
+
+    def announce(self) -> None:
+        """Tests ask for the port."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def running(config: Config) -> Iterator[Api]:
+    """A service with these settings until the block ends; its queues are flushed then."""
+    listener = bind(config)
+    app = create_app(config)
+    server = _ThreadServer(app, config, listener)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="service")
+    thread.start()
+    try:
+        assert server.up.wait(30) and server.started, "the service did not start"
+        assert app.service is not None
+        yield Api(listener.getsockname()[1], app.service)
+    finally:
+        if app.service is not None:
+            app.service.loop.call_soon_threadsafe(app.service.begin_stop)
+        server.should_exit = True
+        thread.join(60)
+        listener.close()
+    assert not thread.is_alive(), "the service did not stop"
