@@ -34,7 +34,7 @@ test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
 	$(VENV)/python -m pytest $(TESTS) $(ARGS)
 
 run: setup ## Run the demo on real flights, then serve on 127.0.0.1:8080 (ONCE=1 ends after the report)
-	$(VENV)/python -m jobs.demo $(if $(ONCE),--once)
+	$(VENV)/python -m jobs.flights $(if $(ONCE),--once)
 
 bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, LONG=1, PEERS=DIR compares)
 	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \

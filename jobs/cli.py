@@ -22,9 +22,10 @@ from jobs.java import JavaMissing
 from jobs.last_run import LastRun, read_last_run, seconds_behind, utc_now
 from jobs.registry import Facts, Job, all_jobs, jobs_named
 from jobs.schedule import Scheduler
+from jobs.storage import storage
 from mq.errors import DeltaMQError
 from tables.config import Config, load
-from tables.warehouse import open_store
+from tables.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ def run_command(
         scheduler = Scheduler(
             jobs_named(names),
             conf,
-            open_store(conf.warehouse.uri),
+            _made(conf),
             runner=_SparkRunner(conf),
             tell=click.echo,
             every_s=every,
@@ -80,7 +81,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
     """Show every job: what it does, its schedule, its last run, how far it is behind."""
     with _errors_told():
         conf = _conf(profile, warehouse)
-        store = open_store(conf.warehouse.uri)
+        store = _made(conf)
         found = [(job, read_last_run(store, job.name)) for job in all_jobs()]
         now = utc_now()
         if as_json:
@@ -122,6 +123,13 @@ def _conf(profile: str | None, warehouse: str | None) -> Config:
     conf = load(profile, {"warehouse.uri": warehouse})
     uri = conf.warehouse.uri
     return conf if "://" in uri else load(profile, {"warehouse.uri": str(Path(uri).resolve())})
+
+
+def _made(conf: Config) -> Store:
+    """Return the warehouse's files; a folder is made when it is not there: jobs may start before the service."""
+    if "://" not in conf.warehouse.uri:
+        Path(conf.warehouse.uri).mkdir(parents=True, exist_ok=True, mode=0o750)
+    return storage(conf.warehouse.uri)
 
 
 class _SparkRunner:

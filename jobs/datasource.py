@@ -25,11 +25,11 @@ from jobs.offset_filter import Kept, OffsetFilter
 from jobs.offset_range import OffsetRange, resolve, split
 from jobs.read_options import ReadOptions, parse_options
 from jobs.row_format import arrow_columns, schema_of, source_columns
+from jobs.storage import storage
 from mq.errors import Corrupt, Refused
 from mq.limits import MIB
 from tables.reader import FileReader, RowCache
 from tables.snapshot import load
-from tables.warehouse import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ class MessageReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range that is left after the pushed filters."""
         options = self._options
-        ranges = self._filter.apply(resolve(open_store(options.warehouse), options))
+        ranges = self._filter.apply(resolve(storage(options.warehouse), options))
         rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
         return [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
 
@@ -143,7 +143,7 @@ def read_range(warehouse: str, found: OffsetRange, columns: list[str]) -> Iterat
     A roll-up may have replaced the files since the range was planned, and their time may have passed; then the rows
     are in other files, under the same offsets, and the read goes on with those.
     """
-    store = open_store(warehouse)
+    store = storage(warehouse)
     folder = found.partition.ref.folder
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     at = found.start

@@ -27,8 +27,8 @@ from jobs.datasource import WAREHOUSE_SETTING
 from jobs.offset_range import OffsetRange, resolve, split
 from jobs.read_options import ReadOptions, parse_options
 from jobs.row_format import schema_of, spark_columns
+from jobs.storage import storage
 from tables.store import Store
-from tables.warehouse import open_store
 
 __all__ = ["read_topic"]
 
@@ -53,7 +53,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     if topic is not None:
         given["topic"] = topic
     parsed = parse_options(given, warehouse=spark.conf.get(WAREHOUSE_SETTING, None))
-    store = open_store(parsed.warehouse)
+    store = storage(parsed.warehouse)
     ranges = split(
         resolve(store, parsed), partitions_min=parsed.partitions_min, rows_max=parsed.records_per_partition_max
     )

@@ -18,9 +18,9 @@ from jobs.offset_range import resolve
 from jobs.read_options import parse_options
 from jobs.reader import read_topic
 from jobs.row_format import schema_of
+from jobs.storage import storage
 from mq.errors import Corrupt, NotFound, Refused
 from tables.schema import MESSAGE_SCHEMA
-from tables.warehouse import open_store
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
@@ -232,7 +232,7 @@ def test_without_pushdown_the_session_is_not_asked_for_it() -> None:
 def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Path) -> None:
     filled = Filled(tmp_path, rollup_files=3)
     log = [filled.append("orders", A, *[b"x"] * 5) for _ in range(3)][-1]
-    planned = resolve(open_store(filled.uri), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
+    planned = resolve(storage(filled.uri), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
     reading = read_range(filled.uri, planned, ["offset"])
     seen = next(reading).column("offset").to_pylist()
     while log.maintain():
@@ -249,7 +249,7 @@ def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Pat
 
 def test_rows_that_retention_took_during_a_read_are_an_error(orders: Filled) -> None:
     options = parse_options({"topic": "orders"}, warehouse=orders.uri)
-    planned = resolve(open_store(orders.uri), options)[0]
+    planned = resolve(storage(orders.uri), options)[0]
     Path(orders.uri, planned.partition.ref.folder, planned.files[0].path).unlink()
     with pytest.raises(Corrupt):
         list(read_range(orders.uri, planned, ["offset"]))

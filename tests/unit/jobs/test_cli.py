@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from jobs.cli import jobs_command
 from jobs.last_run import LastRun, write_last_run
-from tables.warehouse import open_store
+from jobs.storage import storage
 
 
 def _invoke(*arguments: str) -> tuple[int, str]:
@@ -28,7 +28,7 @@ def test_list_shows_what_a_job_does_and_that_it_never_ran(tmp_path: Path) -> Non
 def test_list_for_machines_tells_the_last_run_and_how_far_behind(tmp_path: Path) -> None:
     started = datetime.now(UTC) - timedelta(hours=2)
     run = LastRun(job="verify", started_at=started, seconds=1.5, ok=False, detail="broken", facts={"partitions": 4})
-    write_last_run(open_store(str(tmp_path)), run)
+    write_last_run(storage(str(tmp_path)), run)
     code, output = _invoke("list", "--json", "--warehouse", str(tmp_path))
     (found,) = [job for job in json.loads(output) if job["name"] == "verify"]
     assert code == 0

@@ -7,17 +7,17 @@ import pytest
 from jobs.catalog import Catalog
 from jobs.offset_range import OffsetRange, resolve, split
 from jobs.read_options import parse_options
+from jobs.storage import storage
 from mq.errors import NotFound, Refused
 from mq.topics import TopicRequest, decide_put_topic
 from tables.metadata import MetaLog
-from tables.warehouse import open_store
 from tests.unit.jobs.warehouses import Filled
 
 A, B, MORE = "orders@broker-a", "orders@broker-b", "orders#1@broker-a"
 
 
 def _resolve(filled: Filled, **options: str) -> list[OffsetRange]:
-    return resolve(open_store(filled.uri), parse_options(options, warehouse=filled.uri))
+    return resolve(storage(filled.uri), parse_options(options, warehouse=filled.uri))
 
 
 def _shown(ranges: list[OffsetRange]) -> dict[str, tuple[int, int]]:
@@ -113,7 +113,7 @@ def test_spark_1_partitions_keep_their_numbers_when_brokers_and_partitions_are_a
     for count, brokers in ((2, ("b", "c")), (5, ("a", "b", "c"))):
         request = TopicRequest(partitions=count)
         meta.submit(lambda state: decide_put_topic(state, "t", request, brokers, "id", 1))  # noqa: B023 # called at once
-    names = [p.ref.name for p in Catalog(open_store(filled.uri)).partitions("t")]
+    names = [p.ref.name for p in Catalog(storage(filled.uri)).partitions("t")]
     assert names[:2] == ["t@b", "t@c"]
     assert len(names) == 5
 
@@ -121,7 +121,7 @@ def test_spark_1_partitions_keep_their_numbers_when_brokers_and_partitions_are_a
 def test_meta_3_where_there_is_metadata_a_folder_alone_is_no_topic(filled: Filled) -> None:
     MetaLog(filled.warehouse)
     filled.append("left", "left@broker-a", b"x")
-    catalog = Catalog(open_store(filled.uri))
+    catalog = Catalog(storage(filled.uri))
     assert catalog.topics() == []
     with pytest.raises(NotFound):
         catalog.partitions("left")

@@ -1,0 +1,30 @@
+"""The warehouse's files for what only reads tables: without the pool, the probe and the threads that writers need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mq.errors import NotFound
+from tables.local_store import LocalStore
+from tables.store import Store
+from tables.warehouse import open_store
+
+__all__ = ["storage"]
+
+
+def storage(warehouse: str) -> Store:
+    """Return the files of a warehouse that exists; nothing is made or kept open.
+
+    Raises
+    ------
+    NotFound
+        There is no such folder.
+    """
+    parts = urlsplit(warehouse)
+    if parts.scheme not in ("", "file"):
+        return open_store(warehouse)
+    path = Path(parts.path if parts.scheme else warehouse).absolute()
+    if not path.is_dir():
+        raise NotFound(f"there is no warehouse at {path}", code="warehouse_not_found", field="warehouse")
+    return LocalStore(path)
