@@ -52,9 +52,7 @@ class Api:
     port: int
     service: Service = field(repr=False)
 
-    def call(
-        self, method: str, path: str, body: object = None, kind: str | None = None, **headers: str
-    ) -> Reply:
+    def call(self, method: str, path: str, body: object = None, kind: str | None = None, **headers: str) -> Reply:
         """One request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if isinstance(body, (dict, list)):
@@ -75,9 +73,7 @@ class Api:
     def send(self, topic: str, *messages: dict[str, object] | str, query: str = "", **request: object) -> Reply:
         """Produce as JSON; a text is a message with that body."""
         listed = [{"body": m} if isinstance(m, str) else m for m in messages]
-        return self.call(
-            "POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", {"messages": listed, **request}
-        )
+        return self.call("POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", {"messages": listed, **request})
 
     def produce(self, topic: str, body: bytes | str, kind: str, query: str = "", **headers: str) -> Reply:
         return self.call("POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", body, kind, **headers)

@@ -133,9 +133,7 @@ def test_route_02_an_unknown_topic_gets_two_brokers_with_partitions_named_like_i
 def test_route_04_and_05_a_key_goes_where_its_hash_says(api: Api, topic: str, form: str, count: int) -> None:
     topic = f"{topic}.{form}.{count}"
     api.put_topic(topic, partitions=4)
-    owners = {
-        name: range(*found["logical_partitions"][0]) for name, found in api.partitions(topic).items()
-    }
+    owners = {name: range(*found["logical_partitions"][0]) for name, found in api.partitions(topic).items()}
     keys = [f"N{i * 7}é" for i in range(count)]
     bodies = [f"{i}" for i in range(count)]
     messages = [{"key": k, "body": b} for k, b in zip(keys, bodies, strict=True)]
