@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import enum
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -201,12 +202,12 @@ def load(
 
 
 def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the folder of the profiles: DELTAMQ_CONF, the installed one, or the repository's."""
+    """Return the folder of the profiles: DELTAMQ_CONF, the repository's, or the installed one."""
     named = (os.environ if environ is None else environ).get("DELTAMQ_CONF")
     if named:
         return Path(named)
-    here = Path(__file__).resolve().parent
-    return next((found for found in (here / "conf", here.parent / "conf") if (found / "local.toml").is_file()), None)
+    candidates = (Path(__file__).resolve().parent.parent / "conf", Path(sys.prefix) / "share" / "deltamq" / "conf")
+    return next((found for found in candidates if (found / "local.toml").is_file()), None)
 
 
 def describe(config: Config) -> str:
