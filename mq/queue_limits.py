@@ -1,0 +1,67 @@
+"""Every limit of groups, POP, retries and delays, with its unit and its reason (see `mq.limits` for the log's).
+
+A limit that users may change is only the default here. Relations are asserted at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT, PRODUCERS_MAX
+
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+
+# Invisible times (SPEC POP-3). The bounds are for users' requests; the service may be configured with others.
+INVISIBLE_MS_DEFAULT: Final = 60 * _SECOND
+INVISIBLE_MS_MIN: Final = 10 * _SECOND
+INVISIBLE_MS_MAX: Final = 12 * _HOUR
+# What a handle and a record can hold, whatever the configuration: 32 bits of milliseconds are 49 days.
+INVISIBLE_MS_CEILING: Final = DELAY_MS_MAX
+
+# One pop (SPEC POP-1). A checkpoint's bit map is 32 bits wide, as RocketMQ's is.
+POP_MESSAGES_MAX: Final = 1_024
+CHECKPOINT_MESSAGES_MAX: Final = 32
+
+# The revive log (SPEC POP-6): queues that are taken in turn, and the number that ordered pops use instead.
+REVIVE_QUEUES: Final = 8
+ORDERED_REVIVE_QUEUE: Final = 999
+# A checkpoint falls due so much before its acknowledgements, so that it is there when they are matched.
+CHECKPOINT_LEAD_MS: Final = 1 * _SECOND
+# An ack that was accepted just before the revive time is being appended then. The revive job looks at a
+# checkpoint only so much later, and the service calls an ack expired that took longer to store.
+ACK_SETTLE_MS: Final = 300
+
+# The in-memory match (SPEC POP-13).
+STAY_BUFFER_MS: Final = 10 * _SECOND
+STAY_BUFFER_TIMEOUT_MS: Final = 3 * _SECOND
+STRAIGHT_TO_LOG_MS: Final = STAY_BUFFER_TIMEOUT_MS + 1_500
+BUFFER_CHECKPOINTS_MAX: Final = 200_000
+PARTITION_CHECKPOINTS_MAX: Final = 20_000
+# Due times in memory are kept in buckets of this width: a checkpoint is handled at most so late.
+BUCKET_MS: Final = 100
+
+# Retries (SPEC RETRY-2). A wait is an invisible time, so it is bounded as one.
+MAX_ATTEMPTS_DEFAULT: Final = 16
+MAX_ATTEMPTS_MAX: Final = 10_000
+RETRY_WAITS_MAX: Final = 64
+RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX
+# A reason is shown in tables and sent in headers.
+REASON_LENGTH_MAX: Final = 255
+
+# Ordered pops: offsets of one partition that are known and not yet done. Beyond, nothing more is popped there.
+ORDERED_OUTSTANDING_MAX: Final = 10_000
+
+# Messages that one pass of the delay or revive job appends to one partition before it marks them done: what a
+# kill leaves unmarked must still be in the duplicate window of that partition.
+JOB_BATCH_MESSAGES_MAX: Final = 50_000
+
+assert INVISIBLE_MS_MIN <= INVISIBLE_MS_DEFAULT <= INVISIBLE_MS_MAX <= INVISIBLE_MS_CEILING < 2**32
+assert STAY_BUFFER_TIMEOUT_MS > CHECKPOINT_LEAD_MS + ACK_SETTLE_MS, "a checkpoint must be stored before it is due"
+assert STAY_BUFFER_TIMEOUT_MS < STRAIGHT_TO_LOG_MS, "what enters the memory must be able to stay for a while"
+assert BUCKET_MS < STRAIGHT_TO_LOG_MS - STAY_BUFFER_TIMEOUT_MS
+assert PARTITION_CHECKPOINTS_MAX <= BUFFER_CHECKPOINTS_MAX
+assert POP_MESSAGES_MAX % CHECKPOINT_MESSAGES_MAX == 0
+assert JOB_BATCH_MESSAGES_MAX <= PRODUCERS_MAX, "each message may be a producer of its own"
+assert PRODUCER_REQUESTS_KEPT > 1
