@@ -118,10 +118,14 @@ class RecyclingFiles(OsFiles):
             self._pool.append(path)
 
     def close(self) -> None:
-        """Remove the pool."""
-        self._pool.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._guard)
+        """Remove the pool; a second call does nothing."""
+        with self._lock:
+            guard, self._guard = self._guard, -1
+        if guard >= 0:
+            self._files_max = 0
+            self._pool.clear()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(guard)
 
 
 def _remove_abandoned(root: str) -> None:

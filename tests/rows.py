@@ -1,0 +1,53 @@
+"""Messages for tests of the log, and what the log holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tables.encode import ProducerStamp
+from tables.fetch import FetchStatus
+from tables.log import Batch, PartitionLog
+from tables.paths import PartitionRef, Space
+
+__all__ = ["REF", "all_bodies", "all_rows", "batch", "numbered_bodies", "rows"]
+
+REF = PartitionRef(Space.TOPICS, "orders", "orders@broker-a")
+_BODY = pa.schema([("body", pa.binary())])
+
+
+def rows(bodies: Sequence[bytes]) -> pa.RecordBatch:
+    """A producer's rows with nothing but bodies."""
+    return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=_BODY)
+
+
+def batch(*bodies: bytes, producer: str | None = None, seq: int = 0) -> Batch:
+    """One request, of an idempotent producer if `producer` is named."""
+    stamp = ProducerStamp(producer, seq, None, len(bodies)) if producer else None
+    return Batch(rows(bodies), stamp)
+
+
+def numbered_bodies(prefix: str, count: int) -> list[bytes]:
+    """`count` bodies that tell who sent them and which they are."""
+    return [f"{prefix}-{i}".encode() for i in range(count)]
+
+
+def all_rows(log: PartitionLog, *, step: int = 1_000_000) -> pa.Table:
+    """Every row from the first offset to the end, read as a consumer would, in steps of at most `step` messages."""
+    found = []
+    at = log.min_offset
+    while True:
+        answer = log.read(at, max_messages=step, max_bytes=1 << 30)
+        if answer.status is not FetchStatus.FOUND:
+            assert answer.status is FetchStatus.NO_NEW_MESSAGE, answer.status
+            break
+        assert answer.rows.column("offset").to_pylist() == list(range(at, answer.next_offset))
+        found.append(answer.rows)
+        at = answer.next_offset
+    return pa.concat_tables(found) if found else answer.rows
+
+
+def all_bodies(log: PartitionLog, *, step: int = 1_000_000) -> list[bytes]:
+    """The bodies of `all_rows`: position `i` is offset `min_offset + i`."""
+    return [bytes(body) for body in all_rows(log, step=step).column("body").to_pylist()]

@@ -1,0 +1,147 @@
+"""A real S3 API server on this machine: `versitygw`, built once with Go and kept in `.tools/`.
+
+Its posix backend stores objects as files and its conditional puts are exclusive across requests, so the contract of
+the object store is proved against something that is not ours. A machine without Go proves it with the other stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from obstore.store import S3Store
+
+from tables.object_store import ObjectStore
+
+__all__ = ["ServerUnavailable", "S3Server", "s3_server"]
+
+VERSION: Final = "v1.8.0"
+_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
+_TOOLS: Final = Path(__file__).parents[1] / ".tools"
+_BUILD_S: Final = 500
+_START_S: Final = 20
+_BUCKET: Final = "warehouse"
+_USER: Final = "tests"
+_SECRET: Final = "tests-only-secret"
+
+
+class ServerUnavailable(Exception):
+    """There is no server and none can be built; the message says why."""
+
+
+class S3Server:
+    """A running server with one bucket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def store(self, prefix: str) -> ObjectStore:
+        """A store below its own prefix: what one process of ours would open."""
+        remote = S3Store(
+            _BUCKET,
+            prefix=prefix,
+            endpoint=self.endpoint,
+            access_key_id=_USER,
+            secret_access_key=_SECRET,
+            region="us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True, "timeout": "10s"},
+        )
+        return ObjectStore(f"s3://{_BUCKET}/{prefix}", remote)
+
+    def reader_options(self) -> dict[str, str]:
+        """What another Delta reader needs to open `s3://` addresses here."""
+        return {
+            "aws_endpoint": self.endpoint,
+            "aws_access_key_id": _USER,
+            "aws_secret_access_key": _SECRET,
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+            "aws_virtual_hosted_style_request": "false",
+        }
+
+
+@contextlib.contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """Run a server that stores in `folder`.
+
+    Raises
+    ------
+    ServerUnavailable
+        Go is not installed, or the server cannot be built or started here.
+    """
+    binary = _binary()
+    (folder / _BUCKET).mkdir(parents=True)
+    port = _free_port()
+    environment = {"PATH": os.environ.get("PATH", ""), "ROOT_ACCESS_KEY_ID": _USER, "ROOT_SECRET_ACCESS_KEY": _SECRET}
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [binary, "--quiet", "--port", f"127.0.0.1:{port}", "posix", str(folder)],
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait_until_up(server, port, log)
+        yield S3Server(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _binary() -> Path:
+    binary = _TOOLS / f"versitygw-{VERSION}"
+    if binary.exists():
+        return binary
+    go = shutil.which("go")
+    if go is None:
+        raise ServerUnavailable("Go is not installed, so no S3 server can be built")
+    _TOOLS.mkdir(exist_ok=True)
+    with (_TOOLS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            _build(go, binary)
+    return binary
+
+
+def _build(go: str, binary: Path) -> None:
+    where = _TOOLS / "building"
+    try:
+        subprocess.run(
+            [go, "install", f"{_MODULE}@{VERSION}"],
+            env={**os.environ, "GOBIN": str(where)},
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise ServerUnavailable(f"the S3 server cannot be built: {error.stderr.strip()[-300:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ServerUnavailable(f"the S3 server was not built in {_BUILD_S} s") from error
+    (where / "versitygw").rename(binary)
+    where.rmdir()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise ServerUnavailable(f"the S3 server did not start: {log.read_text(errors='replace')[-300:]}")

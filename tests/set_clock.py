@@ -1,0 +1,32 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["SetClock"]
+
+
+class SetClock:
+    """Both clocks of `tables.clock.Clock`, moved by hand; `wall_us` may also be set back."""
+
+    def __init__(self, wall_us: int = 1_700_000_000_000_000, boot_ms: int = 1_000_000) -> None:
+        self._wall_us = wall_us
+        self._boot_ms = boot_ms
+        self._lock = threading.Lock()
+
+    def wall_us(self) -> int:
+        return self._wall_us
+
+    def boot_ms(self) -> int:
+        return self._boot_ms
+
+    def advance_ms(self, ms: int) -> None:
+        """Let time pass on both clocks."""
+        with self._lock:
+            self._boot_ms += ms
+            self._wall_us += ms * 1_000
+
+    def set_wall_us(self, wall_us: int) -> None:
+        """Somebody set the machine's time."""
+        self._wall_us = wall_us
