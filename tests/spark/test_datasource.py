@@ -121,11 +121,13 @@ def test_spark_1_min_partitions_gives_at_least_as_many(read: Read) -> None:
 def test_spark_1_filters_change_no_answer(read: Read) -> None:
     frame = read(topic="orders")
     assert _places(frame.where(f"offset between 3 and 4 and partition = '{A}'")) == [(A, 3), (A, 4)]
-    assert _places(frame.where("offset in (0, 11)")) == [(A, 0), (A, 11), (B, 0)]
-    assert _places(frame.where("topic = 'other' or offset < 0")) == []
-    assert frame.where("append_time > timestamp'2001-01-01'").count() == 17
-    assert frame.where("append_time > timestamp'2101-01-01'").count() == 0
-    assert frame.where("key is null").count() == 2
+    assert _places(frame.where("offset in (0, 11) and append_time > timestamp'2001-01-01'")) == [
+        (A, 0),
+        (A, 11),
+        (B, 0),
+    ]
+    assert _places(frame.where("topic = 'other' or append_time > timestamp'2101-01-01'")) == []
+    assert _places(frame.where("key is null")) == [(A, 10), (A, 11)]
 
 
 def test_spark_1_an_empty_topic_has_columns_and_no_rows(read: Read, orders: Filled) -> None:
