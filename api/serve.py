@@ -34,6 +34,8 @@ log = logging.getLogger("deltamq.api")
 #: Another thread gets the interpreter after at most so long: between a commit thread that encodes and the event
 #: loop, CPython's 5 ms would be several commits. Measured: see CONTRIBUTING, "The service's threads".
 SWITCH_INTERVAL_S: Final = 0.0005
+#: Connections that the kernel keeps until we accept them.
+BACKLOG: Final = 2_048
 
 
 @click.command("serve", help="Run the service until SIGTERM.")
@@ -43,7 +45,6 @@ SWITCH_INTERVAL_S: Final = 0.0005
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port; 0 takes a free one.")
 def serve_command(profile: str | None, warehouse: str | None, host: str | None, port: int | None) -> None:
     """Run the service until SIGTERM."""
-    _log_to_stderr()
     flags = {"warehouse.uri": warehouse, "service.host": host, "service.port": port}
     try:
         config = load(profile or "local", flags)
@@ -51,6 +52,7 @@ def serve_command(profile: str | None, warehouse: str | None, host: str | None, 
         listener = bind(config)
     except DeltaMQError as error:
         raise click.ClickException(error.detail) from error
+    _log_to_stderr()
     for line in describe(config).splitlines():
         log.info("event=setting %s", line.replace(" = ", "=", 1))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -91,7 +93,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=settings.keep_alive_s,
                 timeout_graceful_shutdown=max(1, -(-settings.drain_ms // 1000)),
-                backlog=2048,
+                backlog=BACKLOG,
             )
         )
 
@@ -131,15 +133,18 @@ class Server(uvicorn.Server):
 def bind(config: Config) -> socket.socket:
     """A listening socket, so that the port is known and taken before anything else happens."""
     host, port = config.service.host, config.service.port
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
+    with contextlib.ExitStack() as on_error:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            listener = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            text = error.strerror or str(error)
+            raise Refused(f"cannot listen on {host}:{port}: {text}", field="service.port") from None
         listener.setblocking(False)
-    except OSError as error:
-        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}", field="service.port") from None
+        on_error.pop_all()
     return listener
 
 

@@ -199,7 +199,7 @@ def parse_time(text: str) -> int:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError
-        time = datetime.fromisoformat(text[:-6] + text[-6:].replace(" ", "+"))
+        time = datetime.fromisoformat((text[:-6] + text[-6:].replace(" ", "+")).upper())
         return (time - _EPOCH) // _EPOCH.resolution
     except (ValueError, OverflowError):
         raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None

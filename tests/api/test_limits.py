@@ -1,0 +1,161 @@
+"""Every queue and body has a limit, and being over it has an answer (RELIABILITY R8)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from api.request import Admission
+from mq.errors import Overloaded
+from mq.limits import ADMIN_BYTES_MAX, KIB, MIB
+from tests.api.running import PROBLEM, Api, config_for, running
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service with the smallest request limit."""
+    config = config_for(tmp_path_factory.mktemp("warehouse"), request_bytes_max=64 * KIB, queue_bytes_max=MIB)
+    with running(config) as found:
+        yield found
+
+
+def _raw(api: Api, *pieces: bytes) -> tuple[int, dict[str, str], dict[str, object]]:
+    """Send bytes as they are; the answer's status, headers and problem."""
+    with closing(socket.create_connection(("127.0.0.1", api.port), timeout=20)) as sock:
+        for piece in pieces:
+            sock.sendall(piece)
+        stream = sock.makefile("rb")
+        status = int(stream.readline().split()[1])
+        headers = {}
+        while line := stream.readline().strip().decode():
+            name, _, value = line.partition(": ")
+            headers[name.lower()] = value
+        return status, headers, json.loads(stream.read(int(headers["content-length"])))
+
+
+HEAD = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent(small: Api) -> None:
+    status, _, problem = _raw(small, HEAD + b"Content-Length: 65537\r\n\r\n")
+    assert (status, problem["code"], problem["field"], problem["limit"]) == (413, "request_too_large", "body", 65536)
+
+
+def test_a_chunked_body_is_counted_as_it_arrives(small: Api) -> None:
+    chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+    status, _, problem = _raw(small, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 5)
+    assert (status, problem["code"], problem["limit"]) == (413, "request_too_large", 65536)
+    assert small.stored("orders") == {}
+
+
+def test_a_chunked_body_within_the_limit_is_taken(small: Api) -> None:
+    body = json.dumps({"messages": [{"body": "x" * 40_000}]}).encode()
+    chunks = [b"%x\r\n%s\r\n" % (len(p), p) for p in (body[:7], body[7:20_000], body[20_000:])]
+    status, _, answer = _raw(small, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n")
+    assert status == 200 and answer["duplicate"] is False
+
+
+def test_the_connection_lives_on_after_a_refused_body(small: Api) -> None:
+    with closing(socket.create_connection(("127.0.0.1", small.port), timeout=20)) as sock:
+        sock.sendall(
+            HEAD + b"Content-Length: 70000\r\n\r\n" + b" " * 70_000 + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        received = b""
+        while b"alive" not in received:
+            received += sock.recv(65536)
+        assert received.startswith(b"HTTP/1.1 413 ") and b"HTTP/1.1 200 OK" in received
+
+
+def test_administrative_bodies_are_small(small: Api) -> None:
+    reply = small.call("PUT", "/v1/topics/t", b" " * (ADMIN_BYTES_MAX + 1), "application/json")
+    assert (reply.status, reply.json["code"], reply.json["limit"]) == (413, "request_too_large", ADMIN_BYTES_MAX)
+
+
+def test_full_queues_answer_429_and_recover(tmp_path: Path) -> None:
+    with running(config_for(tmp_path, queue_requests_max=2)) as api:
+        api.put_topic("orders", partitions=1)
+        gate = _held(api)
+        with ThreadPoolExecutor(2) as threads:
+            waiting = [threads.submit(api.send, "orders", "a") for _ in range(2)]
+            while api.service.admission.requests < 2:
+                threading.Event().wait(0.002)
+            refused = api.send("orders", "b")
+            assert (refused.status, refused.json["code"]) == (429, "queue_full")
+            assert int(refused.headers["retry-after"]) >= 1
+            gate.set()
+            assert [w.result().status for w in waiting] == [200, 200]
+        assert api.send("orders", "c").status == 200
+        assert api.stored("orders") == {"orders@broker-a": 3}
+
+
+def _held(api: Api) -> threading.Event:
+    """Commits wait until the event is set: every commit thread is busy with waiting for it."""
+    gate = threading.Event()
+    for _ in range(api.service.settings.commit_threads):
+        api.service.partitions.commits.submit(lambda: gate.wait(20) and None)
+    return gate
+
+
+def test_bytes_under_way_are_bounded(small: Api) -> None:
+    """Twenty bodies of 60 KiB are declared and not sent: the queue of 1 MiB has place for seventeen."""
+    opened = []
+    statuses = []
+    try:
+        for _ in range(20):
+            sock = socket.create_connection(("127.0.0.1", small.port), timeout=0.1)
+            opened.append(sock)
+            sock.sendall(HEAD + b"Content-Length: 61440\r\n\r\n ")
+            try:
+                statuses.append(int(sock.recv(65536).split()[1]))
+            except TimeoutError:
+                statuses.append(0)
+    finally:
+        for sock in opened:
+            sock.close()
+    assert statuses == [0] * 17 + [429] * 3
+    while small.service.admission.bytes:  # what a client that went away had reserved is given back
+        threading.Event().wait(0.005)
+    assert small.send("orders", "a").status == 200
+
+
+def test_admission_counts_requests_and_bytes() -> None:
+    admission = Admission(bytes_max=10, requests_max=2)
+    with admission.enter() as first, admission.enter():
+        first.grow(10)
+        with pytest.raises(Overloaded, match="10 bytes"):
+            first.grow(1)
+        with pytest.raises(Overloaded, match="2 produce requests"):
+            admission.enter()
+        assert (admission.requests, admission.bytes) == (2, 10)
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+# HTTP itself --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"),
+    [
+        (b"hello\r\n\r\n", 400, "invalid_http"),
+        (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_http"),
+        (HEAD + b"Content-Length: -1\r\n\r\n", 400, "invalid_http"),
+        (HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "invalid_http"),
+        (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, "invalid_http"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(20_000)), 431, "headers_too_large"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", 431, "headers_too_large"),
+    ],
+    ids=["no HTTP", "path not ASCII", "negative length", "two framings", "two lengths", "bad chunk", "headers", "path"],
+)
+def test_what_is_not_http_gets_a_problem_too(small: Api, raw: bytes, status: int, code: str) -> None:
+    found, headers, problem = _raw(small, raw)
+    assert (found, problem["code"], headers["content-type"]) == (status, code, PROBLEM)
+    assert headers["connection"] == "close"
+    assert small.call("GET", "/healthz").status == 200

@@ -1,0 +1,218 @@
+"""The process: its ready line, its drain, what it refuses to start with, and acks around a kill."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from api.serve import serve_command
+
+COMMAND = [sys.executable, "-c", "from api.serve import serve_command; serve_command()"]
+
+
+class Process:
+    """`deltamq serve` on a free port."""
+
+    def __init__(self, warehouse: Path, *flags: str, **environ: str) -> None:
+        self.popen = subprocess.Popen(
+            [*COMMAND, "--warehouse", str(warehouse), "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environ},
+            text=True,
+        )
+        self._logs: list[str] = []
+        assert self.popen.stdout is not None and self.popen.stderr is not None
+        # Read all the time: a full pipe would stop the service.
+        self._reader = threading.Thread(target=lambda: self._logs.extend(self.popen.stderr or ()))
+        self._reader.start()
+        self.ready_line = self.popen.stdout.readline()
+        found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+) warehouse (.+)\n", self.ready_line)
+        assert found is not None, (self.ready_line, self._logs)
+        self.port = int(found[1])
+
+    def send(self, body: str, seq: int | None = None, **query: str) -> dict[str, Any]:
+        """Produce one message; its answer."""
+        request: dict[str, Any] = {"messages": [{"body": body}]}
+        if seq is not None:
+            request["producer"] = {"id": "p", "seq": seq}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            text = "&".join(f"{k}={v}" for k, v in query.items())
+            connection.request(
+                "POST", f"/v1/topics/orders/messages?{text}", json.dumps(request), {"Content-Type": "application/json"}
+            )
+            answer: dict[str, Any] = json.loads(connection.getresponse().read())
+            return answer
+
+    def stored(self) -> list[str]:
+        """All bodies of the topic."""
+        bodies = []
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            for broker in ("a", "b"):
+                connection.request("GET", f"/v1/topics/orders/partitions/orders%40broker-{broker}/messages")
+                bodies += [m["body"] for m in json.loads(connection.getresponse().read())["messages"]]
+        return bodies
+
+    def end(self, number: signal.Signals) -> int:
+        """Signal the process and wait for its end; its status."""
+        self.popen.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        status = self.popen.wait(60)
+        self._reader.join()
+        for pipe in (self.popen.stdout, self.popen.stderr):
+            assert pipe is not None
+            pipe.close()
+        return status
+
+    @property
+    def logs(self) -> str:
+        return "".join(self._logs)
+
+
+@contextmanager
+def serving(warehouse: Path, *flags: str, **environ: str) -> Iterator[Process]:
+    """A process that is killed at the latest when the block ends."""
+    process = Process(warehouse, *flags, **environ)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.end(signal.SIGKILL)
+
+
+def test_it_says_where_it_serves_and_ends_with_status_0(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        assert process.ready_line.endswith(f" warehouse {tmp_path}\n")
+        assert process.send("a")["durable"] is True
+        stdout = process.popen.stdout
+        assert process.popen.poll() is None and stdout is not None
+        process.popen.send_signal(signal.SIGTERM)
+        assert stdout.read() == "", "standard output carries the ready line only"
+        assert process.wait() == 0
+        assert "event=stopping signal=SIGTERM" in process.logs
+        assert all(line.startswith("time=") for line in process.logs.splitlines()), process.logs
+
+
+def test_logs_hold_neither_bodies_nor_keys(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        process.send("top-secret-body")
+        with closing(http.client.HTTPConnection("127.0.0.1", process.port)) as connection:
+            connection.request("POST", "/v1/topics/a%0Ab/messages", b'{"messages": [{"key": "top-secret"}]}')
+            assert connection.getresponse().status == 400
+        assert process.end(signal.SIGTERM) == 0
+        assert "top-secret" not in process.logs
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_drain_answers_and_stores_everything_that_was_accepted(tmp_path: Path, flush: str) -> None:
+    acknowledged: list[str] = []
+    with serving(tmp_path) as process, ThreadPoolExecutor(8) as threads:
+
+        def produce(client: int) -> None:
+            for i in range(100_000):
+                try:
+                    answer = process.send(f"{client}-{i}", flush=flush)
+                except (OSError, http.client.HTTPException):
+                    return  # no longer accepting
+                assert "ranges" in answer, answer
+                acknowledged.append(f"{client}-{i}")
+
+        clients = [threads.submit(produce, client) for client in range(8)]
+        while len(acknowledged) < 200:
+            time.sleep(0.01)
+        assert process.end(signal.SIGTERM) == 0
+        for client in clients:
+            client.result()
+    with serving(tmp_path) as process:
+        with closing(http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)) as connection:
+            stored: list[str] = []
+            for broker in ("a", "b"):
+                path = f"/v1/topics/orders/partitions/orders%40broker-{broker}/messages"
+                connection.request("GET", f"{path}?max_messages=1000000&max_bytes=67108864")
+                stored += [m["body"] for m in json.loads(connection.getresponse().read())["messages"]]
+    assert sorted(stored) == sorted(acknowledged), "no acknowledged message is lost, none is stored unseen"
+
+
+def test_a_drain_finishes_a_request_whose_body_is_still_coming(tmp_path: Path) -> None:
+    body = b'{"messages": [{"body": "slow"}]}'
+    with serving(tmp_path) as process:
+        with closing(socket.create_connection(("127.0.0.1", process.port), timeout=30)) as sock:
+            head = f"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            sock.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body[:10])
+            _until_read(process)
+            process.popen.send_signal(signal.SIGTERM)
+            while "event=stopping" not in process.logs:
+                time.sleep(0.01)
+            sock.sendall(body[10:])
+            assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert process.wait() == 0
+
+
+def _until_read(process: Process) -> None:
+    """Until the service has begun to work on the request that is under way."""
+    while True:
+        with closing(http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)) as connection:
+            connection.request("GET", "/metrics")
+            if b"deltamq_queue_requests 1.0" in connection.getresponse().read():
+                return
+
+
+@pytest.mark.parametrize("point", ["batch.before_close", "ack.before_respond", "ack.half_responded"])
+def test_send_05_a_kill_around_the_ack_stores_the_repeated_request_once(tmp_path: Path, point: str) -> None:
+    with serving(tmp_path, MQ_FAILPOINTS=f"{point}=kill@3") as process:
+        places = [process.send("a", 0), process.send("b", 1)]
+        with pytest.raises((OSError, http.client.HTTPException)):
+            process.send("c", 2)
+        assert process.wait() == -signal.SIGKILL
+    with serving(tmp_path) as process:
+        before = process.stored()
+        assert sorted(before) == (["a", "b"] if point == "batch.before_close" else ["a", "b", "c"])
+        again = process.send("c", 2)
+        assert again["duplicate"] is (point != "batch.before_close")
+        assert [process.send(body, seq)["ranges"] for seq, body in enumerate("ab")] == [p["ranges"] for p in places]
+        assert sorted(process.stored()) == ["a", "b", "c"]
+        assert process.end(signal.SIGTERM) == 0
+
+
+def test_a_failure_before_the_answer_is_an_unknown_outcome(tmp_path: Path) -> None:
+    with serving(tmp_path, MQ_FAILPOINTS="ack.before_respond=raise@1") as process:
+        problem = process.send("a", 0)
+        assert (problem["status"], problem["code"]) == (503, "outcome_unknown")
+        assert process.send("a", 0)["duplicate"] is True
+        assert process.stored() == ["a"]
+
+
+def test_it_does_not_start_open_to_others_without_authentication(tmp_path: Path) -> None:
+    result = CliRunner().invoke(serve_command, ["--host", "0.0.0.0", "--port", "0", "--warehouse", str(tmp_path)])
+    assert result.exit_code == 1 and "no authentication" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(serve_command, ["--port", port, "--warehouse", str(tmp_path)])
+    assert result.exit_code == 1 and f"cannot listen on 127.0.0.1:{port}" in result.stderr
+
+
+def test_it_says_which_setting_is_unknown(tmp_path: Path) -> None:
+    result = CliRunner(env={"DELTAMQ_SERVICE_PROT": "1"}).invoke(serve_command, ["--warehouse", str(tmp_path)])
+    assert result.exit_code == 1 and "DELTAMQ_SERVICE_PORT" in result.stderr

@@ -1,0 +1,101 @@
+"""Health, cluster, metrics, console and the API's own description."""
+
+from __future__ import annotations
+
+import re
+
+from tests.api.running import JSON, Api
+
+
+def test_health_and_readiness(api: Api) -> None:
+    assert api.call("GET", "/healthz").json == {"status": "alive"}
+    assert api.call("GET", "/readyz").json == {"status": "serving"}
+
+
+def test_the_cluster_names_brokers_roles_and_warehouse(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=3)
+    found = api.call("GET", "/v1/cluster").json
+    assert found["warehouse"] == api.service.warehouse.uri
+    assert [(b["broker"], b["roles"]) for b in found["brokers"]] == [
+        ("broker-a", ["broker", "meta"]),
+        ("broker-b", ["broker"]),
+    ]
+    assert sum(b["partitions"] for b in found["brokers"]) >= 3
+    assert found["routes_epoch"] >= 1
+
+
+def test_metrics_count_requests_messages_and_commits(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    before = _metrics(api)
+    for seq in (0, 0, 1):
+        api.send(topic, "a", "b", producer={"id": "p", "seq": seq})
+    api.send(topic, {"x": 1})
+    api.fetch(topic, f"{topic}@broker-a")
+    after = _metrics(api)
+
+    def grew(name: str) -> float:
+        return after.get(name, 0) - before.get(name, 0)
+
+    assert grew('deltamq_requests_total{call="produce",status="200"}') == 3
+    assert grew('deltamq_requests_total{call="produce",status="400"}') == 1
+    assert grew(f'deltamq_produced_messages_total{{topic="{topic}"}}') == 6
+    assert grew(f'deltamq_fetched_messages_total{{topic="{topic}"}}') == 4
+    assert grew("deltamq_duplicate_parts_total") == 1
+    assert grew("deltamq_produce_seconds_count") == 3
+    assert after[f'deltamq_partition_end_offset{{partition="{topic}@broker-a",topic="{topic}"}}'] == 4
+    assert after["deltamq_queue_requests"] == after["deltamq_queue_bytes"] == 0
+
+
+def _metrics(api: Api) -> dict[str, float]:
+    reply = api.call("GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    lines = reply.body.decode().splitlines()
+    samples = [re.sub(r"\{([^}]*)\}", _sorted_labels, line) for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (s.rpartition(" ") for s in samples)}
+
+
+def _sorted_labels(match: re.Match[str]) -> str:
+    return "{" + ",".join(sorted(match[1].split(","))) + "}"
+
+
+def test_the_console_loads_nothing_from_elsewhere(api: Api) -> None:
+    reply = api.call("GET", "/")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert not re.search(rb'(src|href)\s*=\s*["\']|url\(|//[a-z]+\.', reply.body)
+
+
+def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> None:
+    document = api.call("GET", "/openapi.json").json
+    calls = {(method, path): call for path, item in document["paths"].items() for method, call in item.items()}
+    assert {
+        ("post", "/v1/topics/{topic}/messages"),
+        ("get", "/v1/topics/{topic}/partitions/{partition}/messages"),
+        ("put", "/v1/topics/{topic}"),
+        ("get", "/v1/topics/{topic}"),
+        ("delete", "/v1/topics/{topic}"),
+        ("get", "/v1/topics/{topic}/offsets"),
+        ("get", "/v1/topics"),
+        ("get", "/v1/cluster"),
+        ("get", "/healthz"),
+        ("get", "/readyz"),
+        ("get", "/metrics"),
+        ("get", "/"),
+    } == set(calls)
+    for call in calls.values():
+        assert call["summary"]
+        for status, answer in call["responses"].items():
+            assert answer["description"]
+            if int(status) >= 400:
+                problem = answer["content"]["application/problem+json"]
+                assert problem["schema"] == {"$ref": "#/components/schemas/Problem"} and problem["example"]
+    produce = calls["post", "/v1/topics/{topic}/messages"]
+    assert produce["requestBody"]["content"][JSON]["example"] and len(produce["requestBody"]["content"]) == 3
+
+
+def test_the_examples_of_openapi_work(api: Api) -> None:
+    document = api.call("GET", "/openapi.json").json
+    content = document["paths"]["/v1/topics/{topic}/messages"]["post"]["requestBody"]["content"]
+    assert api.call("POST", "/v1/topics/flights/messages", content[JSON]["example"]).status == 200
+    lines = content["application/x-ndjson"]["example"]
+    assert api.produce("flights", lines, "application/x-ndjson").status == 200

@@ -1,0 +1,83 @@
+"""Server-sent events: an open fetch, resumed by `Last-Event-ID`, ended by the service's stop."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.api.running import Api, config_for, running
+
+EVENTS = "text/event-stream"
+
+
+@contextmanager
+def stream(api: Api, topic: str, query: str = "", **headers: str) -> Iterator[Iterator[dict[str, str]]]:
+    """The events of partition broker-a, each as its fields; comments are passed over."""
+    path = f"/v1/topics/{topic}/partitions/{quote(f'{topic}@broker-a', safe='')}/messages{query}"
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=20)
+    with closing(connection):
+        connection.request(
+            "GET", path, headers={"Accept": EVENTS, **{k.replace("_", "-"): v for k, v in headers.items()}}
+        )
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.headers["content-type"].startswith(EVENTS)
+        yield _events(answer)
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    while line := answer.readline():
+        text = line.decode().rstrip("\n")
+        if not text and fields:
+            yield fields
+            fields = {}
+        elif text and not text.startswith(":"):
+            name, _, value = text.partition(": ")
+            fields[name] = value
+
+
+def test_events_carry_messages_as_they_are_committed(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    api.send(topic, "a", "b")
+    with stream(api, topic, "?offset=1") as events:
+        first = next(events)
+        assert first["id"] == f"{topic}@broker-a:1" and json.loads(first["data"])["body"] == "b"
+        api.send(topic, "line\nbreak")
+        assert json.loads(next(events)["data"])["body"] == "line\nbreak"
+
+
+def test_a_stream_is_resumed_after_the_last_event(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    api.send(topic, *[{"body": str(i), "tag": "even" if i % 2 == 0 else "odd"} for i in range(6)])
+    with stream(api, topic, "?tags=even", Last_Event_ID=f"{topic}@broker-a:2") as events:
+        assert json.loads(next(events)["data"])["body"] == "4"
+
+
+def test_a_last_event_of_another_partition_is_refused(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    path = f"/v1/topics/{topic}/partitions/{topic}%40broker-a/messages"
+    for wrong in ("7", f"{topic}@broker-b:7", f"{topic}@broker-a:-1", f"{topic}@broker-a:"):
+        reply = api.call("GET", path, Accept=EVENTS, Last_Event_ID=wrong)
+        assert (reply.status, reply.json["field"]) == (422, "Last-Event-ID")
+
+
+def test_a_stream_beyond_the_end_says_so_and_ends(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    with stream(api, topic, "?offset=5") as events:
+        (event,) = events
+    assert event["event"] == "offset_too_large" and json.loads(event["data"])["max_offset"] == 0
+
+
+def test_a_stopping_service_ends_its_streams(tmp_path: Path) -> None:
+    with running(config_for(tmp_path)) as api:
+        api.put_topic("orders", partitions=1)
+        api.send("orders", "a")
+        opened = stream(api, "orders")
+        events = opened.__enter__()
+        assert json.loads(next(events)["data"])["body"] == "a"
+    assert list(events) == []
+    opened.__exit__(None, None, None)
