@@ -21,7 +21,7 @@ from obstore.store import S3Store
 
 from tables.object_store import ObjectStore
 
-__all__ = ["ServerUnavailable", "S3Server", "s3_server"]
+__all__ = ["S3Server", "ServerUnavailable", "s3_server"]
 
 VERSION: Final = "v1.8.0"
 _MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"

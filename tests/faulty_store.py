@@ -1,0 +1,105 @@
+"""A store that fails as it is told, around one that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tables.store import Entry, Store
+
+__all__ = ["FaultyStore", "failing"]
+
+T = TypeVar("T")
+Fault = Callable[[str], None]
+
+
+def failing(error: Exception) -> Fault:
+    """A fault that raises."""
+
+    def fail(key: str) -> None:
+        raise error
+
+    return fail
+
+
+class FaultyStore:
+    """Passes every call on. `before[name]` and `after[name]` run around the call of that name, with its key.
+
+    What they raise is what the caller sees: before the call, nothing happened; after it, everything did. A fault stays
+    until it is removed, unless it was set by `once`. `calls` are those that began, in order.
+    """
+
+    def __init__(self, store: Store, *, cheap_look: bool | None = None) -> None:
+        self._store = store
+        self.cheap_look = store.cheap_look if cheap_look is None else cheap_look
+        self.before: dict[str, Fault] = {}
+        self.after: dict[str, Fault] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    def once(self, when: str, name: str, fault: Fault, *, key: str = "") -> None:
+        """Let `fault` run at the next call of `name` whose key contains `key`."""
+        faults = self.before if when == "before" else self.after
+
+        def run(called: str) -> None:
+            if key in called:
+                del faults[name]
+                fault(called)
+
+        faults[name] = run
+
+    def keys(self, name: str) -> list[str]:
+        """The keys of the calls of `name`, in order."""
+        return [key for called, key in self.calls if called == name]
+
+    def _around(self, name: str, key: str, call: Callable[[], T]) -> T:
+        self.calls.append((name, key))
+        if name in self.before:
+            self.before[name](key)
+        result = call()
+        if name in self.after:
+            self.after[name](key)
+        return result
+
+    def uri(self, key: str) -> str:
+        return self._store.uri(key)
+
+    def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
+        self._around("put", key, lambda: self._store.put(key, data, durable=durable))
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        return self._around("put_if_absent", key, lambda: self._store.put_if_absent(key, data, durable=durable))
+
+    def replace(self, key: str, data: pa.Buffer | bytes) -> None:
+        self._around("replace", key, lambda: self._store.replace(key, data))
+
+    def read(self, key: str) -> pa.Buffer:
+        return self._around("read", key, lambda: self._store.read(key))
+
+    def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
+        return self._around("read_parts", key, lambda: self._store.read_parts(key, size, ranges))
+
+    def exists(self, key: str) -> bool:
+        return self._around("exists", key, lambda: self._store.exists(key))
+
+    def sync(self, keys: list[str]) -> None:
+        self._around("sync", ",".join(keys), lambda: self._store.sync(keys))
+
+    def entries(self, folder: str) -> list[Entry]:
+        return self._around("entries", folder, lambda: self._store.entries(folder))
+
+    def folders(self, folder: str) -> list[str]:
+        return self._around("folders", folder, lambda: self._store.folders(folder))
+
+    def delete(self, key: str) -> None:
+        self._around("delete", key, lambda: self._store.delete(key))
+
+    def delete_tree(self, folder: str) -> None:
+        self._around("delete_tree", folder, lambda: self._store.delete_tree(folder))
+
+    def prepare(self) -> None:
+        self._store.prepare()
+
+    def close(self) -> None:
+        self._store.close()

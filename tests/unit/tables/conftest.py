@@ -1,0 +1,54 @@
+"""Warehouses of one process each on one folder of files in memory, with a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tables.log import PartitionLog
+from tables.settings import LogSettings
+from tables.store import MemoryStore, Store
+from tables.warehouse import Warehouse
+from tests.faulty_store import FaultyStore
+from tests.rows import REF
+from tests.set_clock import SetClock
+
+OpenLog = Callable[..., PartitionLog]
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def files() -> MemoryStore:
+    """The disk that all processes of a test share."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def store(files: MemoryStore) -> FaultyStore:
+    """The first process's way to the disk."""
+    return FaultyStore(files)
+
+
+@pytest.fixture
+def open_log(files: MemoryStore, clock: SetClock) -> Iterator[OpenLog]:
+    """Opens REF as a process of its own would, making it when it is new: one writer each."""
+    opened: list[Warehouse] = []
+
+    def open_one(store: Store | None = None, **settings: object) -> PartitionLog:
+        warehouse = Warehouse.open(
+            "",
+            store=store or files,
+            settings=LogSettings(**settings),  # type: ignore[arg-type] # a test's own keywords
+            clock=clock,
+        )
+        opened.append(warehouse)
+        return warehouse.create(REF)
+
+    yield open_one
+    for warehouse in opened:
+        warehouse.close()
