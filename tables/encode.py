@@ -6,6 +6,7 @@ carries its producers' parts in its footer, and its checksums go into the commit
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import zlib
@@ -22,15 +23,16 @@ import pyarrow.parquet as pq
 from mq.limits import KIB
 from mq.producer import Part, part_to_json
 from tables.actions import DataFile
+from tables.few_rows import FEW_ROWS_MAX, encode_few_rows
 from tables.paths import data_file_name
-from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, TIME
+from tables.schema import MESSAGE_SCHEMA, TIME
 
 __all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "numbered", "stamp"]
 
 PARTS_KEY: Final = b"mq.parts"
-#: Below this a file lives for a second or two before it is rolled up: speed beats size.
-_SMALL_ROWS: Final = 64
-_SMALL_BYTES: Final = 16 * KIB
+#: A file of few rows with bodies of at most so many bytes lives for a second or two until it is rolled up: speed beats
+#: size. With all else it stays small enough to be recycled.
+_FEW_BYTES_MAX: Final = 40 * KIB
 #: Columns with few distinct values; a dictionary of the others would only cost time.
 _REPEATING: Final = [
     "key",
@@ -41,6 +43,7 @@ _REPEATING: Final = [
     "producer_id",
     "producer_seq",
 ]
+_AFTER_OFFSET: Final = MESSAGE_SCHEMA.names[1:]
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 
@@ -66,28 +69,39 @@ class RowsPart:
 class Encoded:
     """A parquet file in memory and what the commit says of it."""
 
-    data: pa.Buffer
+    data: pa.Buffer | bytes
     file: DataFile
+    #: About what the rows take in memory: to count it in thirteen columns would cost a small append 40 microseconds.
+    rows_bytes: int
 
 
-def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, append_us: int) -> pa.Table:
-    """The message rows without their offsets: defaults filled, ids made, time and producers written in.
+def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, append_us: int) -> list[pa.Array]:
+    """The columns of the message rows but for their offsets: defaults filled, ids made, time and producers written in.
 
-    `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's but for `offset`.
+    `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's after `offset`, in its order.
     """
     count = rows.num_rows
-    columns: dict[str, pa.Array] = {}
-    for field in INTERNAL_SCHEMA:
-        at = rows.schema.get_field_index(field.name)
-        columns[field.name] = rows.column(at) if at >= 0 else pa.nulls(count, field.type)
-    now = pa.scalar(append_us, TIME)
+    columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
+    now = pa.repeat(pa.scalar(append_us, TIME), count)
     columns["message_id"] = _filled(columns["message_id"], lambda: _made_ids(batch_id, count))
-    columns["born_time"] = _filled(columns["born_time"], lambda: pa.repeat(now, count))
+    columns["born_time"] = _filled(columns["born_time"], lambda: now)
     columns["reconsume_times"] = _filled(columns["reconsume_times"], lambda: pa.repeat(pa.scalar(0, pa.int32()), count))
-    columns["append_time"] = pa.repeat(now, count)
-    columns["producer_id"], columns["producer_seq"] = _producers(parts, count)
-    fields = list(MESSAGE_SCHEMA)[1:]
-    return pa.Table.from_arrays([columns[f.name] for f in fields], schema=pa.schema(fields))
+    columns["append_time"] = now
+    if any(p.producer is not None for p in parts):
+        columns["producer_id"], columns["producer_seq"] = _producers(parts)
+    return [columns[name] for name in _AFTER_OFFSET]
+
+
+def _nulls(count: int) -> dict[str, pa.Array]:
+    """Columns without values, those of few rows made once."""
+    return _few_nulls(count) if count <= FEW_ROWS_MAX else _made_nulls(count)
+
+
+def _made_nulls(count: int) -> dict[str, pa.Array]:
+    return {field.name: pa.nulls(count, field.type) for field in MESSAGE_SCHEMA}
+
+
+_few_nulls = functools.cache(_made_nulls)
 
 
 def _filled(column: pa.Array, default: object) -> pa.Array:
@@ -102,6 +116,8 @@ def _filled(column: pa.Array, default: object) -> pa.Array:
 
 def _made_ids(batch_id: str, count: int) -> pa.Array:
     """`<batch id><row in hexadecimal>`: unique, stable when the batch is renumbered, cheap to make and to compress."""
+    if count <= FEW_ROWS_MAX:
+        return pa.array([f"{batch_id[:16]}{row:08x}" for row in range(count)], pa.string())
     prefix = np.frombuffer(batch_id[:16].encode(), dtype=np.uint8)
     width = len(prefix) + 8
     ids = np.empty((count, width), dtype=np.uint8)
@@ -113,63 +129,90 @@ def _made_ids(batch_id: str, count: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(ids))
 
 
-def _producers(parts: Sequence[RowsPart], count: int) -> tuple[pa.Array, pa.Array]:
+def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
     """The columns `producer_id` and `producer_seq`."""
-    if all(p.producer is None for p in parts):
-        return pa.nulls(count, pa.string()), pa.nulls(count, pa.int64())
     rows_of_part = np.repeat(np.arange(len(parts)), [p.count for p in parts])
     ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     seqs = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
     return ids.take(pa.array(rows_of_part)), seqs.take(pa.array(rows_of_part))
 
 
-def numbered(rows: pa.Table, base_offset: int) -> pa.Table:
-    """Stamped rows with their offsets, from `base_offset` on: MESSAGE_SCHEMA."""
-    offsets = pa.array(np.arange(base_offset, base_offset + rows.num_rows, dtype=np.int64))
-    return pa.Table.from_arrays([pa.chunked_array([offsets]), *rows.columns], schema=MESSAGE_SCHEMA)
+def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
+    """Stamped columns with their offsets, from `base_offset` on: MESSAGE_SCHEMA."""
+    offsets = pa.array(np.arange(base_offset, base_offset + len(columns[0]), dtype=np.int64))
+    return pa.Table.from_arrays([offsets, *columns], schema=MESSAGE_SCHEMA)
 
 
 def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms: int, row_group_rows: int) -> Encoded:
     """Encode numbered rows as one parquet file with checksums and statistics."""
     count = rows.num_rows
     assert count > 0, "an empty file would have no offsets"
+    key_values = []
+    if parts:
+        body = json.dumps([part_to_json(p) for p in parts], separators=(",", ":"))
+        key_values.append((PARTS_KEY, body.encode()))
+    few = _few(rows, key_values)
+    data, crc = few or _many(rows, key_values, row_group_rows)
     start = int(rows.column(0)[0].as_py())
-    small = count < _SMALL_ROWS and rows.nbytes < _SMALL_BYTES
+    append_min, append_max = _bounds(rows.column("append_time"))
+    file = DataFile(
+        path=data_file_name(start, batch_id),
+        size=len(data),
+        start=start,
+        count=count,
+        modified_ms=now_ms,
+        append_min_us=append_min,
+        append_max_us=append_max,
+        stats=_stats_json(start, count, _bounds(rows.column("born_time")), (append_min, append_max)),
+        crc=crc,
+    )
+    return Encoded(data, file, len(data) if few else rows.nbytes)
+
+
+def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
+    """A file for rows that are few and small, with its checksums; None for others."""
+    if rows.num_rows > FEW_ROWS_MAX or _body_bytes(rows) > _FEW_BYTES_MAX:
+        return None
+    rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
+    found = encode_few_rows(rows, key_values)
+    if found is None:
+        return None
+    data, footer_at = found
+    view = memoryview(data)
+    return data, f"{zlib.crc32(view[:footer_at]):08x},{zlib.crc32(view[footer_at:]):08x}"
+
+
+def _body_bytes(rows: pa.Table) -> int:
+    return int(rows.column("body").nbytes)
+
+
+def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
+    """A compressed file, with its checksums."""
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
         sink,
         rows.schema,
-        compression="none" if small else "zstd",
-        compression_level=None if small else 1,
-        use_dictionary=False if small else _REPEATING,
-        column_encoding=None if small else {"offset": "DELTA_BINARY_PACKED"},
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_REPEATING,
+        column_encoding={"offset": "DELTA_BINARY_PACKED"},
         write_statistics=["offset", "append_time"],
         write_page_checksum=True,
         store_schema=False,
         metadata_collector=footer,
     ) as writer:
         writer.write_table(rows, row_group_size=row_group_rows)
-        if parts:
-            body = json.dumps([part_to_json(p) for p in parts], separators=(",", ":"))
-            writer.add_key_value_metadata({PARTS_KEY: body.encode()})
+        if key_values:
+            writer.add_key_value_metadata(dict(key_values))
     data = sink.getvalue()
-    append_min, append_max = _bounds(rows.column("append_time"))
-    file = DataFile(
-        path=data_file_name(start, batch_id),
-        size=data.size,
-        start=start,
-        count=count,
-        modified_ms=now_ms,
-        append_min_us=append_min,
-        append_max_us=append_max,
-        stats=_stats_json(rows, start, count, append_min, append_max),
-        crc=checksums(data, footer[0]),
-    )
-    return Encoded(data, file)
+    return data, checksums(data, footer[0])
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[int, int]:
+Bounds = tuple[int, int]
+
+
+def _bounds(column: pa.ChunkedArray) -> Bounds:
     """Least and greatest time of a column without nulls, in microseconds."""
     if len(column) == 1:
         value = column[0].value
@@ -178,37 +221,25 @@ def _bounds(column: pa.ChunkedArray) -> tuple[int, int]:
     return found["min"].value, found["max"].value
 
 
-def _stats_json(rows: pa.Table, start: int, count: int, append_min: int, append_max: int) -> str:
+def _stats_json(start: int, count: int, born: Bounds, append: Bounds) -> str:
     """Delta's file statistics. Timestamps there have milliseconds: bounds are widened, never narrowed."""
-    born_min, born_max = _bounds(rows.column("born_time"))
-    stats = {
-        "numRecords": count,
-        "minValues": {
-            "offset": start,
-            "born_time": _floor_ms(born_min),
-            "append_time": _floor_ms(append_min),
-        },
-        "maxValues": {
-            "offset": start + count - 1,
-            "born_time": _ceil_ms(born_max),
-            "append_time": _ceil_ms(append_max),
-        },
-        "nullCount": {"offset": 0, "born_time": 0, "append_time": 0},
-    }
-    return json.dumps(stats, separators=(",", ":"))
-
-
-def _floor_ms(time_us: int) -> str:
-    return _iso_ms(time_us // 1000)
-
-
-def _ceil_ms(time_us: int) -> str:
-    return _iso_ms(-(-time_us // 1000))
+    return (
+        f'{{"numRecords":{count},'
+        f'"minValues":{{"offset":{start},'
+        f'"born_time":"{_iso_ms(born[0] // 1000)}","append_time":"{_iso_ms(append[0] // 1000)}"}},'
+        f'"maxValues":{{"offset":{start + count - 1},'
+        f'"born_time":"{_iso_ms(-(-born[1] // 1000))}","append_time":"{_iso_ms(-(-append[1] // 1000))}"}},'
+        '"nullCount":{"offset":0,"born_time":0,"append_time":0}}'
+    )
 
 
 def _iso_ms(time_ms: int) -> str:
-    text = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{time_ms % 1000:03d}Z"
+    return f"{_iso_s(time_ms // 1000)}.{time_ms % 1000:03d}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _iso_s(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def group_edges(footer: pq.FileMetaData, footer_at: int) -> list[int]:

@@ -315,8 +315,8 @@ class PartitionLog:
             row_group_rows=self._settings.row_group_rows,
         )
         self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
-        self._tail.add(base, stamped)
-        return stamped.column("message_id").combine_chunks()
+        self._tail.add(base, stamped, encoded.rows_bytes)
+        return stamped.column("message_id").chunk(0)
 
     def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
         file = encoded.file

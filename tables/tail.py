@@ -47,11 +47,11 @@ class Tail:
         self.pieces = ()
         self._bytes = 0
 
-    def add(self, start: int, rows: pa.Table) -> None:
-        """Add the rows of a commit; a gap before them makes the tail start anew."""
+    def add(self, start: int, rows: pa.Table, nbytes: int) -> None:
+        """Add the rows of a commit, which hold `nbytes`; a gap before them makes the tail start anew."""
         if self.pieces and self.pieces[-1].end != start:
             self.clear()
-        piece = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
+        piece = _Piece(start, rows, nbytes + _TABLE_BYTES)
         self._bytes += piece.bytes
         self.pieces = (*self.pieces, piece)
         self._shrink()
