@@ -9,11 +9,15 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
+from mq.client.attempts import Patience
 from mq.errors import DeltaMQError, Overloaded, Unauthenticated, Unavailable, Unknown
 
-__all__ = ["DEFAULT_URL", "error_line", "print_json", "print_table", "service_options"]
+__all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+#: People wait at the terminal: a service that is not there is told within a second or two.
+PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

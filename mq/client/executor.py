@@ -432,6 +432,8 @@ class Executor:
             return
         messages = sum(entry.count for entry in entries)
         lost = sum(entry.count for entry in entries if entry.future is None)
+        if lost:
+            log.warning("event=oneway_lost partition=%s messages=%d code=%s", self.partition, lost, error.code)
         _completing.active = True
         try:
             for entry in entries:
@@ -441,8 +443,6 @@ class Executor:
             outcome = {"unknown" if isinstance(error, Unknown) else "refused": messages}
             self._shared.counters.add(**outcome, oneway_lost=lost)
             self._shared.buffer.give_back(sum(entry.size for entry in entries), messages)
-        if lost:
-            log.warning("event=oneway_lost partition=%s messages=%d code=%s", self.partition, lost, error.code)
 
 
 def _closed() -> Unavailable:

@@ -359,6 +359,7 @@ class Producer:
             single=True,
             named=message.partition is not None,
             expected_offset=expected_offset,
+            alone=expected_offset is not None,
         )
 
     def _queue(

@@ -7,7 +7,7 @@ import sys
 import click
 
 from mq.client.admin import Admin, TopicInfo
-from mq.client.console import print_json, print_table, service_options
+from mq.client.console import PATIENCE, print_json, print_table, service_options
 
 __all__ = ["topic"]
 
@@ -39,7 +39,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create topic NAME, or change it to these settings."""
-    with Admin(url, token=token) as admin:
+    with Admin(url, token=token, patience=PATIENCE) as admin:
         info, created = admin.put_topic(
             name,
             partitions=partitions,
@@ -59,7 +59,7 @@ def create(
 @service_options
 def list_topics(url: str, token: str | None, as_json: bool) -> None:
     """Print the names of all topics."""
-    with Admin(url, token=token) as admin:
+    with Admin(url, token=token, patience=PATIENCE) as admin:
         names = admin.list_topics()
     if as_json:
         print_json({"topics": names})
@@ -73,7 +73,7 @@ def list_topics(url: str, token: str | None, as_json: bool) -> None:
 @service_options
 def show(name: str, url: str, token: str | None, as_json: bool) -> None:
     """Print the settings, route and partitions of topic NAME."""
-    with Admin(url, token=token) as admin:
+    with Admin(url, token=token, patience=PATIENCE) as admin:
         info = admin.get_topic(name)
     if as_json:
         print_json(info)
@@ -112,7 +112,7 @@ def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> 
     """Remove topic NAME with its routes and data."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"remove topic {name} and all its messages?", abort=True, err=True)
-    with Admin(url, token=token) as admin:
+    with Admin(url, token=token, patience=PATIENCE) as admin:
         admin.delete_topic(name)
     if as_json:
         print_json({"deleted": name})

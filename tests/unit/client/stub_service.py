@@ -8,6 +8,7 @@ is kept with the request that brought it, so that a test can prove what was repe
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
 import json
 import socket
@@ -119,6 +120,7 @@ class StubService:
         self.ready = True
         self.changed = threading.Condition()
         self.ended = threading.Event()
+        self.connections: set[socket.socket] = set()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -134,6 +136,9 @@ class StubService:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # For tests.
 
@@ -238,6 +243,15 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     stub: StubService
 
+    def setup(self) -> None:
+        super().setup()
+        self.stub.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.stub.connections.discard(self.connection)
+        with contextlib.suppress(OSError):
+            super().finish()
+
     def log_message(self, format: str, *args: object) -> None:
         """Silence."""
 
@@ -335,7 +349,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         parts, query = self.parts()
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        messages, producer_id, seq = self.decode(body)
+        messages, producer_id, seq, expected = self.decode(body)
         with self.stub.changed:
             fault = self.stub.faults.popleft() if self.stub.faults else Fault.NONE
             post = Post(
@@ -354,20 +368,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.stub.on_post(post)
         if "partition" in query:
             messages = [{**message, "partition": query["partition"]} for message in messages]
-        self.produce(post, messages)
+        self.produce(post, messages, int(query["expected_offset"]) if "expected_offset" in query else expected)
 
-    def decode(self, body: bytes) -> tuple[list[dict[str, Any]], str, int]:
+    def decode(self, body: bytes) -> tuple[list[dict[str, Any]], str, int, int | None]:
         if self.headers["Content-Type"] == ARROW:
             rows = pa.ipc.open_stream(body).read_all().to_pylist()
             messages = [{**row, "headers": dict(row["headers"]) if row.get("headers") else None} for row in rows]
-            return messages, self.headers["Producer-Id"], int(self.headers["Producer-Seq"])
+            return messages, self.headers["Producer-Id"], int(self.headers["Producer-Seq"]), None
         request = json.loads(body)
         for message in request["messages"]:
             text = message.pop("body", None)
             message["body"] = text.encode() if text is not None else base64.b64decode(message.pop("body_base64"))
-        return request["messages"], request["producer"]["id"], request["producer"]["seq"]
+        producer = request["producer"]
+        return request["messages"], producer["id"], producer["seq"], request.get("expected_offset")
 
-    def produce(self, post: Post, messages: list[dict[str, Any]]) -> None:
+    def produce(self, post: Post, messages: list[dict[str, Any]], expected: int | None) -> None:
         fault = post.fault
         if fault in _BEFORE:
             self.problem(*_BEFORE[fault], {"Retry-After": "1"} if fault is Fault.BUSY_SECOND else None)
@@ -377,10 +392,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.drop()
         elif fault is Fault.HANG_BEFORE:
             self.stub.ended.wait()
+            self.drop()
         elif post.topic not in self.stub.topics and not self.create_by_send(post.topic):
             self.problem(404, "topic_not_found")
         elif post.partition is not None and post.partition not in self.stub.topics[post.topic].route.partitions:
             self.problem(404, "partition_not_found", field="partition")
+        elif expected is not None and expected != len(self.stub.topics[post.topic].log(str(post.partition))):
+            end = len(self.stub.topics[post.topic].log(str(post.partition)))
+            self.problem(412, "offset_mismatch", end_offset=end)
         elif any(self.stub.refuses(message) for message in messages):
             self.problem(422, "invalid_value", field="messages[0].body")
         else:
@@ -399,6 +418,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.drop()
         elif fault is Fault.HANG_AFTER:
             self.stub.ended.wait()
+            self.drop()
         elif fault is Fault.GARBAGE:
             self.answer_raw(200, b"{]", "application/json")
         elif fault is Fault.HALF_ANSWER:

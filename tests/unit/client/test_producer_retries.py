@@ -1,0 +1,443 @@
+"""Whatever goes wrong, a message is stored once, and an error says what is known (SEND-2, SEND-4, SEND-5)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from mq.client import Producer
+from mq.errors import Conflict, NotFound, Overloaded, Refused, Unavailable, Unknown
+from tests.unit.client.stub_service import Fault, StubService
+
+MakeProducer = Callable[..., Producer]
+
+#: Faults after which the same request is sent again; the stub answers as the service documents it.
+RETRIED = [
+    Fault.DROP_BEFORE,
+    Fault.DROP_AFTER,
+    Fault.HALF_ANSWER,
+    Fault.GARBAGE,
+    Fault.BUSY,
+    Fault.UNAVAILABLE,
+    Fault.UNAVAILABLE_AFTER,
+    Fault.INTERNAL_AFTER,
+    Fault.FENCED,
+    Fault.HTML_502,
+]
+MAY_HAVE_STORED = [fault for fault in RETRIED if fault not in (Fault.BUSY, Fault.FENCED)]
+
+
+def assert_sequences_mean_one_request(stub: StubService) -> None:
+    """No producer sequence was ever used for two different requests."""
+    bodies: dict[tuple[str, int], set[bytes]] = defaultdict(set)
+    for post in stub.posts:
+        bodies[post.producer_id, post.seq].add(post.body)
+    assert {len(seen) for seen in bodies.values()} == {1}
+
+
+@pytest.mark.parametrize("fault", RETRIED, ids=lambda fault: fault.name)
+def test_send_05_a_repeated_request_is_stored_once(stub: StubService, producer: Producer, fault: Fault) -> None:
+    stub.create("orders", 1)
+    stub.faults.extend([fault, fault])
+    assert producer.send("orders", b"x").offset == 0
+    assert stub.bodies("orders") == [b"x"]
+    assert len(stub.posts) == 3
+    assert len({(post.producer_id, post.seq, post.body) for post in stub.posts}) == 1
+    assert producer.stats().retries == 2
+
+
+def test_send_05_a_request_without_an_answer_is_repeated_after_its_timeout(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1)
+    stub.faults.append(Fault.HANG_AFTER)
+    sent = make_producer(request_timeout_s=0.2).send("orders", b"x")
+    assert (sent.offset, sent.duplicate) == (0, True)
+    assert stub.bodies("orders") == [b"x"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_send_05_order_and_once_hold_under_any_mix_of_faults(
+    stub: StubService, make_producer: MakeProducer, seed: int
+) -> None:
+    stub.create("orders", 3)
+    draw = random.Random(seed)
+    stub.faults.extend(draw.choice([*RETRIED, Fault.NONE, Fault.NONE]) for _ in range(120))
+    producer = make_producer(retries=1_000, batch_messages_max=40)
+    futures = [producer.send_async("orders", str(n).encode(), key=f"k{n % 10}") for n in range(2_000)]
+    places = [future.result(timeout=30) for future in futures]
+    for n, place in enumerate(places):
+        assert stub.topics["orders"].log(place.partition)[place.offset]["body"] == str(n).encode()
+    assert len(stub.bodies("orders")) == 2_000
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for partition in stub.topics["orders"].route.partitions:
+        for row in stub.topics["orders"].log(partition):
+            by_key[row["key"]].append(int(row["body"]))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert_sequences_mean_one_request(stub)
+
+
+def test_send_05_sequences_count_from_0_for_each_partition(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 2)
+    for n in range(6):
+        producer.send("orders", b"x", partition=stub.topics["orders"].route.partitions[n % 2])
+    seqs: dict[str, list[int]] = defaultdict(list)
+    for post in stub.posts:
+        seqs[post.producer_id].append(post.seq)
+    assert sorted(seqs.values()) == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_producer_ids_come_from_the_caller(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 2)
+    numbers = itertools.count()
+    producer = make_producer(new_id=lambda: f"mine-{next(numbers)}")
+    producer.send("orders", b"x")
+    assert stub.posts[0].producer_id.startswith("mine-")
+
+
+# What an error says --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", MAY_HAVE_STORED, ids=lambda fault: fault.name)
+def test_send_05_a_deadline_with_an_unresolved_request_is_unknown_never_a_failure(
+    stub: StubService, make_producer: MakeProducer, fault: Fault
+) -> None:
+    stub.create("orders", 1)
+    stub.faults.extend([fault] * 1_000)
+    producer = make_producer(timeout_s=0.3, retries=10_000)
+    with pytest.raises(Unknown):
+        producer.send("orders", b"x")
+    assert producer.stats().unknown == 1
+    assert len(stub.bodies("orders")) <= 1
+
+
+@pytest.mark.parametrize("fault", MAY_HAVE_STORED, ids=lambda fault: fault.name)
+def test_send_05_used_up_retries_with_an_unresolved_request_are_unknown(
+    stub: StubService, make_producer: MakeProducer, fault: Fault
+) -> None:
+    stub.create("orders", 1)
+    stub.faults.extend([fault, Fault.BUSY])
+    with pytest.raises(Unknown):
+        make_producer(retries=1).send("orders", b"x")
+
+
+def test_a_queue_that_stays_full_is_a_refusal_and_nothing_is_stored(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1)
+    stub.faults.extend([Fault.BUSY] * 4)
+    with pytest.raises(Overloaded) as caught:
+        make_producer(retries=3).send("orders", b"x")
+    assert caught.value.code == "queue_full"
+    assert stub.bodies("orders") == []
+    assert len(stub.posts) == 4
+
+
+def test_a_refusal_is_told_at_once(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 1)
+    stub.faults.append(Fault.REFUSE)
+    with pytest.raises(Refused) as caught:
+        producer.send("orders", b"x")
+    assert type(caught.value) is Refused
+    assert len(stub.posts) == 1
+
+
+def test_a_service_that_is_not_there_has_certainly_stored_nothing() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with Producer(url, timeout_s=0.3, first_wait_ms=1) as producer:
+            with pytest.raises(Unavailable) as caught:
+                producer.send("orders", b"x")
+            assert caught.value.code == "not_sent"
+            assert producer.stats().unresolved == 0
+
+
+def test_a_service_that_goes_away_before_a_send_has_certainly_stored_nothing() -> None:
+    with StubService() as stub:
+        stub.create("orders", 1)
+        producer = Producer(stub.url, timeout_s=0.5, first_wait_ms=1, retries=3)
+        producer.send("orders", b"x")
+    with pytest.raises(Unavailable) as caught:
+        producer.send("orders", b"y")
+    assert caught.value.code == "connect_failed"
+    assert producer.close()
+
+
+def test_a_message_that_times_out_in_the_queue_was_not_sent(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 1)
+    producer = make_producer(request_timeout_s=5)
+    stub.faults.append(Fault.HANG_BEFORE)
+    producer.send_async("orders", b"in flight")
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    began = time.monotonic()
+    with pytest.raises(Unavailable) as caught:
+        producer.send("orders", b"queued", timeout_s=0.1)
+    assert caught.value.code == "not_sent"
+    assert time.monotonic() - began < 3
+    assert producer.stats().unresolved == 1
+
+
+def test_a_waiting_send_in_flight_with_others_is_unknown_at_its_own_deadline(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1)
+    producer = make_producer(request_timeout_s=5)
+    gate = threading.Event()
+    stub.on_post = lambda post: gate.wait(5) and None  # type: ignore[func-returns-value]
+    producer.send_async("orders", b"0")
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    patient = producer.send_async("orders", b"1")
+    caught: list[BaseException] = []
+
+    def impatient() -> None:
+        try:
+            producer.send("orders", b"2", timeout_s=0.5)
+        except Unknown as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=impatient)
+    thread.start()
+    stub.wait_for(lambda: producer.stats().unresolved == 3)
+    stub.faults.append(Fault.HANG_AFTER)
+    stub.on_post = lambda post: None
+    gate.set()
+    thread.join(5)
+    assert len(caught) == 1
+    assert not patient.done()
+
+
+def test_send_05_after_an_unresolved_request_the_next_has_a_new_producer_id(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1)
+    producer = make_producer(retries=0)
+    stub.faults.append(Fault.DROP_BEFORE)
+    with pytest.raises(Unknown):
+        producer.send("orders", b"lost?")
+    assert producer.send("orders", b"next").offset == 0
+    first, second = stub.posts
+    assert first.producer_id != second.producer_id
+    assert second.seq == 0
+    assert stub.bodies("orders") == [b"next"]
+
+
+# Waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_retry_after_is_honoured(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 1)
+    stub.faults.append(Fault.BUSY_SECOND)
+    producer.send("orders", b"x")
+    first, second = stub.posts
+    assert 1.0 <= second.at - first.at < 3
+
+
+def test_waits_between_attempts_grow(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 1)
+    stub.faults.extend([Fault.BUSY] * 5)
+    make_producer(first_wait_ms=10, wait_ms_max=10_000).send("orders", b"x")
+    pauses = [b.at - a.at for a, b in itertools.pairwise(stub.posts)]
+    for number, pause in enumerate(pauses):
+        assert pause >= 0.01 * 2**number / 2
+
+
+# Order strategies ----------------------------------------------------------------------------------------------
+
+
+def test_send_02_best_tried_fails_after_its_retries_and_goes_on(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 1)
+    producer = make_producer(retries=2)
+    stub.faults.extend([Fault.UNAVAILABLE] * 3)
+    gate = threading.Event()
+    stub.on_post = lambda post: gate.wait(5) and None  # type: ignore[func-returns-value]
+    first = producer.send_async("orders", b"first", key="k")
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    second = producer.send_async("orders", b"second", key="k")
+    gate.set()
+    with pytest.raises(Unknown):
+        first.result()
+    assert second.result().offset == 0
+
+
+def test_send_02_strict_is_retried_in_place_however_often(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 2, strict=True)
+    stub.faults.extend([Fault.UNAVAILABLE, Fault.BUSY, Fault.DROP_BEFORE] * 10)
+    producer = make_producer(retries=1)
+    assert producer.send("orders", b"x", key="k").offset == 0
+    assert len(stub.posts) == 31
+    assert len({post.partition for post in stub.posts}) == 1
+
+
+def test_send_02_strict_stops_at_the_deadline_and_says_so_until_resumed(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1, strict=True)
+    producer = make_producer(timeout_s=0.5)
+    stub.faults.extend([Fault.UNAVAILABLE] * 10_000)
+    first = producer.send_async("orders", b"1", key="k")
+    stub.wait_for(lambda: len(stub.posts) >= 1)
+    behind = producer.send_async("orders", b"2", key="k")
+    with pytest.raises(Unknown):
+        first.result()
+    with pytest.raises(Conflict) as caught:
+        behind.result()
+    assert caught.value.code == "executor_stopped"
+    stub.faults.clear()
+    for send in (producer.send, producer.send_async):
+        with pytest.raises(Conflict) as caught:
+            send("orders", b"3", key="k")
+        assert caught.value.code == "executor_stopped"
+    with pytest.raises(Conflict):
+        producer.send_arrow("orders", pa.table({"body": [b"x"], "key": ["k"]}))
+    assert stub.bodies("orders") == []
+    assert producer.stats().unresolved == 0
+    producer.resume("orders")
+    assert producer.send("orders", b"4", key="k").offset == 0
+
+
+def test_send_02_strict_does_not_stop_for_a_message_that_is_wrong(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 1, strict=True)
+    stub.refuses = lambda message: message["body"] == b"bad"
+    with pytest.raises(Refused):
+        producer.send("orders", b"bad", key="k")
+    assert producer.send("orders", b"good", key="k").offset == 0
+
+
+def test_send_04_a_keyless_message_moves_to_a_healthy_broker_between_tries(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 2)
+    producer = make_producer()
+    stub.faults.append(Fault.BUSY)
+    sent = producer.send("orders", b"x")
+    first, second = stub.posts
+    assert first.partition != second.partition == sent.partition
+    assert first.producer_id != second.producer_id
+    assert stub.bodies("orders") == [b"x"]
+    for _ in range(30):
+        assert producer.send("orders", b"y").partition == sent.partition
+
+
+def test_send_04_a_keyed_message_never_moves(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 2)
+    stub.faults.extend([Fault.BUSY] * 5)
+    producer.send("orders", b"x", key="k")
+    assert len({post.partition for post in stub.posts}) == 1
+    stub.faults.extend([Fault.BUSY] * 3)
+    producer.send("orders", b"x", partition="orders@broker-b")
+    assert {post.partition for post in stub.posts[-4:]} == {"orders@broker-b"}
+
+
+def test_send_05_a_keyless_message_that_may_be_stored_does_not_move(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 2)
+    stub.faults.extend([Fault.DROP_AFTER, Fault.BUSY, Fault.BUSY])
+    producer.send("orders", b"x")
+    assert len({(post.partition, post.seq, post.body) for post in stub.posts}) == 1
+    assert stub.bodies("orders") == [b"x"]
+
+
+# Topics that come and go ---------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_a_send_creates_keeps_the_order_of_its_first_messages(
+    stub: StubService, producer: Producer
+) -> None:
+    gate = threading.Event()
+    stub.on_post = lambda post: gate.wait(5) and None  # type: ignore[func-returns-value]
+    futures = [producer.send_async("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50)]
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    gate.set()
+    futures += [producer.send_async("fresh", str(n).encode(), key=f"k{n % 5}") for n in range(50, 500)]
+    for n, future in enumerate(futures):
+        sent = future.result(timeout=10)
+        assert stub.topics["fresh"].log(sent.partition)[sent.offset]["body"] == str(n).encode()
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for partition in stub.topics["fresh"].route.partitions:
+        for row in stub.topics["fresh"].log(partition):
+            by_key[row["key"]].append(int(row["body"]))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    producer.send("fresh", b"x", key="k")
+    assert stub.posts[-1].partition is not None
+
+
+def test_bulk_into_a_topic_that_does_not_exist_yet(stub: StubService, producer: Producer) -> None:
+    table = pa.table({"key": [f"k{n}" for n in range(500)], "body": [str(n).encode() for n in range(500)]})
+    sent = producer.send_arrow("fresh", table)
+    assert sorted(int(body) for body in stub.bodies("fresh")) == list(range(500))
+    for n, place in enumerate(sent.places()):
+        assert stub.topics["fresh"].log(place.partition)[place.offset]["body"] == str(n).encode()
+
+
+def test_an_unknown_topic_that_no_send_creates_is_told(stub: StubService, producer: Producer) -> None:
+    stub.auto_create = False
+    for _ in range(2):
+        with pytest.raises(NotFound) as caught:
+            producer.send("nowhere", b"x")
+        assert caught.value.code == "topic_not_found"
+    with pytest.raises(NotFound):
+        producer.send("nowhere", b"x", partition="nowhere@broker-a")
+    with pytest.raises(NotFound):
+        producer.partitions("nowhere")
+    stub.create("nowhere", 2)
+    assert producer.send("nowhere", b"x").offset == 0
+
+
+def test_a_topic_made_anew_gets_its_new_route_in_order(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 4)
+    for n in range(20):
+        producer.send("orders", b"old", key=f"k{n}")
+    stub.create("orders", 1)
+    gate = threading.Event()
+    stub.on_post = lambda post: gate.wait(5) and None  # type: ignore[func-returns-value]
+    futures = [producer.send_async("orders", str(n).encode(), key=f"k{n % 20}") for n in range(200)]
+    gate.set()
+    assert {future.result(timeout=10).partition for future in futures} == {"orders@broker-a"}
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for row in stub.topics["orders"].log("orders@broker-a"):
+        by_key[row["key"]].append(int(row["body"]))
+    assert len(stub.bodies("orders")) == 200
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert producer.partitions("orders") == ("orders@broker-a",)
+
+
+def test_a_topic_deleted_under_a_producer_is_told_where_no_send_creates_it(
+    stub: StubService, producer: Producer
+) -> None:
+    stub.create("orders", 2)
+    producer.send("orders", b"x", key="k")
+    stub.auto_create = False
+    del stub.topics["orders"]
+    for _ in range(2):
+        with pytest.raises(NotFound) as caught:
+            producer.send("orders", b"x", key="k")
+        assert caught.value.code == "topic_not_found"
+    stub.create("orders", 2)
+    assert producer.send("orders", b"x", key="k").offset == 0
+
+
+def test_route_06_an_expansion_is_found_within_the_routes_age(stub: StubService, make_producer: MakeProducer) -> None:
+    stub.create("orders", 2)
+    producer = make_producer(route_age_s_max=0.01)
+    producer.send("orders", b"x")
+    stub.expand("orders", 4)
+    while len(producer.partitions("orders")) < 4:
+        producer.send("orders", b"x")
+    seen = {producer.send("orders", b"x", key=f"k{n}").partition for n in range(100)}
+    assert seen == set(stub.topics["orders"].route.partitions)
+
+
+def test_route_07_a_partition_newer_than_the_known_route_can_be_named(stub: StubService, producer: Producer) -> None:
+    stub.create("orders", 2)
+    producer.send("orders", b"x")
+    stub.expand("orders", 4)
+    newest = stub.topics["orders"].route.partitions[3]
+    assert producer.send("orders", b"x", partition=newest).partition == newest

@@ -1,0 +1,61 @@
+"""What users import, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mq
+import mq.client
+
+
+def test_the_public_names_of_mq_are_pinned() -> None:
+    assert mq.__all__ == ["Admin", "Message", "Producer", "PullConsumer"]
+
+
+def test_the_public_names_of_the_client_are_pinned() -> None:
+    assert mq.client.__all__ == [
+        "Admin",
+        "BrokerInfo",
+        "Closed",
+        "ClusterInfo",
+        "Failure",
+        "Message",
+        "PartitionInfo",
+        "PartlySent",
+        "Patience",
+        "Producer",
+        "ProducerStats",
+        "PullConsumer",
+        "ReceivedMessage",
+        "Sent",
+        "SentBatch",
+        "SentRange",
+        "TableProgress",
+        "TableSendInterrupted",
+        "TableSendState",
+        "TopicInfo",
+    ]
+
+
+@pytest.mark.parametrize("package", [mq, mq.client])
+def test_every_public_name_can_be_imported(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert getattr(package, name).__name__ == name
+    assert dir(package) == sorted(package.__all__)  # type: ignore[attr-defined]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Consumer"):
+        _ = mq.Consumer
+    with pytest.raises(AttributeError, match="Consumer"):
+        _ = mq.client.Consumer
+
+
+@pytest.mark.parametrize("statement", ["import mq, mq.routing, mq.errors", "import mq.client.cli, mq.client.doctor"])
+def test_the_core_and_the_command_line_load_neither_arrow_nor_http(statement: str) -> None:
+    code = f"import sys; {statement}; print(sorted({{'pyarrow', 'urllib3', 'rich', 'fastapi'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
