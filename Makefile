@@ -33,8 +33,10 @@ lint: setup ## ruff, mypy --strict, and who may import whom
 test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
 	$(VENV)/python -m pytest $(TESTS) $(ARGS)
 
-run: setup ## Run the demo on real flights, then serve on 127.0.0.1:8080 (ONCE=1 ends after the report)
-	$(VENV)/python -m jobs.flights $(if $(ONCE),--once)
+run: setup ## A year of real flights through service and Spark, then it serves (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
+	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \
+		$(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \
+		$(if $(WAREHOUSE),--warehouse "$(WAREHOUSE)")
 
 bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, LONG=1, PEERS=DIR compares)
 	$(VENV)/python -m tests.bench $(if $(ONLY),--only "$(ONLY)") $(if $(QUICK),--quick) $(if $(LONG),--long) \

@@ -22,6 +22,8 @@ from tables.config import load
 
 RATE_EVENTS_S: Final = 25_000
 INTERRUPTED: Final = 130
+#: The width where nobody looks.
+LOG_COLUMNS: Final = 110
 
 
 @click.command(name="make run")
@@ -61,7 +63,7 @@ def _plan(port: int | None, events: int | None, rate: float, warehouse: str | No
 def _run(plan: Plan, *, once: bool) -> int:
     """Return the exit status; whatever happens, no process is left behind."""
     status = INTERRUPTED
-    run = Run(plan, Console())
+    run = Run(plan, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))
     try:
         status = run.report().exit_status
         if not once:

@@ -35,17 +35,19 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition; `end_offset` is the next offset to be written."""
+    """The messages of one partition; `end_offset` is the next offset to be written, as the side was told."""
 
-    messages: int
-    distinct_offsets: int
-    first_offset: int
-    end_offset: int
+    messages: int = 0
+    distinct_offsets: int = 0
+    first_offset: int = 0
+    last_offset: int = -1
+    end_offset: int = 0
 
     @property
     def is_dense(self) -> bool:
         """Whether every offset from 0 to the end is there, once."""
-        return self.first_offset == 0 and self.messages == self.distinct_offsets == self.end_offset
+        ends = {self.messages, self.distinct_offsets, self.last_offset + 1, self.end_offset}
+        return self.first_offset == 0 and len(ends) == 1
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,10 +114,13 @@ def _kinds(tags: pa.ChunkedArray) -> dict[str, int]:
 
 
 def _count(offsets: Integers, end_offset: int) -> PartitionCount:
+    if not len(offsets):
+        return PartitionCount(end_offset=end_offset)
     return PartitionCount(
         messages=len(offsets),
         distinct_offsets=len(np.unique(offsets)),
-        first_offset=int(offsets.min()) if len(offsets) else 0,
+        first_offset=int(offsets.min()),
+        last_offset=int(offsets.max()),
         end_offset=end_offset,
     )
 

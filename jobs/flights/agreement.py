@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from jobs.flights.account import Account
+from jobs.flights.account import Account, PartitionCount
 from jobs.flights.events import KINDS
 
 __all__ = ["Agreement", "Line", "compare"]
@@ -68,22 +68,22 @@ def _counts(sides: Sides) -> Iterator[Line]:
 def _partitions(sides: Sides) -> Iterator[Line]:
     names = sorted({name for side in sides for name in side.partitions})
     for name in names:
-        yield _line(f"in {name}", [_messages(side, name) for side in sides])
-    dense = [sum(count.is_dense for count in side.partitions.values()) for side in sides]
-    yield _line("partitions without gap or repeat", dense, right=len(names))
+        yield _line(name, [_partition(side, name).messages for side in sides])
+    dense = [sum(_partition(side, name).is_dense for name in names) for side in sides]
+    yield _line("gapless partitions", dense, right=len(names))
 
 
 def _orders(sides: Sides) -> Iterator[Line]:
     producer = sides[0]
     aircraft = len(producer.sequences)
     yield _line("aircraft", [len(side.sequences) for side in sides])
-    yield _line("aircraft in one partition", [len(side.sequences) - side.scattered for side in sides], right=aircraft)
+    yield _line("aircraft kept together", [len(side.sequences) - side.scattered for side in sides], right=aircraft)
     in_order = [len(side.sequences.keys() - _differing(producer, side)) for side in sides]
-    yield _line("aircraft in the produced order", in_order, right=aircraft)
+    yield _line("aircraft in order", in_order, right=aircraft)
 
 
 def _checksum(sides: Sides) -> Line:
-    return _line("checksum of all bodies", [side.bodies_crc for side in sides], shown="{:x}")
+    return _line("checksum of bodies", [side.bodies_crc for side in sides], shown="{:x}")
 
 
 def _differing(producer: Account, side: Account) -> set[str]:
@@ -92,9 +92,9 @@ def _differing(producer: Account, side: Account) -> set[str]:
     return {key for key in keys if producer.sequences.get(key) != side.sequences.get(key)}
 
 
-def _messages(side: Account, partition: str) -> int:
-    count = side.partitions.get(partition)
-    return count.messages if count is not None else 0
+def _partition(side: Account, name: str) -> PartitionCount:
+    """Return a side's count of a partition; Spark does not mention one that is empty."""
+    return side.partitions.get(name) or PartitionCount()
 
 
 def _line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:

@@ -26,6 +26,7 @@ TAIL_BYTES: Final = 16_384
 STOP_TIMEOUT_S: Final = 15.0
 #: How often a wait for a line looks whether the process is still there.
 LOOK_EVERY_S: Final = 0.1
+LISTENER_END_S: Final = 1.0
 
 
 class Child:
@@ -102,6 +103,7 @@ class Child:
             time.sleep(LOOK_EVERY_S)  # a JVM cleans up after the Python that started it has gone
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        self._listener.join(LISTENER_END_S)
         return self._process.wait()
 
     def _has_group(self) -> bool:
@@ -113,8 +115,9 @@ class Child:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line.rstrip("\n"))
 
     def _tail(self) -> str:
         """Return the last lines of the log."""

@@ -1,21 +1,26 @@
--- What Spark is asked about the flights. `events` is the topic at one moment: offset, key, tag, body, partition.
+-- What Spark is asked about the flights. `events` are the messages of the topic at one moment.
 
--- name: departures
--- Each departure with what its body says.
+-- name: summary
+-- The events by kind, aircraft and (for departures, whose bodies are parsed) carrier: one pass over the topic.
 SELECT
+  tag,
   key,
-  from_json(CAST(body AS STRING), '${body_schema}') AS flight
-FROM events
-WHERE tag = 'departure'
+  flight.carrier AS carrier,
+  count(*) AS messages,
+  sum(flight.delay_min) AS delay_min
+FROM (
+  SELECT tag, key, CASE WHEN tag = 'departure' THEN from_json(CAST(body AS STRING), '${body_schema}') END AS flight
+  FROM events
+)
+GROUP BY tag, key, carrier
 
 -- name: seen
--- How many events the topic holds.
-SELECT count(*) AS messages FROM events
+SELECT coalesce(sum(messages), 0) AS messages FROM summary
 
 -- name: busiest
 -- The aircraft that left New York most often.
-SELECT key AS aircraft, count(*) AS departures
-FROM events
+SELECT key AS aircraft, sum(messages) AS departures
+FROM summary
 WHERE tag = 'departure'
 GROUP BY key
 ORDER BY departures DESC, aircraft
@@ -23,8 +28,9 @@ LIMIT ${limit}
 
 -- name: delays
 -- The carriers that left latest, on average.
-SELECT flight.carrier AS carrier, round(avg(flight.delay_min), 1) AS delay_min, count(*) AS departures
-FROM departures
+SELECT carrier, round(sum(delay_min) / sum(messages), 1) AS delay_min
+FROM summary
+WHERE tag = 'departure'
 GROUP BY carrier
 ORDER BY delay_min DESC, carrier
 LIMIT ${limit}
@@ -42,7 +48,7 @@ SELECT
   count(*) AS messages,
   count(DISTINCT offset) AS distinct_offsets,
   min(offset) AS first_offset,
-  max(offset) + 1 AS end_offset
+  max(offset) AS last_offset
 FROM fingerprints
 GROUP BY partition
 

@@ -22,7 +22,7 @@ from mq.client import Producer, SentBatch
 __all__ = ["Ledger", "Replay"]
 
 #: A chunk holds what happens in so long at the given rate.
-CHUNK_S: Final = 0.2
+CHUNK_S: Final = 0.5
 #: The largest chunk, and the only size without a rate.
 CHUNK_EVENTS_MAX: Final = 20_000
 _NOWHERE: Final = -1

@@ -175,7 +175,9 @@ class Run:
 
     def _look_along(self, spark: Child, ledger: Ledger, sending: Future[float], airlines: dict[str, str]) -> None:
         """Ask Spark again and again while events are sent; whatever was acknowledged before must be seen."""
-        while True:
+        all_sent = False
+        while not all_sent:
+            wait([sending], timeout=REST_BETWEEN_LOOKS_S)
             all_sent = sending.done()
             asked = ledger.acknowledged
             look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
@@ -187,9 +189,6 @@ class Run:
                     f"Spark saw {look.messages:,} events after {asked:,} had been acknowledged: an acknowledged event "
                     "must be visible to every query that begins later"
                 )
-            if all_sent:
-                return
-            wait([sending], timeout=REST_BETWEEN_LOOKS_S)
 
     # The end ---------------------------------------------------------------------------------------------------
 

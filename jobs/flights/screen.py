@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 from urllib.parse import quote
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -13,6 +15,11 @@ from rich.table import Table
 from jobs.flights.agreement import Agreement
 from jobs.flights.reading import Look
 from mq.client import TopicInfo
+
+CAPTION: Final = (
+    "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "
+    "in order: by offset as they were sent; checksum: the sum of the CRC-32 of each body"
+)
 
 __all__ = ["bar", "look_text", "next_steps", "report_table"]
 
@@ -34,9 +41,10 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str]) 
     """Return what Spark saw, how long it took, and how far the producer got meanwhile."""
     busiest = ", ".join(f"{aircraft} {count:,}" for aircraft, count in look.busiest)
     delays = ", ".join(f"{airlines.get(carrier, carrier)} {delay:+.1f} min" for carrier, delay in look.delays)
+    behind = max(0, now - look.messages)
     return (
-        f"[bold]Spark SQL[/] sees [bold]{look.messages:,}[/] events; {asked:,} were acknowledged when it was asked, "
-        f"{now:,} when it had answered ({look.seconds:.1f} s later): lag {max(0, now - look.messages):,}\n"
+        f"[bold]Spark SQL[/] finds [bold]{look.messages:,}[/] events; {asked:,} were acknowledged when it was asked, "
+        f"and {look.seconds:.1f} s later the producer is {behind:,} ahead\n"
         f"  busiest aircraft  {escape(busiest)}\n"
         f"  longest delays    {escape(delays)}"
     )
@@ -44,7 +52,12 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str]) 
 
 def report_table(agreement: Agreement, topic: str) -> Table:
     """Return the report."""
-    table = Table(title=f"Topic {topic}: what the producer sent, REST gives back, and Spark SQL finds")
+    table = Table(
+        title=f"{topic}: sent by the producer, given back by REST, found by Spark SQL",
+        caption=CAPTION,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("")
     for side in ("producer", "service", "Spark"):
         table.add_column(side, justify="right")
