@@ -21,15 +21,17 @@ from mq.limits import (
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
     FETCH_MESSAGES_MAX,
+    NAME_LENGTH_MAX,
     OFFSET_MAX,
     PRODUCER_ID_LENGTH_MAX,
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
 
-__all__ = ["describe", "problems"]
+__all__ = ["TOPIC_PATTERN", "describe", "problems"]
 
 _REF: Final = "#/components/schemas/"
+TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{NAME_LENGTH_MAX}}}$"
 Json = dict[str, Any]
 
 _PROBLEM: Final[Json] = {
@@ -106,7 +108,7 @@ def describe(app: FastAPI) -> Json:
         schemas["Problem"] = _PROBLEM
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
-        _tighten_message(schemas["Message"])
+        _tighten(schemas)
         document["paths"]["/v1/topics/{topic}/messages"] = {"post": _produce()}
         document["paths"]["/v1/topics/{topic}/partitions/{partition}/messages"] = {"get": _fetch()}
         for path in document["paths"].values():
@@ -124,8 +126,10 @@ def _with_problems(responses: Json) -> Json:
     return dict(sorted(kept.items()))
 
 
-def _tighten_message(schema: Json) -> None:
-    """What the decoder's type cannot say: one body, and no delay yet."""
+def _tighten(schemas: Json) -> None:
+    """What the decoder's types cannot say: at least one message, one body, and no delay yet."""
+    schemas["ProduceRequest"]["properties"]["messages"]["minItems"] = 1
+    schema = schemas["Message"]
     schema["oneOf"] = [
         {"required": ["body"], "properties": {"body": {"type": "string"}, "body_base64": {"type": "null"}}},
         {"required": ["body_base64"], "properties": {"body_base64": {"type": "string"}, "body": {"type": "null"}}},
@@ -135,8 +139,9 @@ def _tighten_message(schema: Json) -> None:
         schema["properties"][name]["description"] = "Refused with 422 `delay_unavailable` by this version."
 
 
-def _path_parameter(name: str, example: str) -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "example": example}
+def _topic_parameter() -> Json:
+    schema = {"type": "string", "pattern": TOPIC_PATTERN}
+    return {"name": "topic", "in": "path", "required": True, "schema": schema, "example": "flights"}
 
 
 def _query(name: str, schema: Json, description: str) -> Json:
@@ -155,8 +160,8 @@ def _produce() -> Json:
         "operationId": "produce",
         "summary": "Append messages; the answer comes after the Delta commit that holds them",
         "parameters": [
-            _path_parameter("topic", "flights"),
-            _query("partition", {"type": "string"}, "`NAME@BROKER`: the partition of every message."),
+            _topic_parameter(),
+            _query("partition", {"type": "string", "minLength": 3}, "`NAME@BROKER`: the partition of every message."),
             _query(
                 "expected_offset", _integer(0, OFFSET_MAX), "Append only at this end offset of the named partition."
             ),
@@ -189,10 +194,7 @@ def _produce() -> Json:
                     "schema": {"$ref": f"{_REF}ProduceRequest"},
                     "example": {"messages": [message], "producer": {"id": "importer-1", "seq": 17}},
                 },
-                NDJSON_TYPE: {
-                    "schema": {"type": "string", "description": "One message object a line."},
-                    "example": '{"key": "N14228", "body": "landed"}\n{"body_base64": "AP8="}\n',
-                },
+                NDJSON_TYPE: {"schema": {"type": "string", "description": _NDJSON_TEXT}},
                 ARROW_TYPE: {
                     "schema": {
                         "type": "string",
@@ -236,15 +238,27 @@ def _fetch() -> Json:
         "summary": "Read messages of one partition from an offset on",
         "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events.",
         "parameters": [
-            _path_parameter("topic", "flights"),
-            _path_parameter("partition", "flights@broker-a"),
+            _topic_parameter(),
+            {
+                "name": "partition",
+                "in": "path",
+                "required": True,
+                "schema": {"type": "string", "minLength": 3},
+                "description": "`NAME@BROKER`",
+                "example": "flights@broker-a",
+            },
             _query("offset", _integer(0, OFFSET_MAX, 0), "The first offset wanted."),
             _query("max_messages", _integer(1, FETCH_MESSAGES_MAX, FETCH_MESSAGES_DEFAULT), "At most so many."),
             _query(
                 "max_bytes", _integer(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "About so much; at least one message."
             ),
-            _query("wait_ms", _integer(0, WAIT_MS_MAX, 0), "Wait so long for the first message."),
-            _query("tags", {"type": "string", "example": "departure || arrival"}, "`*` or `TagA||TagB`."),
+            # No maximum in the schema: whoever probes boundaries would wait for it.
+            _query(
+                "wait_ms",
+                {"type": "integer", "minimum": 0, "default": 0},
+                f"Wait so long for the first message, at most {WAIT_MS_MAX}.",
+            ),
+            _query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` or `TagA||TagB`."),
             {
                 "name": "Last-Event-ID",
                 "in": "header",
@@ -267,6 +281,12 @@ def _fetch() -> Json:
         },
     }
 
+
+_TAGS_PATTERN: Final = r"^(\*|[^|*\s][^|*]{0,30}(\|\|[^|*\s][^|*]{0,30}){0,8})$"
+_NDJSON_TEXT: Final = """One message object a line, for example
+
+    {"key": "N14228", "body": "landed"}
+    {"body_base64": "AP8="}"""
 
 _FETCH_EXAMPLE: Final[Json] = {
     "status": "found",

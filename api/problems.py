@@ -18,6 +18,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from mq.errors import DeltaMQError, Overloaded, Refused, Unavailable, Unknown, Unprocessable
 from tables.failpoints import FailpointHit
@@ -111,14 +113,21 @@ def validation_error(errors: Iterable[Any]) -> Refused:
 
 
 def _http_error(error: HTTPException) -> DeltaMQError:
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        return _MethodNotAllowed("this path does not take this method", field="method")
     if error.status_code == HTTPStatus.NOT_FOUND:
         mapped: DeltaMQError = Refused("there is no such path", code="path_not_found")
     else:
         mapped = Refused(str(error.detail), code="invalid_json" if error.status_code == 400 else None)
     mapped.status = error.status_code
     return mapped
+
+
+def _methods(app: FastAPI, scope: Scope) -> str:
+    """Every method that some route takes at this path; Starlette only tells those of the first."""
+    found: set[str] = set()
+    for route in app.routes:
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return ", ".join(sorted(found))
 
 
 def method_not_allowed(allow: str) -> Answer:
@@ -145,12 +154,11 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return as_response(answer_of(validation_error(error.errors())))
 
-    async def on_http(_: Request, error: Exception) -> Response:
+    async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = as_response(answer_of(_http_error(error)))
-        for name, value in (error.headers or {}).items():
-            response.headers[name] = value
-        return response
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            return as_response(method_not_allowed(_methods(app, request.scope)))
+        return as_response(answer_of(_http_error(error)))
 
     app.add_exception_handler(DeltaMQError, on_deltamq)
     app.add_exception_handler(RequestValidationError, on_validation)

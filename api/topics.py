@@ -13,7 +13,7 @@ from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.hosted_topic import HostedTopic
-from api.openapi import problems
+from api.openapi import TOPIC_PATTERN, problems
 from api.partition import Partition
 from api.request import headers_of, media_type
 from api.service import Service
@@ -35,9 +35,7 @@ router = APIRouter(prefix="/v1/topics", tags=["topics"])
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:[Zz]|[+ -]\d\d:\d\d)")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-TopicName = Annotated[
-    str, PathParameter(description="1 to 127 characters of A-Z a-z 0-9 . _ % | -", examples=["flights"])
-]
+TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["flights"])]
 
 
 def service_of(request: Request) -> Service:
@@ -221,7 +219,8 @@ async def _json_object(request: Request) -> dict[str, object]:
         raise Refused(f"body: not JSON: {error}", code="invalid_json", field="body") from None
     if not isinstance(value, dict):
         raise Refused("body: must be a JSON object", code="invalid_type", field="body")
-    return value
+    # JSON has one kind of number: 4.0 is 4.
+    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in value.items()}
 
 
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:

@@ -65,7 +65,8 @@ class Process:
         bodies = []
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
             for broker in ("a", "b"):
-                connection.request("GET", f"/v1/topics/orders/partitions/orders%40broker-{broker}/messages")
+                path = f"/v1/topics/orders/partitions/orders%40broker-{broker}/messages"
+                connection.request("GET", f"{path}?max_messages=1000000&max_bytes=67108864")
                 bodies += [m["body"] for m in json.loads(connection.getresponse().read())["messages"]]
         return bodies
 
@@ -142,12 +143,7 @@ def test_a_drain_answers_and_stores_everything_that_was_accepted(tmp_path: Path,
         for client in clients:
             client.result()
     with serving(tmp_path) as process:
-        with closing(http.client.HTTPConnection("127.0.0.1", process.port, timeout=30)) as connection:
-            stored: list[str] = []
-            for broker in ("a", "b"):
-                path = f"/v1/topics/orders/partitions/orders%40broker-{broker}/messages"
-                connection.request("GET", f"{path}?max_messages=1000000&max_bytes=67108864")
-                stored += [m["body"] for m in json.loads(connection.getresponse().read())["messages"]]
+        stored = process.stored()
     assert sorted(stored) == sorted(acknowledged), "no acknowledged message is lost, none is stored unseen"
 
 

@@ -1,0 +1,43 @@
+"""Whatever is sent along the API's own description: no 5xx, and no answer that it does not describe (F10)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api.running import config_for, running
+
+#: What an answer has to stand up to; a request that the schema allows may still break a rule (409, 422).
+CHECKS = ",".join(
+    (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+        "negative_data_rejection",
+        "unsupported_method",
+        "use_after_free",
+    )
+)
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
+def test_no_answer_is_a_5xx_or_undocumented(tmp_path: Path, examples: int) -> None:
+    with running(config_for(tmp_path / "warehouse")) as api:
+        found = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{api.port}/openapi.json"),
+                *("--checks", CHECKS, "--max-examples", str(examples), "--seed", "7", "--no-color"),
+                *("--phases", "examples,coverage,fuzzing,stateful", "--generation-database", "none"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert found.returncode == 0, found.stdout[-8_000:] + found.stderr[-2_000:]
+        requests = api.service.metrics.requests
+        assert requests["produce", 200] and requests["fetch", 200], "it got through to the stores"
