@@ -1,0 +1,184 @@
+"""One partition as one group sees it: what is in flight, and how far the group's offset may move.
+
+    offset     0        32       64       96
+               | DONE   | HELD   | STORED | HELD   |
+               ^committed = 32                     ^ position of the next pop
+
+Checkpoints queue in the order of their pops. The offset moves over those that are stored or finished, and stops at the
+first that only memory knows (SPEC POP-14): a crash forgets that one and all behind it that only memory knows, and
+their messages are popped again. What was stored above the committed offset is passed over then (`covered`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
+from mq.checkpoint_state import CheckpointState
+
+__all__ = ["Held", "HeldState", "Lane"]
+
+
+class HeldState(enum.Enum):
+    """Where a checkpoint is."""
+
+    HELD = "held"  #: only in memory; its acknowledgements meet it here
+    LEAVING = "leaving"  #: being stored; acknowledgements go to the log
+    STORED = "stored"  #: in the log; memory only remembers which of its messages are done
+    DONE = "done"  #: all its messages are acknowledged or taken over
+
+    def to(self, state: HeldState) -> HeldState:
+        """`state`, if it may follow this one."""
+        assert state in _NEXT[self], f"a checkpoint does not go from {self.value} to {state.value}"
+        return state
+
+
+_NEXT: Final[dict[HeldState, frozenset[HeldState]]] = {
+    # A store that failed for certain puts the checkpoint back into memory only.
+    HeldState.HELD: frozenset({HeldState.LEAVING, HeldState.DONE}),
+    HeldState.LEAVING: frozenset({HeldState.STORED, HeldState.HELD}),
+    HeldState.STORED: frozenset({HeldState.DONE}),
+    HeldState.DONE: frozenset(),
+}
+_STORED: Final = HeldState.STORED
+_DONE: Final = HeldState.DONE
+
+
+class Held:
+    """A checkpoint in memory. Changed by `Lane` and `Buffer` only; compared by identity."""
+
+    __slots__ = (
+        "bucket",
+        "full",
+        "lane",
+        "next_offset",
+        "pending",
+        "pop",
+        "queued",
+        "replaced",
+        "span",
+        "spent",
+        "state",
+    )
+
+    def __init__(self, lane: Lane, pop: Pop, span: Span, next_offset: int, state: HeldState) -> None:
+        self.lane = lane
+        self.pop = pop
+        self.span = span
+        self.full = (1 << span.num) - 1
+        #: The group's offset when this checkpoint and all before it may be passed.
+        self.next_offset = next_offset
+        self.state = state
+        #: Bits of messages that are acknowledged or taken over.
+        self.spent = 0
+        #: Of these, the ones taken over: their handles are dead (SPEC POP-9).
+        self.replaced = 0
+        #: Bits of acknowledgements and changes that are being stored.
+        self.pending = 0
+        #: Its place in the due times.
+        self.bucket = 0
+        #: Whether it stands in the queue of its lane.
+        self.queued = True
+
+    def checkpoint(self) -> Checkpoint:
+        """The record for the revive log, with the acknowledgements so far; what was taken over has its own record."""
+        return Checkpoint(pop=self.pop, span=self.span, bit_map=self.spent & ~self.replaced)
+
+
+class Lane:
+    """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity."""
+
+    __slots__ = ("committed", "covered", "epoch", "held_count", "key", "latest", "live", "opened_ms", "queue")
+
+    def __init__(self, key: LaneKey, *, epoch: int, committed: int, opened_ms: int) -> None:
+        self.key = key
+        self.epoch = epoch
+        self.opened_ms = opened_ms
+        #: The group's offset as far as it may be stored.
+        self.committed = committed
+        #: Where the pops that memory knows have come to.
+        self.latest = committed
+        #: Checkpoints in memory only, for the limits.
+        self.held_count = 0
+        #: Checkpoints in order of pop; the first one is what the committed offset waits for.
+        self.queue: deque[Held] = deque()
+        #: Everything that can still be acknowledged or changed, and what is finished but still queued.
+        self.live: dict[tuple[int, int], Held] = {}
+        #: Offsets above the committed one whose checkpoints were stored before a restart: `[low, high)`, ascending,
+        #: apart from each other.
+        self.covered: list[tuple[int, int]] = []
+
+    def next_read(self) -> tuple[int, int | None]:
+        """Where the next pop reads, and the offset before which it must stop if there is one (SPEC POP-7)."""
+        while self.covered and self.covered[0][0] <= self.latest:
+            _, high = self.covered.pop(0)
+            if high > self.latest:
+                self.pass_over(high)
+        return self.latest, self.covered[0][0] if self.covered else None
+
+    def pass_over(self, next_offset: int) -> None:
+        """Everything up to `next_offset` needs no delivery: filtered out (SPEC CONS-3), or dealt with before."""
+        assert next_offset >= self.latest, "pops do not go back"
+        self.latest = next_offset
+        if self.queue:
+            marker = Held(self, _NOBODY, _NOTHING, next_offset, _DONE)
+            self.queue.append(marker)
+        else:
+            self.committed = next_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are given away and not done."""
+        return sum((held.full & ~held.spent).bit_count() for held in self.live.values())
+
+    def advance(self) -> bool:
+        """Move the committed offset over what is stored or finished, in order of pop; False if it stays."""
+        before = self.committed
+        queue = self.queue
+        while queue:
+            first = queue[0]
+            if first.state is _DONE:
+                self.live.pop((first.span.start_offset, first.pop.pop_time_ms), None)
+            elif first.state is not _STORED:
+                break
+            queue.popleft().queued = False
+            if first.next_offset > self.committed:
+                self.committed = first.next_offset
+        return self.committed != before
+
+    def commit_to(self, offset: int) -> None:
+        """A commit from elsewhere: the offset moves forward to it, whatever is in flight below."""
+        self.committed = max(self.committed, offset)
+        self.latest = max(self.latest, offset)
+
+    def cover(self, states: Iterable[CheckpointState]) -> None:
+        """After a restart: do not pop again what stored checkpoints of this epoch hold or have finished."""
+        spans = [state.checkpoint.span for state in states if state.checkpoint is not None]
+        ranges = sorted((span.start_offset, span.last_offset + 1) for span in spans)
+        joined: list[tuple[int, int]] = []
+        for low, high in [*self.covered, *ranges]:
+            if high <= self.latest:
+                continue
+            if joined and low <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+            else:
+                joined.append((low, high))
+        self.covered = joined
+
+    def is_over(self, pop_time_ms: int) -> bool:
+        """Whether a checkpoint of that pop time is finished, given that memory does not know it.
+
+        Since the lane was opened, memory knows everything that is not finished. An older one may be finished, or
+        forgotten by a crash and popped again by now: nobody can tell, so its acknowledgement must not be believed.
+        """
+        return pop_time_ms >= self.opened_ms
+
+
+# What a marker in the queue has instead of a pop.
+_NOTHING: Final = Span(-1, 0)
+_NOBODY: Final = Pop(
+    topic="", topic_id="", group="", epoch=0, partition="@", pop_time_ms=-1, invisible_ms=0, revive_queue=0
+)
