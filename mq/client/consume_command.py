@@ -22,10 +22,8 @@ _POLL_MS: Final = 1_000
 
 def parse_start(text: str) -> Start:
     """What `--from` says: first, last, an offset, or an RFC 3339 time (UTC where it names no zone)."""
-    if text == "first":
-        return "first"
-    if text == "last":
-        return "last"
+    if text in ("first", "last"):
+        return text
     if text.isascii() and text.isdigit():
         return int(text)
     try:

@@ -27,8 +27,6 @@ from mq.errors import DeltaMQError, NotFound, Unavailable
 __all__ = ["Lane"]
 
 _LP_BITS: Final = 10
-#: Draws of a random LP before an avoided broker is accepted: it may own nearly all of them.
-_DRAWS_MAX: Final = 8
 _REFRESH_TIMEOUT_S: Final = 5.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
@@ -128,10 +126,8 @@ class Lane:
         """The partition of a random LP, avoiding brokers with recent trouble (SEND-4)."""
         index = view.table[random.getrandbits(_LP_BITS)]
         avoided = self._shared.health.avoided(view.brokers, time.monotonic())
-        for _ in range(_DRAWS_MAX if avoided else 0):
-            if view.brokers[index] not in avoided:
-                break
-            index = view.table[random.getrandbits(_LP_BITS)]
+        if view.brokers[index] in avoided:
+            index = random.choice([i for i, broker in enumerate(view.brokers) if broker not in avoided])
         return index
 
     # The route --------------------------------------------------------------------------------------------------

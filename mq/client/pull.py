@@ -34,13 +34,12 @@ from mq.names import check_topic
 
 __all__ = ["OffsetOutOfRange", "PullConsumer", "Start"]
 
-Start: TypeAlias = Literal["first", "last"] | int | datetime | Mapping[str, int]
+Start: TypeAlias = str | int | datetime | Mapping[str, int]
 
 #: Fetches open at once; more partitions take turns.
 _CONNECTIONS_MAX: Final = 64
 #: How long a fetch may wait at the service while other partitions wait for a connection.
 _TURN_MS: Final = 200
-_PARTITIONS_AGE_S_MAX: Final = 30.0
 _FIND_TIMEOUT_S: Final = 2.0
 
 
@@ -68,6 +67,8 @@ class PullConsumer:
         `raise` `OffsetOutOfRange`, or `skip` to what is there (`lost_messages` counts).
     fetch_messages, fetch_bytes
         How much one fetch brings at most.
+    partitions_age_s_max
+        How often partitions that an expansion added are looked for.
     """
 
     def __init__(
@@ -84,8 +85,11 @@ class PullConsumer:
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
+        partitions_age_s_max: float = 30.0,
     ) -> None:
         self.topic = check_topic(topic)
+        #: How often `skip` has moved a position, and the messages that retention had removed there.
+        self.skips = 0
         self.lost_messages = 0
         if not 1 <= fetch_messages <= FETCH_MESSAGES_MAX:
             raise Refused(f"fetch_messages must be from 1 to {FETCH_MESSAGES_MAX}", field="fetch_messages")
@@ -104,6 +108,7 @@ class PullConsumer:
         #: In the order of their turns.
         self._readers: deque[PartitionReader] = deque()
         self._follows_route = partitions is None
+        self._partitions_age_s_max = partitions_age_s_max
         self._closed = False
         self.assign(partitions, start=start)
 
@@ -124,7 +129,7 @@ class PullConsumer:
             self._drop_fetch(reader)
         self._follows_route = partitions is None
         self._readers = deque(PartitionReader(name, offsets[name], self._patience) for name in chosen)
-        self._partitions_until = time.monotonic() + _PARTITIONS_AGE_S_MAX
+        self._partitions_until = time.monotonic() + self._partitions_age_s_max
 
     def _starts(self, start: Start) -> dict[str, int]:
         """The offset at which to start, for every partition of the topic."""
@@ -137,7 +142,7 @@ class PullConsumer:
             return {p.partition: p.min_offset for p in info.partitions}
         if start == "last":
             return {p.partition: p.max_offset for p in info.partitions}
-        if start < 0:
+        if not isinstance(start, int) or start < 0:
             raise Refused("start must be 'first', 'last', an offset, a time or offsets by partition", field="start")
         return {p.partition: start for p in info.partitions}
 
@@ -153,7 +158,7 @@ class PullConsumer:
         """`position` of every partition."""
         return {reader.partition: reader.position for reader in self._readers}
 
-    def seek(self, partition: str, to: Literal["first", "last"] | int | datetime) -> None:
+    def seek(self, partition: str, to: str | int | datetime) -> None:
         """Go on reading `partition` at an offset, its first message, its end, or a time."""
         reader = self._reader(partition)
         offset = to if isinstance(to, int) else self._starts(to)[partition]
@@ -200,19 +205,22 @@ class PullConsumer:
         deadline = time.monotonic() + wait_ms / 1000
         remaining_ms = wait_ms
         may_ask = True
+        self._read_ready(0.0)
         while True:
             taken = self._take_held(max_messages)
             if taken:
-                self._ask_all(max_messages, wait_ms, only_flowing=True)
+                # Where connections are short, those that wait for one come before any fetch ahead.
+                self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
                 return taken
             if may_ask:
                 self._ask_all(max_messages, remaining_ms, only_flowing=False)
             elif not any(reader.immediate for reader in self._readers):
                 return []
+            skipped = self.skips
             self._receive(deadline)
             self._find_partitions()
             remaining_ms = max(0, round((deadline - time.monotonic()) * 1000))
-            may_ask = remaining_ms > 0
+            may_ask = remaining_ms > 0 or self.skips > skipped
 
     def _take_held(self, max_messages: int) -> list[tuple[str, pa.Table]]:
         """What is held, partition by partition in turn; the one served last is the last next time."""
@@ -286,13 +294,16 @@ class PullConsumer:
             until = min([*open_fetches, *pauses])
         else:
             until = min([deadline, *open_fetches, *pauses])
-        for key, _ in self._selector.select(max(0.0, until - now)):
-            self._read(key.data)
+        self._read_ready(max(0.0, until - now))
         now = time.monotonic()
         for reader in list(self._readers):
             if reader.connection is not None and reader.connection.expires <= now:
                 self._drop_fetch(reader)
                 self._failed(reader, Unknown(f"{self._endpoint.url} did not answer in time", code="no_answer"))
+
+    def _read_ready(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            self._read(key.data)
 
     def _read(self, reader: PartitionReader) -> None:
         connection = reader.connection
@@ -337,6 +348,7 @@ class PullConsumer:
                     "max_offset": fetched.max_offset,
                 },
             )
+        self.skips += 1
         if too_small:
             self.lost_messages += there - wanted
         reader.seek(there)
@@ -345,7 +357,7 @@ class PullConsumer:
         """Once in a while look for partitions that an expansion added: they are read from their first message."""
         if not self._follows_route or time.monotonic() < self._partitions_until:
             return
-        self._partitions_until = time.monotonic() + _PARTITIONS_AGE_S_MAX
+        self._partitions_until = time.monotonic() + self._partitions_age_s_max
         known = {reader.partition for reader in self._readers}
         try:
             answer = self._endpoint.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)

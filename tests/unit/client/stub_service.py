@@ -115,6 +115,8 @@ class StubService:
         self.posts: list[Post] = []
         self.answers: dict[tuple[str, int], dict[str, Any]] = {}
         self.gets: list[str] = []
+        self.tokens: list[str | None] = []
+        self.fetches_answered = 0
         self.on_post: Callable[[Post], None] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
@@ -136,11 +138,15 @@ class StubService:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self.close_connections()
+
+    # For tests.
+
+    def close_connections(self) -> None:
+        """Close every connection, whatever is open on it."""
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-
-    # For tests.
 
     def create(self, name: str, partitions: int = 2, *, strict: bool = False) -> Topic:
         topic = Topic(name, new_route(name, partitions, BROKERS), strict)
@@ -229,6 +235,7 @@ class StubService:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""
@@ -287,6 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts, query = self.parts()
         self.stub.gets.append(self.path)
+        self.stub.tokens.append(self.headers["Authorization"])
         match parts:
             case ["healthz"]:
                 self.answer(200, {"status": "alive"})
@@ -438,7 +446,7 @@ class _Handler(BaseHTTPRequestHandler):
         low = topic.min_offsets.get(partition, 0)
         with self.stub.changed:
             self.stub.changed.wait_for(
-                lambda: self.stub.ended.is_set() or len(log) > offset, int(query.get("wait_ms", 0)) / 1000
+                lambda: self.stub.ended.is_set() or not low <= offset == len(log), int(query.get("wait_ms", 0)) / 1000
             )
             rows = log[max(offset, low) : offset + int(query["max_messages"])]
         wanted = query.get("tags", "*")
@@ -454,6 +462,9 @@ class _Handler(BaseHTTPRequestHandler):
             "Mq-Max-Offset": str(len(log)),
         }
         self.answer_raw(200, _stream(kept), ARROW, headers)
+        with self.stub.changed:
+            self.stub.fetches_answered += 1
+            self.stub.changed.notify_all()
 
 
 def _stream(rows: list[dict[str, Any]]) -> bytes:
