@@ -1,24 +1,31 @@
 """Which small files to roll up into one: a pure plan over the live files.
 
-Files are classed by rows, a factor of `fanout` apart. A run of at least `fanout` adjacent files of a class (or
-below) becomes one file of a higher class, so each row is rewritten at most once a class, and the number of live
-files grows with the logarithm of the log until a file is large enough to be final.
+Files are classed by rows, a factor of `fanout` apart. A run of adjacent files of a class or below becomes one file of
+a higher class as soon as `fanout` of them are of that very class, so a row is rewritten about once a class, and the
+number of live files grows with the logarithm of the log until a file is large enough to be final.
 
     rows:   [final] [final] [900] [800] [31] [32] ... [32] [1] [1] ... [1]
                                          \\___ fanout ___/    \\_ fanout _/
                                           -> one of ~1,000     -> one of 32
+
+Smaller files in between do not count: one large file and a few small ones would be merged again and again, each time
+for the sake of the small ones. Where sizes alternate so that no class ever fills, a run of `RUN_FACTOR` times the
+length is merged, if that at least doubles its largest file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from tables.actions import DataFile
 
 __all__ = ["plan_rollup"]
 
 #: The plan looks at this many of the newest files: older ones had their turn.
-_WINDOW_FILES = 4_096
+_WINDOW_FILES: Final = 4_096
+#: A run this many times longer than `fanout` is merged though no class of it is full.
+RUN_FACTOR: Final = 4
 
 
 def plan_rollup(files: Sequence[DataFile], *, fanout: int, bytes_max: int) -> Sequence[DataFile]:
@@ -29,10 +36,17 @@ def plan_rollup(files: Sequence[DataFile], *, fanout: int, bytes_max: int) -> Se
     recent = files[-_WINDOW_FILES:]
     classes = [_class(f, fanout=fanout, final_bytes=bytes_max // 2) for f in recent]
     for level in sorted({c for c in classes if c is not None}):
-        run = _longest_due(classes, level, fanout)
-        if run is not None:
-            return _within(recent[run[0] : run[1]], bytes_max)
+        for low, high in _runs(classes, level):
+            if _is_due(recent[low:high], classes[low:high], level, fanout):
+                return _within(recent[low:high], bytes_max)
     return ()
+
+
+def _is_due(run: Sequence[DataFile], classes: Sequence[int | None], level: int, fanout: int) -> bool:
+    if classes.count(level) >= fanout:
+        return True
+    counts = [f.count for f in run]
+    return len(run) >= RUN_FACTOR * fanout and sum(counts) >= 2 * max(counts)
 
 
 def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
@@ -45,17 +59,16 @@ def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
     return level
 
 
-def _longest_due(classes: Sequence[int | None], level: int, fanout: int) -> tuple[int, int] | None:
-    """The newest run `[low, high)` of at least `fanout` adjacent files of class `level` or below."""
+def _runs(classes: Sequence[int | None], level: int) -> Iterator[tuple[int, int]]:
+    """The longest runs `[low, high)` of adjacent files of class `level` or below, newest first."""
     high = len(classes)
     while high > 0:
         low = high
         while low > 0 and (found := classes[low - 1]) is not None and found <= level:
             low -= 1
-        if high - low >= fanout:
-            return low, high
-        high = low - 1 if low == high else low
-    return None
+        if low < high:
+            yield low, high
+        high = min(low, high - 1)
 
 
 def _within(files: Sequence[DataFile], bytes_max: int) -> Sequence[DataFile]:
