@@ -18,6 +18,7 @@ from typing import Final
 
 from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
 from mq.checkpoint_state import CheckpointState
+from mq.offset_ranges import OffsetRanges
 
 __all__ = ["Held", "HeldState", "Lane"]
 
@@ -107,17 +108,16 @@ class Lane:
         self.queue: deque[Held] = deque()
         #: Everything that can still be acknowledged or changed, and what is finished but still queued.
         self.live: dict[tuple[int, int], Held] = {}
-        #: Offsets above the committed one whose checkpoints were stored before a restart: `[low, high)`, ascending,
-        #: apart from each other.
-        self.covered: list[tuple[int, int]] = []
+        #: Offsets above the committed one whose checkpoints were stored before a restart.
+        self.covered = OffsetRanges()
 
     def next_read(self) -> tuple[int, int | None]:
         """Where the next pop reads, and the offset before which it must stop if there is one (SPEC POP-7)."""
-        while self.covered and self.covered[0][0] <= self.latest:
-            _, high = self.covered.pop(0)
-            if high > self.latest:
-                self.pass_over(high)
-        return self.latest, self.covered[0][0] if self.covered else None
+        high = self.covered.gap_from(self.latest)
+        if high > self.latest:
+            self.pass_over(high)
+        self.covered.drop_below(self.latest)
+        return self.latest, self.covered.next_from(self.latest)
 
     def pass_over(self, next_offset: int) -> None:
         """Everything up to `next_offset` needs no delivery: filtered out (SPEC CONS-3), or dealt with before."""
@@ -156,17 +156,11 @@ class Lane:
 
     def cover(self, states: Iterable[CheckpointState]) -> None:
         """After a restart: do not pop again what stored checkpoints of this epoch hold or have finished."""
-        spans = [state.checkpoint.span for state in states if state.checkpoint is not None]
-        ranges = sorted((span.start_offset, span.last_offset + 1) for span in spans)
-        joined: list[tuple[int, int]] = []
-        for low, high in [*self.covered, *ranges]:
-            if high <= self.latest:
-                continue
-            if joined and low <= joined[-1][1]:
-                joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-            else:
-                joined.append((low, high))
-        self.covered = joined
+        for state in states:
+            if state.checkpoint is not None:
+                span = state.checkpoint.span
+                self.covered.add(span.start_offset, span.last_offset + 1)
+        self.covered.drop_below(self.latest)
 
     def is_over(self, pop_time_ms: int) -> bool:
         """Whether a checkpoint of that pop time is finished, given that memory does not know it.

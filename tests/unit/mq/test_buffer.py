@@ -378,7 +378,7 @@ def test_pop_14_an_ack_from_before_a_crash_that_forgot_it_is_refused(bench: Benc
 def test_pop_14_what_is_due_or_of_another_epoch_is_not_restored(bench: Bench) -> None:
     (stored,) = bench.pop(3, invisible_ms=4_000)
     _, lane = restarted(0, [stored.checkpoint], now_ms=4_000)
-    assert not lane.live and lane.covered == [(0, 3)]
+    assert not lane.live and list(lane.covered) == [(0, 3)]
     buffer = Buffer()
     states = fold({}, [stored.checkpoint]).values()
     other = buffer.open_lane(KEY, epoch=2, committed=0, now_ms=5, states=states)
@@ -393,7 +393,7 @@ def test_pop_14_covered_ranges_are_joined() -> None:
         )
         log.append(decision.checkpoint)
     _, lane = restarted(40, log)
-    assert lane.covered == [(32, 128), (200, 232)]
+    assert list(lane.covered) == [(40, 128), (200, 232)]
 
 
 def test_pop_18_a_dropped_lane_leaves_nothing(bench: Bench) -> None:
