@@ -27,6 +27,7 @@ STOP_TIMEOUT_S: Final = 15.0
 #: How often a wait for a line looks whether the process is still there.
 LOOK_EVERY_S: Final = 0.1
 LISTENER_END_S: Final = 1.0
+GROUP_END_S: Final = 3.0
 
 
 class Child:
@@ -91,7 +92,6 @@ class Child:
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """End the process and whatever it started, kindly at first; return its exit status."""
         self._stopping = True
-        deadline = time.monotonic() + timeout_s
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(BrokenPipeError):
@@ -99,8 +99,10 @@ class Child:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
+        # a JVM cleans up after the Python that started it has gone; where nobody buries orphans the group stays
+        deadline = time.monotonic() + min(timeout_s, GROUP_END_S)
         while self._has_group() and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)  # a JVM cleans up after the Python that started it has gone
+            time.sleep(LOOK_EVERY_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._listener.join(LISTENER_END_S)

@@ -1,0 +1,49 @@
+"""One service process for a module's tests, one of its own for tests that kill it, and one main job for all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.main_job import EVENTS, MainJob, still_there
+from tests.e2e.service_process import ServiceProcess
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    service = ServiceProcess(tmp_path_factory.mktemp("e2e") / "warehouse")
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    service = ServiceProcess(tmp_path / "warehouse")
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses."""
+    return f"flights.{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
+    """A main job that has printed its report and goes on serving; at the end Ctrl-C ends it well."""
+    job = MainJob(tmp_path_factory.mktemp("main-job") / "warehouse", "--events", str(EVENTS))
+    try:
+        job.wait_for("until Ctrl-C")
+        yield job
+        left = job.processes()
+        assert len(left) == 1, "only the service goes on"
+        assert job.interrupt() == 0, job.output
+        assert still_there(left) == []
+    finally:
+        job.end()

@@ -1,0 +1,125 @@
+"""The main job as a process, with what it printed so far."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+ROOT: Final = Path(__file__).parents[2]
+#: What the suite replays; `make run` replays all.
+EVENTS: Final = 20_000
+#: Spark starts in seconds on an idle machine, and in a minute on a busy one.
+PATIENCE_S: Final = 240
+
+
+class MainJob:
+    """`python -m jobs.flights`, in a session of its own as under a terminal."""
+
+    def __init__(self, warehouse: Path, *arguments: str, port: int = 0) -> None:
+        self.warehouse = warehouse
+        command = [sys.executable, "-u", "-m", "jobs.flights", "--warehouse", str(warehouse), "--port", str(port)]
+        self._process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        with self._grown:
+            return "\n".join(self._lines)
+
+    @property
+    def url(self) -> str:
+        """The address that the service got."""
+        return self._found(r"^service +(\S+),")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report that it left for machines."""
+        folder = self._found(r"^logs +(\S+)")
+        read: dict[str, Any] = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
+        return read
+
+    def wait_for(self, words: str) -> None:
+        """Wait until the output has these words."""
+        deadline = time.monotonic() + PATIENCE_S
+        while words not in self.output:
+            assert self._process.poll() is None or self._reader.is_alive(), self.output
+            assert time.monotonic() < deadline, self.output
+            with self._grown:
+                self._grown.wait(0.2)
+
+    def wait(self) -> int:
+        """Wait for its end; return its status."""
+        status = self._process.wait(PATIENCE_S)
+        self._reader.join(10)
+        return status
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; return the exit status."""
+        self._process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that it started, and what that started."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def service(self) -> psutil.Process:
+        """The service's process."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                if "serve" in process.cmdline():
+                    return process
+        raise AssertionError(f"there is no service\n{self.output}")
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self._process.poll() is None:
+            left = self.processes()
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(30)
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.wait()
+
+    def _found(self, pattern: str) -> str:
+        match = re.search(pattern, self.output, re.MULTILINE)
+        assert match is not None, self.output
+        return match.group(1)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with self._grown:
+                    self._lines.append(line.rstrip("\n"))
+                    self._grown.notify_all()
+
+
+def still_there(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Which processes run; one that only waits to be buried does not."""
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
