@@ -1,4 +1,4 @@
-"""Where retried and dead messages lie: topics of the system's own, one for each group (SPEC RETRY-1, RETRY-3, POP-11)."""
+"""Where retried and dead messages lie: the system's own topics, one for each group (SPEC RETRY-1, RETRY-3, POP-11)."""
 
 from __future__ import annotations
 

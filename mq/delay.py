@@ -1,0 +1,166 @@
+"""Delayed messages: how far ahead, when they are due, and how each is forwarded once (SPEC RETRY-4, RETRY-5).
+
+A delayed message waits in a delay partition. The forwarder appends it to its target when it is due, as a request of an
+idempotent producer that is named after where it waits: a forwarder that was killed, or runs twice, stores it once.
+
+    delay partition, offset 37   -->   producer delay-<digest>-2, sequence 5     (37 = 2 * 16 + 5)
+
+Sixteen offsets share a producer, because a partition remembers sixteen requests of each.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from mq.errors import Conflict, Unknown, Unprocessable
+from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
+
+__all__ = [
+    "Decision",
+    "Delayed",
+    "Forward",
+    "Skip",
+    "SkipReason",
+    "check_cancel",
+    "confirm_cancel",
+    "decide",
+    "deliver_time",
+    "is_due",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delayed:
+    """A message that waits."""
+
+    #: Where it waits.
+    delay_partition: str
+    offset: int
+    message_id: str
+    deliver_time_ms: int
+    topic: str
+    topic_id: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Append the message to its target partition."""
+
+    message: Delayed
+
+    @property
+    def producer_id(self) -> str:
+        """The same in every run."""
+        digest = hashlib.sha256(self.message.delay_partition.encode()).hexdigest()
+        return f"delay-{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
+
+    @property
+    def producer_seq(self) -> int:
+        return self.message.offset % PRODUCER_REQUESTS_KEPT
+
+
+class SkipReason(enum.Enum):
+    """Why a due message is not forwarded."""
+
+    CANCELLED = "cancelled"  #: by its message id, before it was due
+    TOPIC_OVER = "topic_over"  #: its topic was deleted, and perhaps made again
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Nobody is to get this message."""
+
+    message: Delayed
+    reason: SkipReason
+
+
+Decision = Forward | Skip
+
+
+def deliver_time(now_ms: int, *, deliver_time_ms: int | None = None, delay_ms: int | None = None) -> int | None:
+    """When a message that is sent now is to be delivered; None for at once (SPEC RETRY-4, RETRY-5).
+
+    Raises
+    ------
+    Unprocessable
+        `invalid_value`: both are given, a negative delay, or more than 40 days ahead; `field` names which.
+    """
+    if deliver_time_ms is not None and delay_ms is not None:
+        raise Unprocessable("give deliver_time or delay_ms, not both", field="delay_ms")
+    if delay_ms is not None:
+        if not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise _too_far("delay_ms")
+        return now_ms + delay_ms if delay_ms else None
+    if deliver_time_ms is None or deliver_time_ms <= now_ms:
+        return None
+    if deliver_time_ms - now_ms > DELAY_MS_MAX:
+        raise _too_far("deliver_time")
+    return deliver_time_ms
+
+
+def _too_far(field: str) -> Unprocessable:
+    return Unprocessable(
+        f"{field}: a message waits 0 to {DELAY_MS_MAX} ms", field=field, extra={"min": 0, "max": DELAY_MS_MAX}
+    )
+
+
+def is_due(message: Delayed, now_ms: int) -> bool:
+    """Whether the message may be delivered: never before its time."""
+    return message.deliver_time_ms <= now_ms
+
+
+def check_cancel(message: Delayed, now_ms: int) -> None:
+    """Refuse a cancellation that comes too late, before anything is stored.
+
+    Raises
+    ------
+    Conflict
+        `already_due`.
+    """
+    if is_due(message, now_ms):
+        raise Conflict("the message is due already", code="already_due", field="message_id")
+
+
+def confirm_cancel(message: Delayed, stored_ms: int) -> None:
+    """Say what a cancellation is worth whose record was stored at `stored_ms`.
+
+    The forwarder takes its time first and reads the cancellations after it: one that was stored before the deliver
+    time is seen by every run that could forward the message, one that was stored later perhaps not.
+
+    Raises
+    ------
+    Unknown
+        The message fell due while the record was being stored.
+    """
+    if is_due(message, stored_ms):
+        raise Unknown("the message fell due while it was being cancelled")
+
+
+def decide(
+    waiting: Iterable[Delayed],
+    *,
+    now_ms: int,
+    ended: Collection[tuple[str, int]] = (),
+    cancelled: Collection[tuple[str, str]] = (),
+    topic_ids: Collection[str] = (),
+) -> list[Decision]:
+    """What becomes of each message that is due and not `ended`, in order of deliver time and place.
+
+    `ended` are delay partition and offset of what earlier runs dealt with, `cancelled` topic id and message id,
+    `topic_ids` the ids of the topics that there are now.
+    """
+    due = [one for one in waiting if is_due(one, now_ms) and (one.delay_partition, one.offset) not in ended]
+    due.sort(key=lambda one: (one.deliver_time_ms, one.delay_partition, one.offset))
+    return [_decide(one, cancelled, topic_ids) for one in due]
+
+
+def _decide(message: Delayed, cancelled: Collection[tuple[str, str]], topic_ids: Collection[str]) -> Decision:
+    if message.topic_id not in topic_ids:
+        return Skip(message, SkipReason.TOPIC_OVER)
+    if (message.topic_id, message.message_id) in cancelled:
+        return Skip(message, SkipReason.CANCELLED)
+    return Forward(message)
