@@ -39,6 +39,7 @@ _OWN: Final = {
 _OTHERS_HELP: Final = {
     "serve": "Run the service.",
     "jobs": "Run and list the Spark jobs.",
+    "verify": "Read and check every byte of every partition.",
 }
 
 
@@ -104,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _status(arguments: list[str]) -> int:
     try:
-        result = cli.main(arguments, prog_name="deltamq", standalone_mode=False)
+        # Not `cli.main`: it would turn a reader that went away into a failure.
+        with cli.make_context("deltamq", arguments) as context:
+            result = cli.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:

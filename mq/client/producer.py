@@ -118,6 +118,7 @@ class Producer:
             new_id=new_id,
         )
         self._outbox = Outbox(self._shared)
+        self.url = self._shared.endpoint.url
 
     # One message ------------------------------------------------------------------------------------------------
 

@@ -110,7 +110,11 @@ class PullConsumer:
         self._follows_route = partitions is None
         self._partitions_age_s_max = partitions_age_s_max
         self._closed = False
-        self.assign(partitions, start=start)
+        try:
+            self.assign(partitions, start=start)
+        except BaseException:
+            self.close()
+            raise
 
     # Place ------------------------------------------------------------------------------------------------------
 

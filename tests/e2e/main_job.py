@@ -30,7 +30,7 @@ class MainJob:
         self.warehouse = warehouse
         command = [sys.executable, "-u", "-m", "jobs.flights", "--warehouse", str(warehouse), "--port", str(port)]
         self._process = subprocess.Popen(
-            [*command, *arguments],
+            [*command, "--logs", str(warehouse.parent / "logs"), *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

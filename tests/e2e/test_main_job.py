@@ -40,7 +40,7 @@ def test_another_run_takes_a_fresh_topic(served: MainJob) -> None:
 
 def test_a_port_in_use_is_a_clear_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        job = MainJob(tmp_path, "--once", port=taken.getsockname()[1])
+        job = MainJob(tmp_path / "warehouse", "--once", port=taken.getsockname()[1])
         assert job.wait() == 1
     assert "make run PORT=8081" in job.output
     assert "Traceback" not in job.output

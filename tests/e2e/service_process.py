@@ -1,0 +1,66 @@
+"""`deltamq serve` as users start it: a process of its own that tests may kill, pause and start again."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+__all__ = ["DELTAMQ", "ServiceProcess"]
+
+DELTAMQ = [sys.executable, "-m", "mq.client.cli"]
+_READY = re.compile(r"serving (http://\S+) warehouse (.+)")
+
+
+class ServiceProcess:
+    """One service on one warehouse; after a restart it has the same port."""
+
+    def __init__(self, warehouse: Path, *flags: str) -> None:
+        self.warehouse = warehouse
+        self._flags = flags
+        self._port = 0
+        self._log: IO[bytes] = open(warehouse.parent / "service.log", "ab")  # noqa: SIM115  # closed in stop()
+        self._process: subprocess.Popen[str]
+        self.url = ""
+        self.start()
+
+    def start(self) -> None:
+        command = [*DELTAMQ, "serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = _READY.fullmatch(line.strip())
+        assert found is not None, f"the service did not start: {line!r}; see {self._log.name}"
+        self.url = found[1]
+        self._port = int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """As a crash would: SIGKILL."""
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> int:
+        """As an operator would: SIGTERM; returns the exit status."""
+        self._process.terminate()
+        return self._end()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self) -> int:
+        status = self._process.wait(timeout=30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.resume()
+            self.kill()
+        self._log.close()

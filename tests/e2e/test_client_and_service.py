@@ -1,0 +1,262 @@
+"""The SDK and the real service: what goes in comes out, once, in order, where the route says (SEND, CONS)."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from mq import Admin, Message, Producer, PullConsumer
+from mq.client.pull import OffsetOutOfRange
+from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
+from mq.limits import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    TAG_BYTES_MAX,
+)
+from tests.e2e.service_process import ServiceProcess
+
+
+@pytest.fixture(scope="module")
+def producer(shared_service: ServiceProcess) -> Iterator[Producer]:
+    with Producer(shared_service.url) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="module")
+def admin(shared_service: ServiceProcess) -> Iterator[Admin]:
+    with Admin(shared_service.url) as admin:
+        yield admin
+
+
+def read_all(url: str, topic: str, **settings: object) -> list[dict[str, object]]:
+    """Every message of a topic as rows, in offset order by partition."""
+    rows: list[dict[str, object]] = []
+    with PullConsumer(url, topic, **settings) as consumer:  # type: ignore[arg-type]
+        ends = consumer.end_offsets()
+        while consumer.positions() != ends:
+            for m in consumer.poll(10_000):
+                rows.append({"partition": m.partition, "offset": m.offset, "body": m.body, "key": m.key, "tag": m.tag})
+    rows.sort(key=lambda row: (row["partition"], row["offset"]))
+    return rows
+
+
+def test_a_topic_from_creation_to_deletion(shared_service: ServiceProcess, admin: Admin, topic: str) -> None:
+    created, new = admin.put_topic(topic, partitions=4, order_strategy="strict", flush="async", retention_ms=60_000)
+    assert new
+    assert (created.order_strategy, created.flush, created.retention_ms) == ("strict", "async", 60_000)
+    assert [p.partition for p in created.partitions] == [
+        f"{topic}@broker-a",
+        f"{topic}@broker-b",
+        f"{topic}#1@broker-a",
+        f"{topic}#2@broker-b",
+    ]
+    assert admin.get_topic(topic) == created
+    assert topic in admin.list_topics()
+    with pytest.raises(Conflict) as caught:
+        admin.create_topic(topic, partitions=2)
+    assert caught.value.code == "partitions_cannot_shrink"
+    assert admin.cluster().warehouse == str(shared_service.warehouse)
+    admin.delete_topic(topic)
+    with pytest.raises(NotFound):
+        admin.get_topic(topic)
+
+
+def test_every_way_to_send_arrives(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=3)
+    sent = {}
+    for n in range(20):
+        sent[f"sync {n}"] = producer.send(topic, f"sync {n}", key=f"k{n}", tag="T", headers={"n": str(n)})
+    futures = {f"async {n}": producer.send_async(topic, f"async {n}", key=f"k{n}") for n in range(500)}
+    sent |= {body: future.result() for body, future in futures.items()}
+    batch = [f"batch {n}" for n in range(300)]
+    sent |= dict(zip(batch, producer.send_batch(topic, [Message(b.encode(), key=b) for b in batch]), strict=True))
+    rows = [f"arrow {n}" for n in range(5_000)]
+    table = pa.table({"body": rows, "key": [f"k{n % 9}" for n in range(5_000)]})
+    sent |= dict(zip(rows, producer.send_arrow(topic, table), strict=True))
+    keyless = [f"table {n}" for n in range(5_000)]
+    sent |= dict(zip(keyless, producer.send_table(topic, pa.table({"body": keyless}), progress=False), strict=True))
+    producer.send_oneway(topic, "oneway")
+    assert producer.flush()
+
+    found = read_all(shared_service.url, topic)
+    places = {str(bytes(row["body"]), "utf-8"): (row["partition"], row["offset"]) for row in found}  # type: ignore[call-overload]
+    assert len(found) == len(places) == len(sent) + 1
+    assert all(places[body] == (place.partition, place.offset) for body, place in sent.items())
+    assert "oneway" in places
+
+
+def test_route_05_the_client_and_the_service_route_alike(producer: Producer, admin: Admin, topic: str) -> None:
+    route = {
+        (low, high): p.partition
+        for p in admin.create_topic(topic, partitions=5).partitions
+        for low, high in p.logical_partitions
+    }
+    assert sorted(low for low, _ in route)[0] == 0
+    for key in ("", "a", "N14228", "ключ", "x" * 100):
+        named = producer.send(topic, b"by the client", key=key).partition
+        unnamed = _post_unrouted(producer, topic, key)
+        assert named == unnamed
+
+
+def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
+    """The partition that the service itself chooses for `key`."""
+    import msgspec
+
+    from mq.client.endpoint import Endpoint, path_of
+
+    endpoint = Endpoint(producer.url)
+    body = msgspec.json.encode({"messages": [{"body": "by the service", "key": key}]})
+    answer = endpoint.call(
+        "POST", path_of("topics", topic, "messages"), headers={"Content-Type": "application/json"}, body=body
+    )
+    endpoint.close()
+    return str(msgspec.json.decode(answer.body)["ranges"][0]["partition"])
+
+
+def test_order_of_each_key_holds_over_threads_and_ways_to_send(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=4)
+
+    def run(thread: int) -> None:
+        for n in range(0, 300, 3):
+            producer.send(topic, f"{n}", key=f"k{thread}")
+            producer.send_async(topic, f"{n + 1}", key=f"k{thread}")
+            producer.send_batch(topic, [Message(f"{n + 2}".encode(), key=f"k{thread}")])
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    by_key: dict[object, list[int]] = defaultdict(list)
+    for row in read_all(shared_service.url, topic):
+        by_key[row["key"]].append(int(str(row["body"], "ascii")))  # type: ignore[call-overload]
+    assert by_key == {f"k{n}": list(range(300)) for n in range(6)}
+
+
+def test_a_first_send_creates_the_topic_with_the_default_route(
+    shared_service: ServiceProcess, producer: Producer, topic: str
+) -> None:
+    futures = [producer.send_async(topic, str(n), key=f"k{n % 5}") for n in range(1_000)]
+    assert {f.result().partition for f in futures} == {f"{topic}@broker-a", f"{topic}@broker-b"}
+    by_key: dict[object, list[int]] = defaultdict(list)
+    for row in read_all(shared_service.url, topic):
+        by_key[row["key"]].append(int(str(row["body"], "ascii")))  # type: ignore[call-overload]
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert sum(map(len, by_key.values())) == 1_000
+
+
+def test_send_06_the_clients_limits_are_the_services(producer: Producer, topic: str) -> None:
+    producer.send(topic, b"x" * MESSAGE_BYTES_MAX)
+    producer.send(
+        topic,
+        b"",
+        key="k" * KEY_BYTES_MAX,
+        tag="t" * TAG_BYTES_MAX,
+        message_id="i" * MESSAGE_ID_BYTES_MAX,
+        headers={f"{n:04}": "v" * (HEADER_BYTES_MAX - 4) for n in range(HEADERS_MAX)},
+    )
+    with pytest.raises(TooLarge):
+        producer.send(topic, b"x" * (MESSAGE_BYTES_MAX + 1))
+    big = pa.table({"body": pa.array([b"x" * MESSAGE_BYTES_MAX] * 5, pa.binary())})
+    assert producer.send_arrow(topic, big).count == 5
+    assert producer.send_batch(topic, [b"y" * MESSAGE_BYTES_MAX] * 5).count == 5
+
+
+def test_bodies_of_any_bytes_come_back_as_they_were(
+    shared_service: ServiceProcess, producer: Producer, topic: str
+) -> None:
+    bodies = [b"", b"\x00", b"\xff\xfe", bytes(range(256)), "naïve \u2028 \U0001f600".encode(), b'"\\\n']
+    for body in bodies:
+        producer.send(topic, body, key="k")
+    producer.send_batch(topic, [Message(body, key="k") for body in bodies])
+    assert [row["body"] for row in read_all(shared_service.url, topic)] == bodies * 2
+
+
+def test_expected_offset_is_compare_and_append(producer: Producer, admin: Admin, topic: str) -> None:
+    partition = admin.create_topic(topic, partitions=1).partitions[0].partition
+    assert producer.send(topic, b"0", partition=partition, expected_offset=0).offset == 0
+    with pytest.raises(OffsetMismatch) as caught:
+        producer.send(topic, b"again", partition=partition, expected_offset=0)
+    assert caught.value.extra["end_offset"] == 1
+    assert producer.send(topic, b"1", partition=partition, expected_offset=1).offset == 1
+
+
+def test_cons_02_and_03_start_and_tags(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    partition = admin.create_topic(topic, partitions=1).partitions[0].partition
+    producer.send_batch(topic, [Message(str(n).encode(), tag="ABC"[n % 3]) for n in range(100)])
+    middle = datetime.now(UTC)
+    producer.send_batch(topic, [Message(str(n).encode(), tag="ABC"[n % 3]) for n in range(100, 110)])
+    url = shared_service.url
+    assert read_all(url, topic, start=95)[0]["offset"] == 95
+    assert [row["offset"] for row in read_all(url, topic, start=middle)] == list(range(100, 110))
+    assert read_all(url, topic, start="last") == []
+    assert len(read_all(url, topic, start=datetime.now(UTC) + timedelta(hours=1))) == 0
+    assert {row["tag"] for row in read_all(url, topic, tags="A || C")} == {"A", "C"}
+    assert len(read_all(url, topic, tags="B")) == 37
+    assert read_all(url, topic, tags="nobody") == []
+    with PullConsumer(url, topic, start=111) as consumer, pytest.raises(OffsetOutOfRange) as caught:
+        consumer.poll()
+    assert caught.value.extra == {"partition": partition, "min_offset": 0, "max_offset": 110}
+    with PullConsumer(url, topic, tags="||") as consumer, pytest.raises(Refused) as refused:
+        consumer.poll()
+    assert refused.value.code == "invalid_tag_filter"
+
+
+def test_a_long_poll_ends_with_the_message(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=4)
+    with PullConsumer(shared_service.url, topic) as consumer:
+        threading.Timer(0.2, producer.send, (topic, b"x")).start()
+        began = datetime.now(UTC)
+        assert [m.body for m in consumer.poll(wait_ms=15_000)] == [b"x"]
+        assert datetime.now(UTC) - began < timedelta(seconds=5)
+
+
+def test_a_deleted_topic_made_anew_is_another_topic(
+    shared_service: ServiceProcess, producer: Producer, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=4)
+    for n in range(10):
+        producer.send(topic, b"old", key=f"k{n}")
+    admin.delete_topic(topic)
+    admin.create_topic(topic, partitions=1)
+    sent = [producer.send(topic, str(n), key=f"k{n}") for n in range(10)]
+    assert [s.offset for s in sent] == list(range(10))
+    assert [row["body"] for row in read_all(shared_service.url, topic)] == [str(n).encode() for n in range(10)]
+
+
+def test_route_06_an_expanded_topic_is_written_and_read_everywhere(
+    shared_service: ServiceProcess, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    url = shared_service.url
+    with (
+        Producer(url, route_age_s_max=0.05) as producer,
+        PullConsumer(url, topic, partitions_age_s_max=0.05) as consumer,
+    ):
+        producer.send(topic, b"x")
+        admin.create_topic(topic, partitions=4)
+        while len(producer.partitions(topic)) < 4:
+            producer.send(topic, b"x")
+        for n in range(100):
+            producer.send_async(topic, b"y", key=f"k{n}")
+        producer.flush()
+        found: list[str] = []
+        while found.count("y") < 100:
+            found += [m.text for m in consumer.poll()]
+        assert len(consumer.partitions()) == 4

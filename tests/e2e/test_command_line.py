@@ -1,0 +1,98 @@
+"""The installed command line against the real service, as processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mq.client.cli import COMMANDS
+from tests.e2e.service_process import DELTAMQ, ServiceProcess
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+_HELP_S_MAX = 0.3
+
+
+@pytest.fixture
+def run(shared_service: ServiceProcess) -> Run:
+    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [*DELTAMQ, *arguments, "--url", shared_service.url]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def test_from_topic_to_topic(run: Run, topic: str) -> None:
+    assert run("topic", "create", topic, "--partitions", "4").returncode == 0
+    lines = "".join(json.dumps({"body": f"{n}", "key": f"k{n % 7}", "tag": "AB"[n % 2]}) + "\n" for n in range(5_000))
+    produced = run("produce", topic, stdin=lines)
+    assert produced.returncode == 0, produced.stderr
+    assert produced.stdout.startswith(f"sent 5,000 messages to {topic}\n")
+    assert produced.stderr == ""
+    consumed = [json.loads(line) for line in run("consume", topic, "--json").stdout.splitlines()]
+    assert sorted(int(message["body"]) for message in consumed) == list(range(5_000))
+    by_key: dict[str, list[int]] = {}
+    for message in sorted(consumed, key=lambda m: (m["partition"], m["offset"])):
+        by_key.setdefault(message["key"], []).append(int(message["body"]))
+    assert by_key == {f"k{k}": list(range(k, 5_000, 7)) for k in range(7)}
+    assert len(run("consume", topic, "--tags", "A").stdout.splitlines()) == 2_500
+    shown = json.loads(run("topic", "show", topic, "--json").stdout)
+    assert sum(partition["messages"] for partition in shown["partitions"]) == 5_000
+    assert run("topic", "delete", topic).returncode == 0
+    assert topic not in run("topic", "list").stdout
+
+
+def test_a_failing_line_is_named_and_the_status_is_not_0(run: Run, topic: str) -> None:
+    done = run("produce", topic, stdin='{"body":"1"}\n{"body":\n')
+    assert done.returncode == 1
+    assert "line 2" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert run("consume", topic).stdout.endswith("\t1\n")
+
+
+def test_produce_sends_a_line_as_soon_as_it_is_there(shared_service: ServiceProcess, run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    command = [*DELTAMQ, "produce", topic, "--url", shared_service.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write('{"body":"first"}\n')
+        process.stdin.flush()
+        assert run("consume", topic, "--follow", "--max", "1").stdout.endswith("first\n")
+        out, _ = process.communicate('{"body":"second"}\n', timeout=30)
+    assert process.returncode == 0
+    assert out.startswith("sent 2 messages")
+
+
+def test_a_reader_that_goes_away_is_no_error(shared_service: ServiceProcess, run: Run, topic: str) -> None:
+    run("produce", topic, stdin="".join(f'{{"body":"{n}"}}\n' for n in range(20_000)))
+    deltamq = " ".join(DELTAMQ)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{deltamq} consume {topic} --url {shared_service.url} | head -n 1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_doctor_finds_the_service_in_order(run: Run) -> None:
+    checks = json.loads(run("doctor", "--json").stdout)["checks"]
+    (service,) = [check for check in checks if check["name"] == "service"]
+    assert service["health"] == "ok"
+
+
+def test_help_is_there_at_once_and_lists_the_other_layers_commands() -> None:
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        done = subprocess.run([*DELTAMQ, "--help"], capture_output=True, text=True, check=True)
+        times.append(time.monotonic() - began)
+    assert "serve " in done.stdout, f"is the project installed? the entry points {COMMANDS} are missing"
+    assert "jobs " in done.stdout
+    # The fastest of five: the machine may be busy with other things.
+    assert min(times) < _HELP_S_MAX
