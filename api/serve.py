@@ -47,7 +47,7 @@ def serve_command(profile: str | None, warehouse: str | None, host: str | None, 
     """Run the service until SIGTERM."""
     flags = {"warehouse.uri": warehouse, "service.host": host, "service.port": port}
     try:
-        config = load(profile or "local", flags)
+        config = load(profile, flags)
         _check_open_access(config)
         listener = bind(config)
     except DeltaMQError as error:

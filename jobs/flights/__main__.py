@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -34,21 +35,22 @@ LOG_COLUMNS: Final = 110
     "--rate", type=click.FloatRange(min=0), default=RATE_EVENTS_S, show_default=True, help="Events/s; 0: no pause."
 )
 @click.option("--warehouse", metavar="DIR", help="Folder or URL of the tables (by default the setting warehouse.uri).")
-def main(once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None) -> None:
+@click.option("--logs", metavar="DIR", default=str(PROJECT_FOLDER / ".run"), help="Where logs and report go.")
+def main(once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None, logs: str) -> None:
     """Replay a year of real flights through the service while Spark reads along, compare, then go on serving."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         find_java()
-        plan = _plan(port, events, rate, warehouse)
+        plan = _plan(port, events, rate, warehouse, Path(logs))
         sys.exit(_run(plan, once=once))
     except (JobFailed, DeltaMQError, JavaMissing, JarsUnusable) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None) -> Plan:
+def _plan(port: int | None, events: int | None, rate: float, warehouse: str | None, logs: Path) -> Plan:
     config = load(overrides={"service.port": port, "warehouse.uri": warehouse})
-    folder = PROJECT_FOLDER / ".run" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
+    folder = logs.resolve() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}"
     folder.mkdir(parents=True)
     return Plan(
         warehouse=absolute(config.warehouse.uri),

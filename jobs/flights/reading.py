@@ -89,11 +89,11 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
         )
 
 
-def account(spark: SparkSession, topic: str) -> Account:
+def account(spark: SparkSession, topic: str, **options: str) -> Account:
     """Return Spark's account of the topic; the bodies are read once and their fingerprints kept meanwhile."""
     from jobs.reader import read_topic
 
-    views = _Views(spark, read_topic(spark, topic))
+    views = _Views(spark, read_topic(spark, topic, **options))
     with views.kept("fingerprints"):
         sequences = views.rows("sequences")
         return Account(

@@ -164,7 +164,7 @@ class Run:
             began = time.monotonic()
 
             def tell(acknowledged: int) -> None:
-                rate = acknowledged / (time.monotonic() - began)
+                rate = acknowledged / max(1.0, time.monotonic() - began)
                 progress.update(shown, completed=acknowledged, rate=rate, day=days[acknowledged - 1].as_py())
 
             sending = in_thread(lambda: replay.run(tell), "producer")
