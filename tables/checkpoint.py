@@ -2,7 +2,7 @@
 
 Written from the state in memory: no commit is read again, so its cost depends on the number of live files, not of
 commits. Tombstones are left out: files that a roll-up replaced are kept and deleted by upkeep, and to any other
-reader they are merely unreferenced. A checksum over the logical content travels in the file's metadata.
+reader they are merely unreferenced. A checksum over every byte of the file travels in its footer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,6 +23,10 @@ from tables.store import Store
 
 __all__ = ["Checkpoint", "checkpoint_name", "read_checkpoint", "write_checkpoint"]
 
+_CRC_KEY: Final = "mq/crc"
+_NO_CRC: Final = b"--------"
+#: The checksum's key and, in Thrift, the length of its value; no name in a table holds a slash.
+_CRC_MARK: Final = _CRC_KEY.encode() + b"\x18\x08"
 _MAP: Final = pa.map_(pa.string(), pa.string())
 _TYPES: Final[dict[str, pa.DataType]] = {
     "txn": pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
@@ -80,13 +83,16 @@ def checkpoint_name(version: int) -> str:
     return f"{version:020d}.checkpoint.parquet"
 
 
-def _digest(checkpoint: Checkpoint) -> str:
-    facts = [(f.path, f.size, f.start, f.count, f.modified_ms, f.stats, f.crc) for f in checkpoint.files]
-    text = msgspec.json.encode(
-        [checkpoint.version, checkpoint.batch_id, checkpoint.end_offset, facts, checkpoint.metadata],
-        order="sorted",
-    )
-    return f"{zlib.crc32(text):08x}"
+def _crc_at(data: bytes) -> int:
+    """Where the checksum stands in a checkpoint file; -1 for nowhere. The footer is at the end."""
+    at = data.rfind(_CRC_MARK)
+    return at + len(_CRC_MARK) if at >= 0 else -1
+
+
+def _checksum(data: bytes, at: int) -> bytes:
+    """The checksum of the file, for its own place `at` counted as not yet written."""
+    crc = zlib.crc32(_NO_CRC, zlib.crc32(data[:at]))
+    return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
 
 
 def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
@@ -94,7 +100,7 @@ def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_m
     txn = {"appId": OFFSET_APP_ID, "version": checkpoint.end_offset, "lastUpdated": now_ms}
     adds = [file_action(f, data_change=False) for f in checkpoint.files]
     table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": [txn], "add": adds})
-    facts = {"mq.crc": _digest(checkpoint), "mq.batch": checkpoint.batch_id}
+    facts = {"mq.batch": checkpoint.batch_id, "mq.version": str(checkpoint.version), _CRC_KEY: _NO_CRC.decode()}
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.replace_schema_metadata(facts),
@@ -103,7 +109,10 @@ def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_m
         write_page_checksum=True,
         store_schema=True,
     )
-    store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", sink.getvalue())
+    data = sink.getvalue().to_pybytes()
+    at = _crc_at(data)
+    data = data[:at] + _checksum(data, at) + data[at + len(_NO_CRC) :]
+    store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", data)
     hint = json.dumps({"version": checkpoint.version, "size": table.num_rows}).encode()
     store.replace(f"{folder}/{LOG_FOLDER}/_last_checkpoint", hint)
 
@@ -143,17 +152,19 @@ def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
         The file cannot be read, or its content differs from what was written.
     """
     key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}"
-    data = store.read(key)
+    data = store.read(key).to_pybytes()
+    at = _crc_at(data)
+    if at < 0 or data[at : at + len(_NO_CRC)] != _checksum(data, at):
+        raise Corrupt(f"{key}: checksum does not match; the file was altered or is not DeltaMQ's")
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             table = file.read()
             facts = {k.decode(): v.decode() for k, v in (file.schema_arrow.metadata or {}).items()}
-        checkpoint = _checkpoint(table, version, facts.get("mq.batch", ""))
+        if facts["mq.version"] != str(version):
+            raise Corrupt(f"{key}: is the checkpoint of version {facts['mq.version']}; the file was moved")
+        return _checkpoint(table, version, facts["mq.batch"])
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
         raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
-    if facts.get("mq.crc") != _digest(checkpoint):
-        raise Corrupt(f"{key}: checksum does not match; the file was altered or is not DeltaMQ's")
-    return checkpoint
 
 
 def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:

@@ -28,7 +28,7 @@ from tables.failpoints import failpoint
 from tables.head import put_back
 from tables.paths import LOG_FOLDER
 from tables.settings import STALE_FRACTION, LogSettings
-from tables.snapshot import LOG_KEEP, CommitLost, Snapshot, load
+from tables.snapshot import LOG_KEEP, CommitLost, Snapshot, load, read_commit
 from tables.store import FileMissing, NotDurable, Store
 
 __all__ = ["CommitLog", "LostRace"]
@@ -209,9 +209,7 @@ class CommitLog:
             return None
 
     def _read(self, version: int) -> Commit:
-        key = self.key(version)
-        table_id = self.snapshot.table_id if version else None
-        return parse_commit(self._store.read(key), table_id=table_id, version=version, source=key)
+        return read_commit(self._store, self._folder, version, self.snapshot.table_id)
 
     def _apply(self, commit: Commit) -> None:
         self.snapshot.apply(commit)

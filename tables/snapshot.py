@@ -21,7 +21,17 @@ from tables.head import head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
 from tables.store import FileMissing, Store
 
-__all__ = ["LOG_KEEP", "ORPHAN_KEEP", "CommitLost", "PartitionNotFound", "Snapshot", "load", "log_versions"]
+__all__ = [
+    "LOG_KEEP",
+    "ORPHAN_KEEP",
+    "CommitLost",
+    "PartitionNotFound",
+    "Snapshot",
+    "load",
+    "log_versions",
+    "read_commit",
+    "start",
+]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -179,13 +189,7 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
     Commits are read on until there is none, not until the listing ends: a listing is no moment in time, and may hold
     a file without one that was made before it.
     """
-    if base < 0:
-        first = _read(store, folder, 0, None)
-        on_commit(first)
-        snapshot = _first(first, folder)
-    else:
-        snapshot = _from_checkpoint(store, folder, base)
-    _check_place(snapshot, folder)
+    snapshot = start(store, folder, base)
     while True:
         _read_on(store, folder, snapshot, on_commit)
         if snapshot.version < listed:
@@ -204,11 +208,18 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
     return snapshot
 
 
+def start(store: Store, folder: str, base: int) -> Snapshot:
+    """The state of the checkpoint of version `base`, or of version 0 if it is negative."""
+    snapshot = _from_checkpoint(store, folder, base) if base >= 0 else _first(read_commit(store, folder, 0, ""), folder)
+    _check_place(snapshot, folder)
+    return snapshot
+
+
 def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
     """Apply the commits that follow, until there is none."""
     while True:
         try:
-            commit = _read(store, folder, snapshot.version + 1, snapshot.table_id)
+            commit = read_commit(store, folder, snapshot.version + 1, snapshot.table_id)
         except FileMissing:
             return
         snapshot.apply(commit)
@@ -241,6 +252,7 @@ def _check_place(snapshot: Snapshot, folder: str) -> None:
         raise Corrupt(f"{folder}: the log is the one of partition {ref.name} of topic {ref.topic}; files were moved")
 
 
-def _read(store: Store, folder: str, version: int, table_id: str | None) -> Commit:
+def read_commit(store: Store, folder: str, version: int, table_id: str) -> Commit:
+    """A commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
     key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
-    return parse_commit(store.read(key), table_id=table_id, version=version, source=key)
+    return parse_commit(store.read(key), table_id=table_id if version else None, version=version, source=key)
