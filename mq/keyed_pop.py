@@ -1,0 +1,174 @@
+"""Ordered pops by key (`order: "key"`, SPEC POP-17): messages of one key one after another, other keys go on.
+
+    offset   0:a  1:b  2:a  3:c  4:a          in flight: 0 (a)  1 (b)  3 (c)      waiting: a -> 2 4
+    ack 0                                     in flight: 2 (a)  1 (b)  3 (c)      waiting: a -> 4
+
+A poison key stops only itself. Memory is bounded: the offsets that are in flight or wait for their key are at most
+`outstanding_max`; beyond, no new messages are read until some are done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from mq.ordered_pop import Delivery, Order
+from mq.progress import Committed
+from mq.queue_limits import ORDERED_OUTSTANDING_MAX
+
+__all__ = ["KeyedPop"]
+
+#: A message without a key follows nobody.
+Key = str | None
+
+
+class KeyedPop:
+    """`order: "key"` in one partition. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
+
+    while wanted: deliveries += take(...);  if short: read from `read_from`, `offer(...)`, take again
+    """
+
+    __slots__ = ("_due", "_is_ready", "_key_of", "_max_attempts", "_order", "_outstanding_max", "_ready", "_waiting")
+
+    def __init__(
+        self, start: Committed, *, max_attempts: int | None, outstanding_max: int = ORDERED_OUTSTANDING_MAX
+    ) -> None:
+        self._order = Order(start)
+        self._max_attempts = max_attempts
+        self._outstanding_max = outstanding_max
+        #: The key of each offset that is known and not done.
+        self._key_of: dict[int, Key] = {}
+        #: For each key that has a message ready or in flight, the offsets behind it.
+        self._waiting: dict[str, deque[int]] = {}
+        #: First of their keys and not in flight: a heap, with entries to be passed over, and what it really holds.
+        self._ready: list[int] = []
+        self._is_ready: set[int] = set()
+        #: When flights end: a heap of times with offsets; entries whose time has changed are passed over.
+        self._due: list[tuple[int, int]] = []
+
+    @property
+    def committed(self) -> int:
+        return self._order.committed
+
+    def progress(self) -> Committed:
+        """What must be stored to go on from here after a crash."""
+        return self._order.progress()
+
+    @property
+    def outstanding(self) -> int:
+        """Offsets that are known and not done."""
+        return len(self._key_of)
+
+    @property
+    def read_from(self) -> int | None:
+        """Where to read new messages, None when too many are outstanding."""
+        return self._order.next_offset if self.outstanding < self._outstanding_max else None
+
+    @property
+    def room(self) -> int:
+        """How many new messages may be offered."""
+        return max(0, self._outstanding_max - self.outstanding)
+
+    def offer(self, messages: Iterable[tuple[int, Key]], next_offset: int) -> None:
+        """New messages, read from `read_from` up to `next_offset`, with their keys; the rest was filtered out."""
+        order = self._order
+        wanted = [(offset, key) for offset, key in messages if not order.is_done(offset)]
+        assert len(wanted) <= self.room, "no more than there is room for"
+        order.skip_between([offset for offset, _ in wanted], next_offset)
+        for offset, key in wanted:
+            self._add(offset, key)
+
+    def _add(self, offset: int, key: Key) -> None:
+        self._key_of[offset] = key
+        if key is not None and key in self._waiting:
+            self._waiting[key].append(offset)
+            return
+        if key is not None:
+            self._waiting[key] = deque()
+        self._make_ready(offset)
+
+    def _make_ready(self, offset: int) -> None:
+        if offset not in self._is_ready:
+            self._is_ready.add(offset)
+            heappush(self._ready, offset)
+
+    def take(self, now_ms: int, max_messages: int, invisible_ms: int) -> tuple[list[Delivery], list[int]]:
+        """Deliver what may be delivered, the lowest offsets first; and which messages are to be dead-lettered.
+
+        Report `end` for each of the latter when it is in the dead letters; until then it holds its key.
+        """
+        self._release(now_ms)
+        offsets: list[int] = []
+        dead: list[int] = []
+        while self._ready and len(offsets) < max_messages:
+            offset = heappop(self._ready)
+            if offset not in self._is_ready:
+                continue
+            self._is_ready.remove(offset)
+            (dead if self._is_over(offset) else offsets).append(offset)
+        for offset in dead:
+            # It stays ready, so that the next pop tells it again should this caller die.
+            self._make_ready(offset)
+        given = self._order.deliver(offsets, now_ms, invisible_ms)
+        for offset in offsets:
+            self._note(offset)
+        return given, dead
+
+    def _is_over(self, offset: int) -> bool:
+        return self._max_attempts is not None and self._order.attempts_of(offset) >= self._max_attempts
+
+    def _note(self, offset: int) -> None:
+        heappush(self._due, (self._order.flights[offset].visible_ms, offset))
+
+    def _release(self, now_ms: int) -> None:
+        """Flights whose invisible time has ended are ready again."""
+        while self._due and self._due[0][0] <= now_ms:
+            visible_ms, offset = heappop(self._due)
+            flight = self._order.flights.get(offset)
+            if flight is not None and flight.visible_ms == visible_ms:
+                self._make_ready(offset)
+
+    def next_release(self) -> int | None:
+        """When a flight ends next, for a pop that waits."""
+        while self._due:
+            visible_ms, offset = self._due[0]
+            flight = self._order.flights.get(offset)
+            if flight is not None and flight.visible_ms == visible_ms:
+                return visible_ms
+            heappop(self._due)
+        return None
+
+    def ack(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+        """Acknowledge one message: the next of its key may go. Twice is harmless; else `handle_expired`."""
+        if not self._order.is_done(offset):
+            self._order.flight(offset, pop_time_ms, now_ms)
+            self.end(offset)
+
+    def change(self, offset: int, pop_time_ms: int, now_ms: int, invisible_ms: int) -> Delivery:
+        """A new invisible time; 0 releases the message, and it is delivered again before others of its key."""
+        delivery = self._order.change(offset, pop_time_ms, now_ms, invisible_ms)
+        self._note(offset)
+        return delivery
+
+    def end(self, offset: int) -> None:
+        """The message is done: acknowledged, or in the dead letters."""
+        if self._order.is_done(offset):
+            return
+        key = self._key_of.pop(offset)
+        self._order.end(offset)
+        self._is_ready.discard(offset)
+        if key is None:
+            return
+        behind = self._waiting[key]
+        if behind:
+            self._make_ready(behind.popleft())
+        else:
+            del self._waiting[key]
+
+    def lose_below(self, min_offset: int) -> None:
+        """Retention has removed everything below: what is known there is over; the caller records the loss."""
+        # In order, so that each is the first of its key when its turn comes.
+        for offset in sorted(offset for offset in self._key_of if offset < min_offset):
+            self.end(offset)
+        self._order.skip(self._order.committed, min_offset)

@@ -1,0 +1,223 @@
+"""Ordered pops: which messages of a partition a group may have now.
+
+`order: true` (SPEC POP-16): a popped batch holds the partition. Nothing more is popped until all of it is
+acknowledged; what is not comes again when its invisible time has ended, in order:
+
+    pop -> 7 8 9      ack 8      pop -> nothing      60 s later: pop -> 7 9      ack 7 9      pop -> 10 ...
+
+Its in-flight state is in memory; what must survive is the committed offset, what is done above it, and how often the
+rest was delivered (`Committed`). After a crash the rest is delivered again, in order, and counted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mq.errors import Conflict
+from mq.offset_ranges import OffsetRanges
+from mq.progress import Committed
+
+__all__ = ["Delivery", "Flight", "Order", "OrderedPop", "Turn", "expired"]
+
+
+class Delivery(NamedTuple):
+    """One message given to a client; its handle has this pop time."""
+
+    offset: int
+    #: Which delivery of the message this is, from 1 on.
+    attempt: int
+    pop_time_ms: int
+
+
+@dataclass(slots=True)
+class Flight:
+    """A message that was delivered and is not done."""
+
+    attempt: int
+    pop_time_ms: int
+    #: When it may be delivered again.
+    visible_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a pop may do now."""
+
+    #: These again, in order; nothing else with them.
+    again: tuple[int, ...] = ()
+    #: Delivered too often: dead-letter them, report `end`, and ask again.
+    dead: tuple[int, ...] = ()
+    #: Read new messages from here; None when something holds the partition.
+    read_from: int | None = None
+    #: When the next delivery is possible, if nothing is now.
+    wait_until_ms: int | None = None
+
+
+def expired() -> Conflict:
+    """The answer to a handle whose delivery is over."""
+    return Conflict("the message was released, or is delivered anew", code="handle_expired", field="handle")
+
+
+class Order:
+    """What ordered pops of both kinds share: flights, what is done, and the clock of their pops."""
+
+    __slots__ = ("_attempts", "_done", "_epoch", "_pop_time_ms", "committed", "flights", "next_offset")
+
+    def __init__(self, start: Committed) -> None:
+        self._epoch = start.epoch
+        self._done = OffsetRanges(start.done)
+        #: Deliveries from before a restart.
+        self._attempts = dict(start.attempts)
+        self._pop_time_ms = -1
+        self.committed = start.offset
+        #: Where new messages begin.
+        self.next_offset = start.offset
+        #: Delivered and not done, by offset.
+        self.flights: dict[int, Flight] = {}
+
+    def pop_time(self, now_ms: int) -> int:
+        """The pop time of a delivery: later than all before it, so that a handle names one delivery."""
+        self._pop_time_ms = max(now_ms, self._pop_time_ms + 1)
+        return self._pop_time_ms
+
+    def deliver(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
+        """Note that these are given to a client now."""
+        if not offsets:
+            return []
+        pop_time_ms = self.pop_time(now_ms)
+        given = []
+        for offset in offsets:
+            before = self.flights.get(offset)
+            attempt = 1 + (before.attempt if before else self._attempts.pop(offset, 0))
+            self.flights[offset] = Flight(attempt, pop_time_ms, pop_time_ms + invisible_ms)
+            given.append(Delivery(offset, attempt, pop_time_ms))
+        return given
+
+    def is_done(self, offset: int) -> bool:
+        return offset < self.committed or offset in self._done
+
+    def attempts_of(self, offset: int) -> int:
+        """How often the message was delivered."""
+        flight = self.flights.get(offset)
+        return flight.attempt if flight else self._attempts.get(offset, 0)
+
+    def flight(self, offset: int, pop_time_ms: int, now_ms: int) -> Flight:
+        """The delivery that a handle stands for; `handle_expired` when it is over."""
+        flight = self.flights.get(offset)
+        if flight is None or flight.pop_time_ms != pop_time_ms or now_ms >= flight.visible_ms:
+            raise expired()
+        return flight
+
+    def ack(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+        """Acknowledge one message; twice is harmless (SPEC POP-8).
+
+        Raises
+        ------
+        Conflict
+            `handle_expired`: the delivery is over and the message is not done.
+        """
+        if not self.is_done(offset):
+            self.flight(offset, pop_time_ms, now_ms)
+            self.end(offset)
+
+    def change(self, offset: int, pop_time_ms: int, now_ms: int, invisible_ms: int) -> Delivery:
+        """A new invisible time (SPEC POP-9): the old handle is dead, the new one has the returned pop time.
+
+        0 releases the message: it may be delivered again at once.
+        """
+        flight = self.flight(offset, pop_time_ms, now_ms)
+        flight.pop_time_ms = self.pop_time(now_ms)
+        flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
+        return Delivery(offset, flight.attempt, flight.pop_time_ms)
+
+    def end(self, offset: int) -> None:
+        """The message is done: acknowledged, or in the dead letters."""
+        self.flights.pop(offset, None)
+        self._attempts.pop(offset, None)
+        self.skip(offset, offset + 1)
+
+    def skip(self, low: int, high: int) -> None:
+        """Offsets that need no delivery: done, filtered out, or removed by retention."""
+        self._done.add(low, high)
+        self.committed = self._done.gap_from(self.committed)
+        self._done.drop_below(self.committed)
+        self.next_offset = max(self.next_offset, self.committed)
+
+    def skip_between(self, offsets: Iterable[int], next_offset: int) -> None:
+        """Of the new messages up to `next_offset` only `offsets` need a delivery."""
+        at = self.next_offset
+        for offset in offsets:
+            self.skip(at, offset)
+            at = offset + 1
+        self.skip(at, next_offset)
+        self.next_offset = max(next_offset, self.committed)
+
+    def progress(self) -> Committed:
+        """What must be stored to go on from here after a crash."""
+        counted = {**self._attempts, **{offset: flight.attempt for offset, flight in self.flights.items()}}
+        return Committed(self._epoch, self.committed, tuple(self._done), tuple(sorted(counted.items())))
+
+
+class OrderedPop:
+    """`order: true` in one partition. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
+
+    `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
+    """
+
+    __slots__ = ("_max_attempts", "_order")
+
+    def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
+        self._order = Order(start)
+        self._max_attempts = max_attempts
+
+    @property
+    def order(self) -> Order:
+        """Acknowledge, change and end messages here."""
+        return self._order
+
+    def turn(self, now_ms: int, max_messages: int) -> Turn:
+        """What a pop may do now: nothing, the same messages again, or new ones (POP-16; R63, R65)."""
+        flights = self._order.flights
+        if not flights:
+            return Turn(read_from=self._order.next_offset)
+        wait_until_ms = max(flight.visible_ms for flight in flights.values())
+        if now_ms < wait_until_ms:
+            return Turn(wait_until_ms=wait_until_ms)
+        offsets = sorted(flights)
+        dead = tuple(offset for offset in offsets if self._is_over(offset))
+        return Turn(dead=dead) if dead else Turn(again=tuple(offsets[:max_messages]))
+
+    def again(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
+        """Deliver what `turn` said again; what it left out stays behind these."""
+        return self._order.deliver(offsets, now_ms, invisible_ms)
+
+    def new(self, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int) -> list[Delivery]:
+        """Deliver new messages, read from where `turn` said up to `next_offset`; the rest was filtered out.
+
+        Stops before a message that was delivered too often before a restart; nothing is delivered if that is the first
+        one, and the next `turn` tells.
+        """
+        order = self._order
+        assert not order.flights, "the partition is held"
+        wanted = [offset for offset in offsets if not order.is_done(offset)]
+        over = next((at for at, offset in enumerate(wanted) if self._is_over(offset)), len(wanted))
+        if over < len(wanted):
+            next_offset = wanted[over] + (over == 0)
+        given = wanted[: over or 1]
+        order.skip_between(given, next_offset)
+        if over == 0 and wanted:
+            # Delivered often enough before a restart: the next turn says that it is dead.
+            order.flights[wanted[0]] = Flight(order.attempts_of(wanted[0]), -1, now_ms)
+            return []
+        return order.deliver(given, now_ms, invisible_ms)
+
+    def _is_over(self, offset: int) -> bool:
+        return self._max_attempts is not None and self._order.attempts_of(offset) >= self._max_attempts
+
+    def lose_below(self, min_offset: int) -> None:
+        """Retention has removed everything below: what was in flight there is over; the caller records the loss."""
+        for offset in [offset for offset in self._order.flights if offset < min_offset]:
+            self._order.end(offset)
+        self._order.skip(self._order.committed, min_offset)

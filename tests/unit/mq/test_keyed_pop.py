@@ -1,0 +1,255 @@
+"""Ordered pops by key (SPEC POP-8, POP-9, POP-17; RocketMQ #10827, #6163, #8772)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mq.errors import Conflict
+from mq.keyed_pop import KeyedPop
+from mq.ordered_pop import Delivery
+from mq.progress import Committed
+
+MINUTE = 60_000
+
+
+def lane(keys: str = "", *, max_attempts: int | None = 16, start: Committed | None = None, most: int = 100) -> KeyedPop:
+    """A lane to which messages with these keys were offered; `-` is no key."""
+    one = KeyedPop(start or Committed(1, 0), max_attempts=max_attempts, outstanding_max=most)
+    if keys:
+        one.offer(keyed(keys), len(keys))
+    return one
+
+
+def keyed(keys: str) -> list[tuple[int, str | None]]:
+    return [(offset, None if key == "-" else key) for offset, key in enumerate(keys)]
+
+
+def offsets(one: KeyedPop, count: int = 32, now_ms: int = 0) -> list[int]:
+    given_now, dead = one.take(now_ms, count, MINUTE)
+    assert not dead
+    return [delivery.offset for delivery in given_now]
+
+
+def test_pop_17_one_message_of_each_key_at_a_time() -> None:
+    one = lane("abaca--")
+    assert offsets(one) == [0, 1, 3, 5, 6]
+    assert offsets(one) == []
+    one.ack(0, 0, 1)
+    assert offsets(one, now_ms=1) == [2]
+    one.ack(2, 1, 2)
+    assert offsets(one, now_ms=2) == [4]
+
+
+def test_pop_17_the_offset_moves_over_what_is_done() -> None:
+    one = lane("abc")
+    offsets(one)
+    one.ack(1, 0, 1)
+    assert one.committed == 0
+    assert one.progress() == Committed(1, 0, ((1, 2),), ((0, 1), (2, 1)))
+    one.ack(0, 0, 1)
+    assert one.committed == 2
+
+
+def test_pop_17_a_poison_key_stops_only_itself() -> None:
+    one = lane("pabpab")
+    for at in range(5):
+        now_ms = at * MINUTE
+        for delivery in one.take(now_ms, 32, MINUTE)[0] + one.take(now_ms, 32, MINUTE)[0]:
+            if delivery.offset != 0:
+                one.ack(delivery.offset, delivery.pop_time_ms, now_ms)
+    assert one.committed == 0
+    assert one.outstanding == 2, "only the poison and what waits behind it"
+
+
+def test_pop_17_a_poison_message_ends_in_the_dead_letters_and_its_key_goes_on() -> None:
+    one = lane("pp", max_attempts=2)
+    assert offsets(one) == [0]
+    assert offsets(one, now_ms=MINUTE) == [0]
+    given_now, dead = one.take(2 * MINUTE, 32, MINUTE)
+    assert (given_now, dead) == ([], [0])
+    assert one.take(2 * MINUTE, 32, MINUTE) == ([], [0]), "told until it is done"
+    one.end(0)
+    assert offsets(one, now_ms=2 * MINUTE) == [1]
+    one.end(0)
+
+
+def test_pop_17_after_the_invisible_time_the_message_comes_again_before_the_next_of_its_key() -> None:
+    one = lane("aa")
+    offsets(one)
+    assert offsets(one, now_ms=MINUTE - 1) == []
+    given_now, _ = one.take(MINUTE, 32, MINUTE)
+    assert given_now == [Delivery(0, 2, MINUTE)]
+
+
+def test_pop_17_a_released_message_comes_again_at_once() -> None:
+    one = lane("aab")
+    offsets(one)
+    one.change(0, 0, 5, 0)
+    assert one.next_release() == 5
+    assert one.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 6)]
+    with pytest.raises(Conflict):
+        one.ack(0, 0, 6)
+
+
+def test_pop_09_a_change_moves_the_time() -> None:
+    one = lane("a")
+    offsets(one)
+    assert one.next_release() == MINUTE
+    new = one.change(0, 0, 5, 2 * MINUTE)
+    assert one.next_release() == 5 + 2 * MINUTE
+    assert offsets(one, now_ms=MINUTE) == []
+    one.ack(0, new.pop_time_ms, MINUTE)
+    assert one.committed == 1 and one.next_release() is None
+
+
+def test_pop_08_acking_twice_is_harmless_and_an_old_handle_is_refused() -> None:
+    one = lane("a")
+    offsets(one)
+    with pytest.raises(Conflict) as refused:
+        one.ack(0, 0, MINUTE)
+    assert refused.value.code == "handle_expired"
+    offsets(one, now_ms=MINUTE)
+    one.ack(0, MINUTE, MINUTE)
+    one.ack(0, MINUTE, MINUTE)
+
+
+def test_pop_17_memory_is_bounded() -> None:
+    one = lane("aaaa", most=4)
+    assert (one.room, one.read_from, one.outstanding) == (0, None, 4)
+    offsets(one)
+    one.ack(0, 0, 1)
+    assert (one.room, one.read_from) == (1, 4)
+    with pytest.raises(AssertionError):
+        one.offer([(4, "a"), (5, "b")], 6)
+
+
+def test_cons_3_filtered_messages_count_as_consumed() -> None:
+    one = lane()
+    one.offer([(3, "a"), (7, "b")], 10)
+    assert one.committed == 3
+    assert offsets(one) == [3, 7]
+    one.ack(3, 0, 1)
+    one.ack(7, 0, 1)
+    assert one.committed == 10
+
+
+def test_pop_17_after_a_crash_what_is_done_stays_done_and_attempts_go_on() -> None:
+    one = lane("abab")
+    offsets(one)
+    one.ack(1, 0, 1)
+    after = lane("abab", start=one.progress())
+    assert after.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 5), Delivery(3, 1, 5)]
+
+
+def test_pop_12_retention_ends_what_is_below_it() -> None:
+    one = lane("aabb")
+    offsets(one)
+    one.lose_below(3)
+    assert one.committed == 3
+    assert offsets(one, now_ms=1) == [3]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pop"), st.integers(1, 5)),
+        st.tuples(st.just("ack"), st.integers(0, 6)),
+        st.tuples(st.just("change"), st.integers(0, 6)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 500, 1_000])),
+        st.tuples(st.just("crash"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+class World:
+    """A lane with a log of messages, and what its clients hold."""
+
+    def __init__(self, keys: str, limit: int | None) -> None:
+        self.messages, self.limit = keyed(keys), limit
+        self.lane = lane(max_attempts=limit, most=5)
+        self.stored = self.lane.progress()
+        self.now_ms = 0
+        self.held: dict[int, Delivery] = {}
+        self.deliveries: list[Delivery] = []
+        self.done: set[int] = set()
+        self.dead: set[int] = set()
+        self.counts: dict[int, int] = {}
+
+    def pop(self, count: int) -> None:
+        for _ in range(2):
+            given_now, dead = self.lane.take(self.now_ms, count, 1_000)
+            for delivery in given_now:
+                self.check(delivery)
+            for offset in dead:
+                assert self.counts[offset] == self.limit
+                self.dead.add(offset)
+                self.lane.end(offset)
+            start = self.lane.read_from
+            if start is not None:
+                stop = min(len(self.messages), start + self.lane.room)
+                self.lane.offer(self.messages[start:stop], stop)
+        assert self.lane.outstanding <= 5
+
+    def check(self, delivery: Delivery) -> None:
+        offset = delivery.offset
+        key = self.messages[offset][1]
+        assert offset not in self.done | self.dead, "delivered after it was done"
+        assert offset not in self.held or self.held[offset].pop_time_ms + 1_000 <= self.now_ms, "two leases"
+        before = {at for at, other in self.messages[:offset] if key is not None and other == key}
+        assert before <= self.done | self.dead, "overtaken"
+        assert delivery.attempt == self.counts.get(offset, 0) + 1
+        self.counts[offset] = delivery.attempt
+        self.held[offset] = delivery
+        self.deliveries.append(delivery)
+
+    def finish(self, kind: str, which: int) -> None:
+        delivery = self.deliveries[-1 - which % len(self.deliveries)]
+        try:
+            if kind == "change":
+                self.deliveries.append(self.lane.change(delivery.offset, delivery.pop_time_ms, self.now_ms, 0))
+            else:
+                self.lane.ack(delivery.offset, delivery.pop_time_ms, self.now_ms)
+                if delivery.offset not in self.dead:
+                    self.done.add(delivery.offset)
+            self.held.pop(delivery.offset, None)
+        except Conflict:
+            pass
+
+    def crash(self) -> None:
+        self.lane = lane(max_attempts=self.limit, start=self.stored, most=5)
+        self.held.clear()
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(alphabet="aab-", max_size=12), steps, st.sampled_from([None, 2, 3]))
+def test_pop_17_per_key_order_holds_whatever_happens(
+    keys: str, sequence: list[tuple[str, int]], limit: int | None
+) -> None:
+    world = World(keys, limit)
+    for kind, value in sequence:
+        if kind == "pop":
+            world.pop(value)
+        elif kind == "wait":
+            world.now_ms += value
+        elif kind == "crash":
+            world.crash()
+        elif world.deliveries:
+            world.finish(kind, value)
+        world.stored = world.stored.join(world.lane.progress())
+    rounds = 0
+    while world.lane.committed < len(keys):
+        world.now_ms += 1_000
+        world.pop(5)
+        while world.held:
+            offset, delivery = world.held.popitem()
+            if not (world.done | world.dead) & {offset}:
+                try:
+                    world.lane.ack(offset, delivery.pop_time_ms, world.now_ms)
+                    world.done.add(offset)
+                except Conflict:
+                    pass
+        rounds += 1
+        assert rounds < 100, "stuck"
+    assert world.done | world.dead == set(range(len(keys)))
