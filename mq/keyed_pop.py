@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from mq.ordered_pop import Delivery, Order
+from mq.ordered_pop import CONDEMNED_ATTEMPT, Delivery, Order
 from mq.progress import Committed
 from mq.queue_limits import ORDERED_OUTSTANDING_MAX
 
@@ -35,7 +35,7 @@ class KeyedPop:
         self, start: Committed, *, max_attempts: int | None, outstanding_max: int = ORDERED_OUTSTANDING_MAX
     ) -> None:
         self._order = Order(start)
-        self._max_attempts = max_attempts
+        self._max_attempts = CONDEMNED_ATTEMPT if max_attempts is None else max_attempts
         self._outstanding_max = outstanding_max
         #: The key of each offset that is known and not done.
         self._key_of: dict[int, Key] = {}
@@ -116,7 +116,7 @@ class KeyedPop:
         return given, dead
 
     def _is_over(self, offset: int) -> bool:
-        return self._max_attempts is not None and self._order.attempts_of(offset) >= self._max_attempts
+        return self._order.attempts_of(offset) >= self._max_attempts
 
     def _note(self, offset: int) -> None:
         heappush(self._due, (self._order.flights[offset].visible_ms, offset))
@@ -150,6 +150,11 @@ class KeyedPop:
         delivery = self._order.change(offset, pop_time_ms, now_ms, invisible_ms)
         self._note(offset)
         return delivery
+
+    def condemn(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+        """Its consumer wants it dead-lettered: the next `take` tells it (see `Order.condemn`)."""
+        self._order.condemn(offset, pop_time_ms, now_ms)
+        self._make_ready(offset)
 
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""

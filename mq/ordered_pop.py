@@ -11,15 +11,28 @@ rest was delivered (`Committed`). After a crash the rest is delivered again, in 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from mq.checkpoint import LaneKey
 from mq.errors import Conflict
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Committed
 
-__all__ = ["Delivery", "Flight", "Order", "OrderedPop", "Turn", "expired"]
+__all__ = ["CONDEMNED_ATTEMPT", "Delivery", "Flight", "Order", "OrderedPop", "Turn", "dead_producer_id", "expired"]
+
+
+#: The attempts of a message whose consumer condemned it: more than any limit.
+CONDEMNED_ATTEMPT: Final = 2**31 - 1
+
+
+def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
+    """The idempotent producer that dead-letters this message of an ordered lane, as its request 0: stored once."""
+    digest = hashlib.sha256(json.dumps([*lane, epoch, offset]).encode()).hexdigest()
+    return f"ordered-{digest[:32]}"
 
 
 class Delivery(NamedTuple):
@@ -132,6 +145,15 @@ class Order:
         flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
         return Delivery(offset, flight.attempt, flight.pop_time_ms)
 
+    def condemn(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+        """Its consumer wants it dead-lettered: the next turn tells it as if it had failed too often.
+
+        Store `progress` before the dead letter, and a crash between the two does not bring the message back.
+        """
+        flight = self.flight(offset, pop_time_ms, now_ms)
+        flight.attempt = CONDEMNED_ATTEMPT
+        flight.visible_ms = now_ms
+
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""
         self.flights.pop(offset, None)
@@ -170,7 +192,7 @@ class OrderedPop:
 
     def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
         self._order = Order(start)
-        self._max_attempts = max_attempts
+        self._max_attempts = CONDEMNED_ATTEMPT if max_attempts is None else max_attempts
 
     @property
     def order(self) -> Order:
@@ -182,12 +204,14 @@ class OrderedPop:
         flights = self._order.flights
         if not flights:
             return Turn(read_from=self._order.next_offset)
-        wait_until_ms = max(flight.visible_ms for flight in flights.values())
-        if now_ms < wait_until_ms:
-            return Turn(wait_until_ms=wait_until_ms)
         offsets = sorted(flights)
-        dead = tuple(offset for offset in offsets if self._is_over(offset))
-        return Turn(dead=dead) if dead else Turn(again=tuple(offsets[:max_messages]))
+        dead = tuple(at for at in offsets if flights[at].visible_ms <= now_ms and self._is_over(at))
+        if dead:
+            return Turn(dead=dead)
+        wait_until_ms = max(flight.visible_ms for flight in flights.values())
+        return (
+            Turn(wait_until_ms=wait_until_ms) if now_ms < wait_until_ms else Turn(again=tuple(offsets[:max_messages]))
+        )
 
     def again(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
         """Deliver what `turn` said again; what it left out stays behind these."""
@@ -214,7 +238,7 @@ class OrderedPop:
         return order.deliver(given, now_ms, invisible_ms)
 
     def _is_over(self, offset: int) -> bool:
-        return self._max_attempts is not None and self._order.attempts_of(offset) >= self._max_attempts
+        return self._order.attempts_of(offset) >= self._max_attempts
 
     def lose_below(self, min_offset: int) -> None:
         """Retention has removed everything below: what was in flight there is over; the caller records the loss."""

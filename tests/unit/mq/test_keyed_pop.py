@@ -143,6 +143,17 @@ def test_pop_17_after_a_crash_what_is_done_stays_done_and_attempts_go_on() -> No
     assert after.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 5), Delivery(3, 1, 5)]
 
 
+def test_pop_17_a_condemned_message_is_dead_also_after_a_crash() -> None:
+    one = lane("aa", max_attempts=None)
+    offsets(one)
+    one.condemn(0, 0, 5)
+    assert one.take(5, 32, MINUTE) == ([], [0])
+    after = lane("aa", max_attempts=None, start=one.progress())
+    assert after.take(5, 32, MINUTE) == ([], [0])
+    after.end(0)
+    assert offsets(after, now_ms=5) == [1]
+
+
 def test_pop_12_retention_ends_what_is_below_it() -> None:
     one = lane("aabb")
     offsets(one)

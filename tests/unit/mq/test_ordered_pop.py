@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mq.checkpoint import LaneKey
 from mq.errors import Conflict
-from mq.ordered_pop import Delivery, OrderedPop, Turn
+from mq.ordered_pop import Delivery, OrderedPop, Turn, dead_producer_id
 from mq.progress import Committed
 
 MINUTE = 60_000
@@ -163,6 +164,27 @@ def test_pop_16_a_message_over_its_limit_waits_for_those_before_it() -> None:
     assert given_now == [Delivery(0, 2, 0), Delivery(1, 1, 0)]
     acked(one, given_now)
     assert one.turn(1, 9) == Turn(read_from=2)
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_pop_16_a_condemned_message_is_dead_also_after_a_crash(limit: int | None) -> None:
+    one = lane(max_attempts=limit)
+    first = popped(one)
+    one.order.condemn(1, 0, 5)
+    assert one.turn(5, 32) == Turn(dead=(1,)), "the others fly on"
+    after = lane(max_attempts=limit, start=one.order.progress())
+    assert [d.offset for d in after.new([0, 1, 2], 3, 9, MINUTE)] == [0]
+    with pytest.raises(Conflict):
+        one.order.condemn(1, 0, 6)
+    one.order.end(1)
+    acked(one, first)
+    assert one.order.committed == 3
+
+
+def test_retry_3_each_dead_letter_of_a_lane_is_one_request() -> None:
+    lanes = [LaneKey("id-1", "g", False, "o@A"), LaneKey("id-1", "g", False, "o@B"), LaneKey("id-1", "h", False, "o@A")]
+    ids = {dead_producer_id(one, epoch, offset) for one in lanes for epoch in (1, 2) for offset in (1, 2)}
+    assert len(ids) == 12
 
 
 def test_pop_12_retention_ends_what_was_in_flight_below_it() -> None:
