@@ -1,0 +1,279 @@
+"""Groups: their lives, settings and resets as a fold of events, and the decisions that make events (see `mq.topics`).
+
+Every life of a group and every reset of its offsets has an epoch, drawn from one counter that only grows. What a group
+did in a partition belongs to the epoch in which it did it; handles, checkpoints and commits of earlier ones are void:
+
+    billing made  (epoch 1)     reset orders@A (epoch 2)     deleted     made again (epoch 3)
+    |---------- orders@A: 1 ----|---------- 2 --------------|            |---------- 3 ------
+    |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
+
+A reset of one partition voids nothing in the others (SPEC POP-18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
+
+from mq.checkpoint import LaneKey
+from mq.errors import Conflict, Corrupt, NotFound, Refused
+from mq.group_settings import GroupRequest, GroupSettings
+from mq.names import check_group, is_system
+from mq.progress import Committed
+from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+
+__all__ = [
+    "Group",
+    "GroupDeleted",
+    "GroupEvent",
+    "GroupPut",
+    "GroupsState",
+    "OffsetsReset",
+    "decide_delete_group",
+    "decide_put_group",
+    "decide_reset_offsets",
+    "group_event_from_json",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One life of a group."""
+
+    name: str
+    #: When it was made, as a number that later lives and resets exceed.
+    epoch: int
+    settings: GroupSettings
+    created_ms: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "epoch": self.epoch,
+            "settings": self.settings.to_json(),
+            "created_ms": self.created_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Group:
+        stored = mapping(value)
+        return cls(
+            name=text(stored["name"]),
+            epoch=integer(stored["epoch"]),
+            settings=GroupSettings.from_json(stored["settings"]),
+            created_ms=integer(stored["created_ms"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPut:
+    """A group was made, or its settings changed: this is the whole of it from now on."""
+
+    kind: ClassVar[str] = "group_put"
+    group: Group
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"group": self.group.to_json()}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        return cls(group=Group.from_json(mapping(value)["group"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeleted:
+    """A group ceased to exist."""
+
+    kind: ClassVar[str] = "group_deleted"
+    name: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(name=text(stored["name"]), epoch=integer(stored["epoch"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsReset:
+    """A group goes on at these offsets, in a new epoch, in the partitions that are named (SPEC POP-18)."""
+
+    kind: ClassVar[str] = "offsets_reset"
+    group: str
+    topic: str
+    epoch: int
+    offsets: tuple[tuple[LaneKey, int], ...]
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group}"
+
+    def to_json(self) -> dict[str, object]:
+        lanes = [[lane.topic_id, lane.retry, lane.partition, offset] for lane, offset in self.offsets]
+        return {"group": self.group, "topic": self.topic, "epoch": self.epoch, "offsets": lanes}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        group = text(stored["group"])
+        offsets = []
+        for item in array(stored["offsets"]):
+            topic_id, retry, partition, offset = array(item)
+            offsets.append((LaneKey(text(topic_id), group, retry is True, text(partition)), integer(offset)))
+        return cls(group=group, topic=text(stored["topic"]), epoch=integer(stored["epoch"]), offsets=tuple(offsets))
+
+
+GroupEvent = GroupPut | GroupDeleted | OffsetsReset
+_EVENTS: Final[Mapping[str, type[GroupEvent]]] = {one.kind: one for one in (GroupPut, GroupDeleted, OffsetsReset)}
+
+
+def group_event_from_json(kind: str, value: object) -> GroupEvent | None:
+    """The event of this `kind` that `to_json` wrote; None when the kind is none of groups.
+
+    Raises
+    ------
+    Corrupt
+        `meta_event_corrupt` when the value is damaged.
+    """
+    event = _EVENTS.get(kind)
+    if event is None:
+        return None
+    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
+        return event.from_json(value)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsState:
+    """Everything that the events of groups so far add up to. Immutable: `apply_all` returns the next one."""
+
+    #: The groups by name; never modified.
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    #: The last reset of each lane that had one, in the present lives of groups; never modified.
+    resets: Mapping[LaneKey, Committed] = field(default_factory=dict)
+    #: Grows with every event.
+    epoch: int = 0
+
+    def group(self, name: str) -> Group:
+        """The group of this name, else `NotFound`."""
+        group = self.groups.get(name)
+        if group is None:
+            raise NotFound(f"there is no group {name}", code="group_not_found", field="group")
+        return group
+
+    def epoch_of(self, lane: LaneKey) -> int | None:
+        """The group's present epoch in a partition; None when there is no such group."""
+        reset = self.resets.get(lane)
+        if reset is not None:
+            return reset.epoch
+        group = self.groups.get(lane.group)
+        return None if group is None else group.epoch
+
+    def start_of(self, lane: LaneKey) -> Committed | None:
+        """Where the last reset put the group; None when it begins by its settings."""
+        return self.resets.get(lane)
+
+    def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
+        """The state after `events`, with one copy for all of them."""
+        groups, resets, epoch = dict(self.groups), dict(self.resets), self.epoch
+        for event in events:
+            if isinstance(event, GroupPut):
+                present = groups.get(event.group.name)
+                _expect(present is None or present.epoch == event.group.epoch, event.group.name)
+                groups[event.group.name] = event.group
+                epoch = max(epoch, event.group.epoch)
+            elif isinstance(event, GroupDeleted):
+                _expect(event.name in groups, event.name)
+                del groups[event.name]
+                resets = {lane: reset for lane, reset in resets.items() if lane.group != event.name}
+                epoch = max(epoch, event.epoch)
+            else:
+                _expect(event.group in groups and event.epoch > epoch, event.group)
+                resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
+                epoch = event.epoch
+        return GroupsState(groups=groups, resets=resets, epoch=epoch)
+
+    def without_topic(self, topic_id: str) -> GroupsState:
+        """The state after the topic of this id was deleted: its resets mean nothing any more."""
+        return replace(self, resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id})
+
+
+def _expect(fits: bool, name: str) -> None:
+    """An event continues the life that the events before it left, or the log contradicts itself."""
+    if not fits:
+        raise Corrupt(f"an event of group {name} belongs to another life of it", code="meta_event_corrupt")
+
+
+def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_ms: int) -> tuple[GroupEvent, ...]:
+    """The event that makes group `name` what `request` asks; none when it is so already.
+
+    Raises
+    ------
+    Refused
+        `system_name`, `invalid_group_name`.
+    Conflict
+        `group_name_case` when another group's name differs only by case.
+    """
+    if is_system(check_group(name)):
+        raise Refused(
+            "names that start with %RETRY%, %DLQ%, rmq_sys_ or sys/ belong to the system",
+            code="system_name",
+            field="group",
+        )
+    present = state.groups.get(name)
+    if present is None:
+        _refuse_other_case(state, name)
+        settings = request.over(GroupSettings())
+        return (GroupPut(group=Group(name=name, epoch=state.epoch + 1, settings=settings, created_ms=now_ms)),)
+    changed = replace(present, settings=request.over(present.settings))
+    return () if changed == present else (GroupPut(group=changed),)
+
+
+def _refuse_other_case(state: GroupsState, name: str) -> None:
+    """On a case-insensitive file system two such groups would share the folders of their retries."""
+    folded = name.lower()
+    for other in state.groups:
+        if other.lower() == folded:
+            raise Conflict(
+                f"group {other} exists, and {name} differs from it only by case",
+                code="group_name_case",
+                field="group",
+                extra={"group": other},
+            )
+
+
+def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]:
+    """The event that ends group `name`; `NotFound` when there is none."""
+    state.group(name)
+    return (GroupDeleted(name=name, epoch=state.epoch + 1),)
+
+
+def decide_reset_offsets(
+    state: GroupsState, group: str, topic: str, offsets: Mapping[LaneKey, int]
+) -> tuple[GroupEvent, ...]:
+    """The event that puts `group` at `offsets` of partitions of `topic`, in a new epoch.
+
+    Retried messages are kept when the group's retry partitions are not among them, and dropped when those are, at
+    their end offsets.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
+    state.group(group)
+    assert all(lane.group == group for lane in offsets), "lanes of this group"
+    if not offsets:
+        return ()
+    return (OffsetsReset(group=group, topic=topic, epoch=state.epoch + 1, offsets=tuple(sorted(offsets.items()))),)
