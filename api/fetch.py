@@ -1,7 +1,7 @@
 """`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
 
-The answer needs no session: any process gives the same. Small answers are encoded on the event loop, large ones on
-a work thread.
+The answer needs no session: any process gives the same. Arrow is copied once, while it is sent; large JSON answers
+are encoded on a work thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import partial
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 
+from api.answer import Answer
+from api.arrow_pieces import ArrowPieces
 from api.message_json import FetchAnswer, stored_messages
-from api.problems import Answer
 from api.read import Client, FetchQuery, parse_tags, read
 from api.request import Receive, Scope, Send, header_text, headers_of, integer, parse_query
 from api.service import Service
@@ -34,11 +34,8 @@ __all__ = ["ARROW_TYPE", "fetch"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags"})
-#: Answers above this are encoded on a thread.
-_INLINE_BYTES: Final = 256 * 1024
+#: JSON answers above this are encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
-#: Batches of fewer rows than this are joined: each costs the reader about as much as a hundred rows.
-_SMALL_CHUNK_ROWS: Final = 256
 
 
 def _parse(scope: Scope) -> FetchQuery:
@@ -75,7 +72,7 @@ async def fetch(
         client.close()
     answer = await _encoded(service, found, arrow=ARROW_TYPE in accept)
     service.metrics.fetched_messages[topic_name] += found.rows.num_rows
-    service.metrics.fetched_bytes[topic_name] += len(answer.body)
+    service.metrics.fetched_bytes[topic_name] += answer.size
     service.metrics.fetch_seconds.observe(time.perf_counter() - began)
     return answer
 
@@ -84,12 +81,10 @@ async def fetch(
 
 
 async def _encoded(service: Service, found: Fetched, *, arrow: bool) -> Answer:
-    rows = found.rows
     if arrow:
-        work = partial(_arrow_answer, found)
-        return work() if rows.nbytes <= _INLINE_BYTES else await service.run(work)
+        return _arrow_answer(found)
     work = partial(_json_answer, found)
-    return work() if rows.num_rows <= _JSON_INLINE_ROWS else await service.run(work)
+    return work() if found.rows.num_rows <= _JSON_INLINE_ROWS else await service.run(work)
 
 
 def _json_answer(found: Fetched) -> Answer:
@@ -102,30 +97,13 @@ def _json_answer(found: Fetched) -> Answer:
 
 
 def _arrow_answer(found: Fetched) -> Answer:
-    body = memoryview(arrow_stream(found.rows))
+    body = ArrowPieces(found.rows)
     headers = [
         (b"content-type", ARROW_TYPE.encode()),
-        (b"content-length", b"%d" % len(body)),
+        (b"content-length", b"%d" % body.size),
         (b"mq-status", found.status.value.encode()),
         (b"mq-next-offset", b"%d" % found.next_offset),
         (b"mq-min-offset", b"%d" % found.min_offset),
         (b"mq-max-offset", b"%d" % found.max_offset),
     ]
     return Answer(200, headers, body)
-
-
-def arrow_stream(rows: pa.Table) -> pa.Buffer:
-    """The rows as an Arrow stream, written once into a buffer of its exact size."""
-    chunks = rows.column(0).num_chunks
-    if chunks > 1 and rows.num_rows < chunks * _SMALL_CHUNK_ROWS:
-        rows = rows.combine_chunks()
-    measure = pa.MockOutputStream()
-    _write(measure, rows)
-    buffer = pa.allocate_buffer(measure.size())
-    _write(pa.FixedSizeBufferWriter(buffer), rows)
-    return buffer
-
-
-def _write(sink: pa.NativeFile, rows: pa.Table) -> None:
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp
 
+from api.answer import Answer, send_answer
 from api.fetch import fetch
-from api.problems import Answer, answer_of, as_deltamq_error, method_not_allowed
+from api.problems import answer_of, as_deltamq_error, method_not_allowed
 from api.produce import produce
 from api.request import ClientGone, Receive, Scope, Send, path_segment
 from api.service import Service
@@ -54,7 +55,7 @@ class Front:
 
     async def _produce(self, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            await _send(send, method_not_allowed("POST"))
+            await send_answer(send, method_not_allowed("POST"))
             return
         answer = await self._answered(
             "produce", lambda service: produce(service, path_segment(topic, "topic"), scope, receive)
@@ -62,11 +63,11 @@ class Front:
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
         elif answer is not None:
-            await _send(send, answer)
+            await send_answer(send, answer)
 
     async def _fetch(self, topic: bytes, partition: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
-            await _send(send, method_not_allowed("GET"))
+            await send_answer(send, method_not_allowed("GET"))
             return
         answer = await self._answered(
             "fetch",
@@ -75,7 +76,7 @@ class Front:
             ),
         )
         if answer is not None:
-            await _send(send, answer)
+            await send_answer(send, answer)
 
     async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
         """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""
@@ -93,14 +94,10 @@ class Front:
         return answer
 
 
-async def _send(send: Send, answer: Answer) -> None:
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
-
-
 async def _send_half(send: Send, answer: Answer) -> None:
     """The same with the failpoint in the middle, when a test asks for it: half of the answer is on its way."""
-    body = bytes(answer.body)
+    assert isinstance(answer.body, bytes), "acknowledgements are small"
+    body = answer.body
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     await send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
     await asyncio.sleep(0.01)  # the transport writes at the end of the loop's turn

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from api.problems import Answer, answer_of
+from api.answer import Answer
+from api.problems import answer_of
 from mq.errors import Refused
 
 __all__ = ["HttpProtocol"]
@@ -104,8 +105,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _write(self, answer: Answer) -> None:
+        assert isinstance(answer.body, bytes), "problems are small"
         head = [STATUS_LINE.get(answer.status, b"HTTP/1.1 400 Bad Request\r\n")]
         for name, value in answer.headers:
             head += [name, b": ", value, b"\r\n"]
-        head += [b"connection: close\r\n\r\n", bytes(answer.body)]
+        head += [b"connection: close\r\n\r\n", answer.body]
         self.transport.write(b"".join(head))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -21,23 +21,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from api.answer import Answer
 from mq.errors import DeltaMQError, Overloaded, Refused, Unavailable, Unknown, Unprocessable
 from tables.failpoints import FailpointHit
 
-__all__ = ["PROBLEM_TYPE", "Answer", "answer_of", "as_deltamq_error", "install"]
+__all__ = ["PROBLEM_TYPE", "answer_of", "as_deltamq_error", "install"]
 
 log = logging.getLogger("deltamq.api")
 
 PROBLEM_TYPE = b"application/problem+json"
-Header = tuple[bytes, bytes]
-
-
-class Answer(NamedTuple):
-    """One complete HTTP answer."""
-
-    status: int
-    headers: list[Header]
-    body: bytes | memoryview
 
 
 def answer_of(error: DeltaMQError) -> Answer:
@@ -139,7 +131,8 @@ def method_not_allowed(allow: str) -> Answer:
 
 def as_response(answer: Answer) -> Response:
     """The same answer for Starlette."""
-    response = Response(bytes(answer.body), status_code=answer.status)
+    assert isinstance(answer.body, bytes), "problems are small"
+    response = Response(answer.body, status_code=answer.status)
     response.raw_headers = list(answer.headers)
     return response
 

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
+from api.answer import Answer
 from api.decode_arrow import ArrowRows, decode_arrow
 from api.decode_json import Decoded, Producer, decode_json, decode_ndjson
 from api.group_commit import Part, Pending
-from api.problems import Answer
 from api.producers import draw_of
 from api.request import (
     Headers,
@@ -129,7 +129,8 @@ async def _decode(service: Service, request: _Request, headers: Headers, receive
             f"content-type {kind or 'is missing; it'} must be one of {', '.join(_DECODERS)}", field="content-type"
         )
     header_producer = _producer_of_headers(headers)
-    body = await read_body(headers, receive, ticket, service.settings.request_bytes_max)
+    settings = service.settings
+    body = await read_body(headers, receive, ticket, limit=settings.request_bytes_max, within_ms=settings.request_ms)
     if len(body) <= _INLINE_BYTES:
         decode(request, body)
     else:

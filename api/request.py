@@ -6,6 +6,7 @@ them declares; a full reserve answers 429 (RELIABILITY R8).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from types import TracebackType
@@ -16,6 +17,7 @@ from mq.errors import Overloaded, Refused, TooLarge, Unprocessable
 
 __all__ = [
     "Admission",
+    "BodyTooSlow",
     "ClientGone",
     "Headers",
     "Receive",
@@ -41,6 +43,13 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 class ClientGone(Exception):
     """The client closed the connection before its request was complete: there is nobody to answer."""
+
+
+class BodyTooSlow(Refused):
+    """The request's body did not arrive in time; nothing was stored."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class Admission:
@@ -121,13 +130,17 @@ def _too_large(limit: int) -> TooLarge:
     )
 
 
-async def read_body(headers: Headers, receive: Receive, ticket: Ticket, limit: int) -> bytes | bytearray:
+async def read_body(
+    headers: Headers, receive: Receive, ticket: Ticket, *, limit: int, within_ms: int
+) -> bytes | bytearray:
     """The whole body, at most `limit` received bytes, reserved in `ticket`.
 
     Raises
     ------
     TooLarge
         As soon as it is known, by its declared length or by what arrived.
+    BodyTooSlow
+        It was not complete after `within_ms`: what it had reserved is for others.
     ClientGone
         The connection ended first.
     """
@@ -144,9 +157,15 @@ async def read_body(headers: Headers, receive: Receive, ticket: Ticket, limit: i
             raise _too_large(limit)
         ticket.grow(max(0, len(body) - declared))
         return body
-    if declared:
-        return await _read_declared(receive, body, declared)
-    return await _read_chunked(receive, body, ticket, limit)
+    try:
+        async with asyncio.timeout(within_ms / 1000):
+            if declared:
+                return await _read_declared(receive, body, declared)
+            return await _read_chunked(receive, body, ticket, limit)
+    except TimeoutError:
+        raise BodyTooSlow(
+            f"body: not complete after {within_ms} ms", field="body", extra={"limit": within_ms}
+        ) from None
 
 
 def _declared_length(headers: Headers) -> int:
@@ -170,16 +189,16 @@ async def _read_declared(receive: Receive, first: bytes, length: int) -> bytearr
 
 
 async def _read_chunked(receive: Receive, first: bytes, ticket: Ticket, limit: int) -> bytearray:
-    body = bytearray(first)
-    ticket.grow(len(first))
-    more = True
-    while more:
-        chunk, more = await _next(receive)
+    body = bytearray()
+    chunk, more = first, True
+    while True:
         if len(body) + len(chunk) > limit:
             raise _too_large(limit)
         ticket.grow(len(chunk))
         body += chunk
-    return body
+        if not more:
+            return body
+        chunk, more = await _next(receive)
 
 
 async def _next(receive: Receive) -> tuple[bytes, bool]:

@@ -105,6 +105,8 @@ class ServiceSettings:
     allow_open_access: bool = False
     #: A produce request's body has at most so many bytes.
     request_bytes_max: int = _between(64 * MIB, 64 * KIB, REQUEST_BYTES_MAX)
+    #: A produce request's body has so long to arrive.
+    request_ms: int = _between(60_000, 100, 3_600_000)
     #: Bytes of produce requests that are received, decoded or waiting at once; beyond it producers get 429.
     queue_bytes_max: int = _between(256 * MIB, MIB, 1024 * 1024 * MIB)
     #: Produce requests at once; beyond it producers get 429.
