@@ -15,7 +15,7 @@ from tables.local_store import HEAD
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
-__all__ = ["head_key", "put_back", "read_head"]
+__all__ = ["can_put_back", "head_key", "put_back", "read_head"]
 
 
 def head_key(folder: str) -> str:
@@ -44,17 +44,19 @@ def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, 
         return None
 
 
+def can_put_back(store: Store, folder: str, commit: Commit, version: int) -> bool:
+    """Whether `.head` holds the commit of just this version, and all of its data is there."""
+    sizes = {entry.name: entry.size for entry in store.entries(folder)}
+    return commit.version == version and all(sizes.get(f.path) == f.size for f in commit.adds)
+
+
 def put_back(store: Store, folder: str, table_id: str, *, version: int) -> bool:
-    """Give `.head` its name `version` again; False when it holds no durable commit of that version with all its data.
+    """Give `.head` its name `version` again; False when it cannot be.
 
     Whoever put that commit won it, so it belongs there, whether it was acknowledged or not.
     """
     found = read_head(store, folder, table_id)
-    if found is None:
+    if found is None or not can_put_back(store, folder, found[0], version):
         return False
-    commit, raw = found
-    sizes = {entry.name: entry.size for entry in store.entries(folder)}
-    if commit.version != version or not commit.flushed or any(sizes.get(f.path) != f.size for f in commit.adds):
-        return False
-    store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(version)}", raw, durable=True)
+    store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(version)}", found[1], durable=True)
     return True

@@ -79,6 +79,7 @@ class PartitionLog:
         self._window = ProducerWindow()
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._unsynced = Unsynced(store)
+        self._durable_version = -1
         self._stopped: DeltaMQError | None = None
         self._bytes = 0
         self._log = CommitLog(
@@ -270,9 +271,8 @@ class PartitionLog:
         with self._lock, self._stopping_on_corrupt():
             self._log.look_ahead()
             for _ in range(RACES_MAX):
-                if durable and self._unsynced:
-                    # A durable commit behind one that a power cut forgets would be lost with it.
-                    self.flush()
+                if durable:
+                    self._settle()
                 try:
                     return self._append_once(rows, parts, durable=durable, expected_offset=expected_offset)
                 except LostRace:
@@ -347,9 +347,23 @@ class PartitionLog:
             # Whoever repeats the request waits for that first.
             self._unsynced.add_failed([*(self._key(e.file) for e in adds), self._log.key(self.version)])
             raise
+        if durable:
+            self._durable_version = version
         if self._clock.boot_ms() - began_ms > self._orphan_stale_ms:
             # We slept so long that a sweep may have taken the files for orphans before the commit named them.
             self._put_again(adds, version)
+
+    def _settle(self) -> None:
+        """Make all before our next commit durable: what a power cut forgets would take what is behind it along.
+
+        That is what was appended without syncing, and the newest commit if it is another writer's, who may be just
+        about to sync its name. (Those before it were durable when that one was put.)
+        """
+        if self._unsynced:
+            self.flush()
+        if self._durable_version != self.version:
+            self._store.sync([self._log.key(self.version)])
+            self._durable_version = self.version
 
     def _put_again(self, adds: Sequence[Encoded], version: int) -> None:
         try:
@@ -470,8 +484,7 @@ class PartitionLog:
 
         with self._lock, self._stopping_on_corrupt():
             for _ in range(RACES_MAX):
-                if self._unsynced:
-                    self.flush()
+                self._settle()
                 if not {f.path for f in removes} <= {f.path for f in self.files}:
                     return False
                 kept = [p for f in removes for p in self.parts_of(f)] if adds else []

@@ -21,7 +21,7 @@ from typing import Final
 from mq.errors import Corrupt, Unprocessable
 from tables.actions import Commit, commit_name
 from tables.checkpoint import checkpoint_name, read_checkpoint
-from tables.head import head_key, put_back, read_head
+from tables.head import can_put_back, head_key, put_back, read_head
 from tables.paths import LOG_FOLDER, PartitionRef
 from tables.reader import FileReader, RowCache
 from tables.snapshot import CommitLost, PartitionNotFound, Snapshot, load, log_versions, read_commit, start
@@ -72,7 +72,7 @@ def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
         return None
     except CommitLost as lost:
         head = read_head(store, folder, lost.table_id)
-        if head is not None and head[0].version == lost.version:
+        if head is not None and can_put_back(store, folder, head[0], lost.version):
             text = f"put version {lost.version} back from {head_key(folder)}"
             return Repair(ref=ref, kind=RepairKind.PUT_BACK, version=lost.version, text=text)
         return _find_cut(store, ref)

@@ -17,7 +17,7 @@ from typing import Final
 from mq.errors import Corrupt, NotFound, Unavailable
 from tables.actions import Commit, DataFile, commit_name, parse_commit
 from tables.checkpoint import Checkpoint, read_checkpoint
-from tables.head import head_key, read_head
+from tables.head import can_put_back, head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
 from tables.store import FileMissing, Store
 
@@ -197,15 +197,26 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
         head = read_head(store, folder, snapshot.table_id)
         if head is None or head[0].version <= snapshot.version:
             break
-        lost = f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"
-        if not store.exists(lost):
-            raise CommitLost(
-                f"{lost} is missing, but {head_key(folder)} holds version {head[0].version}: it was committed",
-                table_id=snapshot.table_id,
-                version=snapshot.version + 1,
-            )
+        if not store.exists(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"):
+            _check_head(store, folder, snapshot, head[0])
+            break
     check_dense(snapshot.files, snapshot.end_offset, where=folder)
     return snapshot
+
+
+def _check_head(store: Store, folder: str, snapshot: Snapshot, head: Commit) -> None:
+    """Raise `CommitLost` for a commit that only `.head` still has, unless it is one that a power cut may take.
+
+    Such a one was acknowledged as not durable; if its data did not arrive either, the log ends before it.
+    """
+    version = snapshot.version + 1
+    if head.flushed or can_put_back(store, folder, head, version):
+        lost = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
+        raise CommitLost(
+            f"{lost} is missing, but {head_key(folder)} holds version {head.version}: it was committed",
+            table_id=snapshot.table_id,
+            version=version,
+        )
 
 
 def start(store: Store, folder: str, base: int) -> Snapshot:

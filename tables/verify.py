@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Corrupt, DeltaMQError, Unavailable
-from tables.actions import DataFile, commit_name, parse_commit
+from tables.actions import Commit, DataFile, commit_name, parse_commit
 from tables.checkpoint import checkpoint_name, read_checkpoint
-from tables.head import head_key, read_head
+from tables.head import can_put_back, head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, Snapshot, load, log_versions
@@ -240,8 +240,14 @@ class _Partition:
             name = f"{self._log}/{commit_name(head[0].version)}"
             newest = max(log_versions(self._store, self._folder)[0], default=-1)
             if head[0].version > newest and not self._store.exists(name):
-                yield self._damage(name, f"is missing, and its content is in {key}", _REPAIR)
+                yield self._lost(name, head[0])
         yield from self._hint()
+
+    def _lost(self, name: str, commit: Commit) -> Finding:
+        if not commit.flushed and not can_put_back(self._store, self._folder, commit, commit.version):
+            problem = f"a power cut took this commit, which ended at {commit.end_offset} and was not durable yet"
+            return self._blemish(name, problem, "none: the next commit takes its place")
+        return self._damage(name, f"is missing, and its content is in {head_key(self._folder)}", _REPAIR)
 
     def _hint(self) -> Iterator[Finding]:
         key = f"{self._log}/_last_checkpoint"

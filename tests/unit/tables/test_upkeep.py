@@ -189,6 +189,18 @@ def test_clean_up_leaves_no_hole_whatever_kills_it(files: MemoryStore, open_log:
         assert all_bodies(open_log()) == sent
 
 
+def test_i5_clean_up_deletes_commits_in_their_order(store: FaultyStore, open_log: OpenLog, clock: SetClock) -> None:
+    """A writer that finds version n still there concludes that n+1 was never deleted."""
+    log = open_log(store, checkpoint_commits=10, log_keep_ms=1_000)
+    fill(log, 20)
+    for _ in range(3):
+        log.maintain()
+        clock.advance_ms(1_000)
+    deleted = [key for key in store.keys("delete") if key.startswith(COMMITS) and key.endswith(".json")]
+    assert len(deleted) > 5
+    assert deleted == sorted(deleted)
+
+
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, checkpoint_commits=4)
     sent = fill(log, 5)
