@@ -235,10 +235,10 @@ def _columns(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Se
         count,
         nbytes,
         body=_bodies(messages, nbytes, where),
-        key=_text(messages, "key", KEY_BYTES_MAX, where),
-        tag=_text(messages, "tag", TAG_BYTES_MAX, where),
+        key=_text([m.key for m in messages], "key", KEY_BYTES_MAX, where),
+        tag=_text([m.tag for m in messages], "tag", TAG_BYTES_MAX, where),
         headers=_headers(messages, where),
-        message_id=_text(messages, "message_id", MESSAGE_ID_BYTES_MAX, where),
+        message_id=_text([m.message_id for m in messages], "message_id", MESSAGE_ID_BYTES_MAX, where),
         born_time=_born_times(messages, where),
     )
     return rows, _filled([m.partition for m in messages])
@@ -251,8 +251,11 @@ def _filled(column: list[Any]) -> list[Any] | None:
 
 def _refuse_delay(messages: list[Message], where: str) -> None:
     """A delayed message must never be stored as if it were due (SPEC RETRY-4)."""
-    for field in ("deliver_time", "delay_ms"):
-        column = _filled([getattr(m, field) for m in messages])
+    columns = {
+        "deliver_time": _filled([m.deliver_time for m in messages]),
+        "delay_ms": _filled([m.delay_ms for m in messages]),
+    }
+    for field, column in columns.items():
         if column is not None:
             name = f"{where.format(next(i for i, v in enumerate(column) if v is not None))}.{field}"
             raise Unprocessable(f"{name}: this service does not deliver later", code="delay_unavailable", field=name)
@@ -290,12 +293,12 @@ def _check_bytes(value: Body, limit: int, field: str, kind: type[Refused]) -> No
         raise kind(f"{field}: longer than {limit} bytes", code=code, field=field, extra={"limit": limit})
 
 
-def _text(messages: list[Message], name: str, limit: int, where: str) -> list[str | None] | None:
-    column: list[str | None] | None = _filled([getattr(m, name) for m in messages])
-    for i, value in enumerate(column or ()):
+def _text(column: list[str | None], name: str, limit: int, where: str) -> list[str | None] | None:
+    filled: list[str | None] | None = _filled(column)
+    for i, value in enumerate(filled or ()):
         if value is not None and len(value) * 4 > limit:
             _check_bytes(value, limit, f"{where.format(i)}.{name}", Unprocessable)
-    return column
+    return filled
 
 
 def _headers(messages: list[Message], where: str) -> list[dict[str, str] | None] | None:

@@ -16,7 +16,7 @@ from api.answer import Answer
 from api.arrow_pieces import ArrowPieces
 from api.message_json import FetchAnswer, stored_messages
 from api.read import Client, FetchQuery, parse_tags, read
-from api.request import Receive, Scope, Send, header_text, headers_of, integer, parse_query
+from api.request import Receive, Scope, Send, Ticket, header_text, headers_of, integer, parse_query
 from api.service import Service
 from api.sse import EVENTS_TYPE, stream_events
 from mq.errors import NotFound
@@ -50,9 +50,16 @@ def _parse(scope: Scope) -> FetchQuery:
 
 
 async def fetch(
-    service: Service, topic_name: str, partition_name: str, scope: Scope, receive: Receive, send: Send
+    service: Service,
+    topic_name: str,
+    partition_name: str,
+    *,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    ticket: Ticket,
 ) -> Answer | None:
-    """Answer one fetch; None when it was answered as an event stream."""
+    """Answer one fetch, its rows reserved in `ticket` until they are sent; None when it became an event stream."""
     began = time.perf_counter()
     query = _parse(scope)
     topic = await service.topics.require(topic_name)
@@ -70,6 +77,7 @@ async def fetch(
         found = await read(service, partition, query, client)
     finally:
         client.close()
+    ticket.grow(found.rows.nbytes)
     answer = await _encoded(service, found, arrow=ARROW_TYPE in accept)
     service.metrics.fetched_messages[topic_name] += found.rows.num_rows
     service.metrics.fetched_bytes[topic_name] += answer.size

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -69,14 +70,21 @@ class Front:
         if scope["method"] != "GET":
             await send_answer(send, method_not_allowed("GET"))
             return
-        answer = await self._answered(
-            "fetch",
-            lambda service: fetch(
-                service, path_segment(topic, "topic"), path_segment(partition, "partition"), scope, receive, send
-            ),
-        )
-        if answer is not None:
-            await send_answer(send, answer)
+        with ExitStack() as until_sent:
+            answer = await self._answered(
+                "fetch",
+                lambda service: fetch(
+                    service,
+                    path_segment(topic, "topic"),
+                    path_segment(partition, "partition"),
+                    scope=scope,
+                    receive=receive,
+                    send=send,
+                    ticket=until_sent.enter_context(service.answers.enter()),
+                ),
+            )
+            if answer is not None:
+                await send_answer(send, answer)
 
     async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
         """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""

@@ -277,7 +277,7 @@ def _fetch() -> Json:
                     EVENTS_TYPE: {"schema": {"type": "string"}},
                 },
             },
-            **{str(s): _problem(s) for s in (400, 404, 422, 500, 503)},
+            **{str(s): _problem(s) for s in (400, 404, 422, 429, 500, 503)},
         },
     }
 

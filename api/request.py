@@ -53,9 +53,10 @@ class BodyTooSlow(Refused):
 
 
 class Admission:
-    """How many produce requests, and bytes of them, the service holds at once; used on the event loop only."""
+    """How many requests of a kind, and bytes for them, the service holds at once; used on the event loop only."""
 
-    def __init__(self, *, bytes_max: int, requests_max: int) -> None:
+    def __init__(self, kind: str, *, bytes_max: int, requests_max: int) -> None:
+        self._kind = kind
         self._bytes_max = bytes_max
         self._requests_max = requests_max
         self.bytes = 0
@@ -64,14 +65,15 @@ class Admission:
     def enter(self) -> Ticket:
         """Admit one request, or raise `Overloaded`."""
         if self.requests >= self._requests_max:
-            raise Overloaded(f"{self._requests_max} produce requests are waiting; try again", code="queue_full")
+            raise Overloaded(f"{self._requests_max} {self._kind} requests are under way; try again", code="queue_full")
         self.requests += 1
         return Ticket(self)
 
     def reserve(self, count: int) -> None:
         """Admit `count` more bytes, or raise `Overloaded`."""
         if self.bytes + count > self._bytes_max:
-            raise Overloaded(f"{self._bytes_max} bytes of requests are waiting; try again", code="queue_full")
+            detail = f"{self._bytes_max} bytes of {self._kind} requests are under way; try again"
+            raise Overloaded(detail, code="queue_full")
         self.bytes += count
 
 

@@ -47,7 +47,10 @@ class Service:
         self.loop = asyncio.get_running_loop()
         self.metrics = Metrics()
         self.admission = Admission(
-            bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.queue_requests_max
+            "produce", bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.queue_requests_max
+        )
+        self.answers = Admission(
+            "fetch", bytes_max=self.settings.answer_bytes_max, requests_max=self.settings.connections_max
         )
         self.stopping = False
         self.epoch = _BROKER_EPOCH
@@ -137,6 +140,7 @@ class Service:
         self.metrics.gauges = [
             Gauge("deltamq_queue_requests", "Produce requests under way.", lambda: self.admission.requests),
             Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
+            Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
         ]
         self.metrics.partitions = self._gauges

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 from mq.errors import DeltaMQError, Refused
-from mq.limits import KIB, MIB, REQUEST_BYTES_MAX
+from mq.limits import FETCH_BYTES_MAX, KIB, MIB, REQUEST_BYTES_MAX
 from tables.settings import LogSettings
 
 __all__ = [
@@ -111,6 +111,8 @@ class ServiceSettings:
     queue_bytes_max: int = _between(256 * MIB, MIB, 1024 * 1024 * MIB)
     #: Produce requests at once; beyond it producers get 429.
     queue_requests_max: int = _between(4_096, 1, 1_000_000)
+    #: Bytes of rows in fetch answers that are being sent; beyond it readers get 429.
+    answer_bytes_max: int = _between(512 * MIB, FETCH_BYTES_MAX, 1024 * 1024 * MIB)
     #: Commits of different partitions that run at the same time.
     commit_threads: int = _between(8, 1, 256)
     #: Threads that decode large requests and read history.

@@ -6,17 +6,17 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from api.request import Admission
 from mq.errors import Overloaded
-from mq.limits import ADMIN_BYTES_MAX, KIB, MIB
-from tests.api.running import PROBLEM, Api, config_for, running
+from mq.limits import ADMIN_BYTES_MAX, FETCH_BYTES_MAX, KIB, MIB
+from tests.api.running import ARROW, PROBLEM, Api, arrow_stream, config_for, running
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_bytes_under_way_are_bounded(small: Api) -> None:
             sock = socket.create_connection(("127.0.0.1", small.port), timeout=20)
             opened.append(sock)
             sock.sendall(HEAD + b"Content-Length: 61440\r\n\r\n ")
-            answered = _until(lambda: small.service.admission.requests > under_way, sock)
+            answered = _answered(small, under_way, sock)
             statuses.append(int(sock.recv(65536).split()[1]) if answered else 0)
     finally:
         for sock in opened:
@@ -133,18 +133,39 @@ def test_bytes_under_way_are_bounded(small: Api) -> None:
     assert small.send("orders", "a").status == 200
 
 
-def _until(waits: Callable[[], bool], sock: socket.socket) -> bool:
+def _answered(api: Api, under_way: int, sock: socket.socket) -> bool:
     """Whether the service answered, once it has either answered or kept the request."""
     while True:
         readable, _, _ = select.select([sock], [], [], 0.01)
         if readable:
             return True
-        if waits():
+        if api.service.admission.requests > under_way:
             return False
 
 
+def test_rows_of_answers_under_way_are_bounded(tmp_path: Path) -> None:
+    """Readers that ask for 32 MiB each and do not take it: what is on its way to them is bounded."""
+    with running(config_for(tmp_path, answer_bytes_max=FETCH_BYTES_MAX)) as api:
+        api.put_topic("orders", partitions=1)
+        stream = arrow_stream(body=[bytes(MIB)] * 40)
+        assert api.produce("orders", stream, ARROW).status == 200
+        path = "/v1/topics/orders/partitions/orders%40broker-a/messages?max_bytes=33554432"
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {ARROW}\r\n\r\n".encode()
+        with ExitStack() as slow:
+            for _ in range(2):
+                sock = slow.enter_context(socket.create_connection(("127.0.0.1", api.port), timeout=20))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.sendall(request)
+                sock.recv(1)
+            refused = api.call("GET", path, Accept=ARROW)
+            assert (refused.status, refused.json["code"]) == (429, "queue_full") and refused.headers["retry-after"]
+        while api.service.answers.bytes:  # readers that are gone hold nothing
+            threading.Event().wait(0.005)
+        assert api.call("GET", path, Accept=ARROW).status == 200
+
+
 def test_admission_counts_requests_and_bytes() -> None:
-    admission = Admission(bytes_max=10, requests_max=2)
+    admission = Admission("produce", bytes_max=10, requests_max=2)
     with admission.enter() as first, admission.enter():
         first.grow(10)
         with pytest.raises(Overloaded, match="10 bytes"):
