@@ -316,6 +316,7 @@ def _fill(fd: int, view: memoryview, at: int) -> None:
     while view:
         count = os.preadv(fd, [view], at)
         if count == 0:
+            view[:] = bytes(len(view))
             return
         view, at = view[count:], at + count
 

@@ -76,7 +76,7 @@ class ObjectStore:
             raise FileMissing(key) from error
         except BaseError as error:
             raise Unavailable(f"cannot read {key}: {error}", code="storage_error") from error
-        return sparse_buffer(size, [(start, bytes(part)) for start, part in zip(starts, parts, strict=True)])
+        return sparse_buffer(size, ranges, [bytes(part) for part in parts])
 
     def exists(self, key: str) -> bool:
         try:

@@ -75,7 +75,8 @@ class Store(Protocol):
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         """A buffer of `size` bytes in which only the byte ranges `[start, stop)` are filled; raises `FileMissing`.
 
-        A range that the file does not have stays unfilled: the caller's checksums see it.
+        What the file does not have of a range is zeros, so that the caller's checksums see it. (Left as it happens to
+        be in memory it could be the right bytes, of an earlier read of the then whole file.)
         """
 
     def exists(self, key: str) -> bool: ...
@@ -115,12 +116,16 @@ def probe(store: Store) -> None:
         raise StoreUnsafe(f"{store.uri('')} overwrites files: use local disk, or an object store with conditional put")
 
 
-def sparse_buffer(size: int, parts: Sequence[tuple[int, bytes | pa.Buffer]]) -> pa.Buffer:
-    """`size` bytes with each part at its place; what no part covers is never touched, so it costs no memory."""
+def sparse_buffer(size: int, ranges: Sequence[tuple[int, int]], parts: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
+    """`size` bytes with what was read of each range at its place, and zeros for what was not.
+
+    What is in no range is never touched, so it costs no memory.
+    """
     space = np.empty(size, dtype=np.uint8)
-    for start, part in parts:
-        view = np.frombuffer(part, dtype=np.uint8)[: size - start]
+    for (start, stop), part in zip(ranges, parts, strict=True):
+        view = np.frombuffer(part, dtype=np.uint8)[: min(stop, size) - start]
         space[start : start + len(view)] = view
+        space[start + len(view) : stop] = 0
     return pa.py_buffer(space)
 
 
@@ -158,7 +163,7 @@ class MemoryStore:
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         whole = memoryview(self.read(key))
-        return sparse_buffer(size, [(start, bytes(whole[start:stop])) for start, stop in ranges])
+        return sparse_buffer(size, ranges, [bytes(whole[start:stop]) for start, stop in ranges])
 
     def exists(self, key: str) -> bool:
         return key in self._files

@@ -114,7 +114,21 @@ def test_a_part_beyond_the_end_of_a_cut_file_is_no_error_of_the_store(store: Sto
         found = store.read_parts("a/file", 100, [(0, 100)])
     except Unavailable:
         return
-    assert found.to_pybytes()[:10] == b"0123456789"
+    assert found.to_pybytes() == b"0123456789" + bytes(90)
+
+
+def test_r4_a_cut_file_is_not_filled_up_from_memory(store: Store) -> None:
+    """The buffer of an earlier read of the whole file is freed, and handed out again."""
+    whole = bytes(range(256)) * 16
+    store.put("a/file", whole, durable=True)
+    for _ in range(20):
+        store.read_parts("a/file", len(whole), [(0, len(whole))])
+    store.replace("a/file", whole[:2000])
+    try:
+        found = store.read_parts("a/file", len(whole), [(0, len(whole))])
+    except Unavailable:
+        return
+    assert found.to_pybytes() == whole[:2000] + bytes(len(whole) - 2000)
 
 
 def test_a_deleted_file_is_gone_and_deleting_it_again_is_no_error(store: Store) -> None:
@@ -263,8 +277,8 @@ def test_preparing_and_closing_harm_nothing(store: Store) -> None:
 
 
 def test_sparse_buffers_hold_their_parts() -> None:
-    found = sparse_buffer(10, [(2, b"ab"), (8, b"cdef")]).to_pybytes()
-    assert (found[2:4], found[8:]) == (b"ab", b"cd")
+    found = sparse_buffer(10, [(2, 5), (8, 12)], [b"ab", b"cdef"]).to_pybytes()
+    assert (found[2:5], found[8:]) == (b"ab\0", b"cd")
 
 
 # A whole log on each store.

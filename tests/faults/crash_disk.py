@@ -295,7 +295,7 @@ class DiskStore(LocalStore):
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
         content = self.read(key).to_pybytes()
-        return sparse_buffer(size, [(start, content[start:stop]) for start, stop in ranges])
+        return sparse_buffer(size, ranges, [content[start:stop] for start, stop in ranges])
 
     def exists(self, key: str) -> bool:
         return self._disk.content(self.uri(key)) is not None
