@@ -6,15 +6,18 @@ process may have made it a moment ago, before it is refused or made.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from api.partition import Partition, Partitions
 from api.producers import ProducerGate
+from mq.errors import Corrupt
 from mq.names import check_topic
 from mq.routing import Route
 from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
@@ -23,6 +26,8 @@ from tables.metadata import MetaLog
 from tables.paths import Space
 
 __all__ = ["HostedTopic", "Topics"]
+
+log = logging.getLogger("deltamq.api")
 
 #: About the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
@@ -72,9 +77,13 @@ class HostedTopic:
         return [self.partition(name) for name in self.route.partitions]
 
     async def logs(self) -> Mapping[str, PartitionLog]:
-        """The open logs of all partitions, by name."""
+        """The open logs of all partitions, by name; one that is damaged is left out, so that the others serve."""
         if len(self._logs) != len(self.route.partitions):
-            self._logs = {found.name: await found.opened() for found in self.partitions}
+            opened = {}
+            for found in self.partitions:
+                with contextlib.suppress(Corrupt):
+                    opened[found.name] = await found.opened()
+            self._logs = opened
         return self._logs
 
     def open_all(self) -> None:
@@ -96,9 +105,6 @@ class Topics:
     @property
     def state(self) -> MetaState:
         return self._meta.state
-
-    def __iter__(self) -> Iterator[HostedTopic]:
-        return (self._host(topic) for _, topic in sorted(self._meta.state.topics.items()))
 
     def find(self, name: str) -> HostedTopic | None:
         """The topic as far as this process knows."""
@@ -142,13 +148,16 @@ class Topics:
         topic = await self._partitions.run(decide_and_open)
         hosted = self._host(topic)
         await self._partitions.run(hosted.open_all)
-        return hosted, topic.id == new_id
+        created = topic.id == new_id
+        log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
+        return hosted, created
 
     async def delete(self, name: str) -> None:
         """End a topic: first its metadata, so that nobody is sent there any more, then its data."""
         topic = (await self.require(name)).topic
         await self._partitions.run(lambda: self._meta.submit(lambda state: decide_delete_topic(state, name)))
         self._forget_deleted()
+        log.info("event=topic_deleted topic=%r", name)
         await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
 
     async def sweep(self) -> None:

@@ -6,6 +6,7 @@ The log is blocking and is opened, read from disk and refreshed on threads; ever
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import uuid
@@ -23,6 +24,8 @@ from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse
 
 __all__ = ["Partition", "Partitions"]
+
+log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
 
@@ -68,7 +71,15 @@ class Partition:
             return self._owner.warehouse.create(self.ref, table_id=self._table_id)
         except DeltaMQError as error:
             self._failed = (time.monotonic() + _OPEN_AGAIN_S, error)
+            log.error("event=partition_not_opened partition=%s code=%s", self.name, error.code)
             raise
+
+    @property
+    def fault(self) -> str | None:
+        """The code of what keeps the partition from serving; None while it serves or was not opened yet."""
+        if self.log is not None:
+            return None if self.log.stopped is None else self.log.stopped.code
+        return None if self._failed is None else self._failed[1].code
 
     def close(self) -> None:
         """The topic is gone: refuse what still comes, and wake who waits. The warehouse closes the log."""
@@ -125,8 +136,12 @@ class Partition:
         """On the upkeep thread: what roll-ups, checkpoints and clean-up are due."""
         self._in_upkeep = False
         opened = self.log
-        if opened is not None:
-            opened.maintain()
+        try:
+            if opened is not None and opened.stopped is None:
+                opened.maintain()
+        except DeltaMQError as error:
+            # Upkeep is due again after the next commit; what it found wrong, readers and writers will be told.
+            log.error("event=upkeep_failed partition=%s code=%s detail=%r", self.name, error.code, error.detail)
 
 
 class Partitions:

@@ -9,6 +9,7 @@ An error that nobody foresaw becomes 500 `internal` without its text: the log ha
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
@@ -18,8 +19,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route
-from starlette.types import Scope
 
 from api.answer import Answer
 from mq.errors import DeltaMQError, Overloaded, Refused, Unavailable, Unknown, Unprocessable
@@ -113,12 +112,14 @@ def _http_error(error: HTTPException) -> DeltaMQError:
     return mapped
 
 
-def _methods(app: FastAPI, scope: Scope) -> str:
-    """Every method that some route takes at this path; Starlette only tells those of the first."""
-    found: set[str] = set()
-    for route in app.routes:
-        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
-            found |= route.methods or set()
+def _methods(app: FastAPI, path: str) -> str:
+    """Every method that some call takes at this path; Starlette only tells those of the first route."""
+    found = {
+        method.upper()
+        for template, calls in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
+        for method in calls
+    }
     return ", ".join(sorted(found))
 
 
@@ -150,7 +151,7 @@ def install(app: FastAPI) -> None:
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            return as_response(method_not_allowed(_methods(app, request.scope)))
+            return as_response(method_not_allowed(_methods(app, request.scope["path"])))
         return as_response(answer_of(_http_error(error)))
 
     app.add_exception_handler(DeltaMQError, on_deltamq)

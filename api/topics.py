@@ -17,7 +17,7 @@ from api.openapi import TOPIC_PATTERN, problems
 from api.partition import Partition
 from api.request import headers_of, media_type
 from api.service import Service
-from mq.errors import Refused, UnsupportedMedia
+from mq.errors import Corrupt, Refused, UnsupportedMedia
 from mq.limits import (
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
@@ -63,19 +63,23 @@ class TopicPutRequest(BaseModel):
 
 
 class PartitionView(BaseModel):
-    """One physical partition; `max_offset` is the next offset to be written."""
+    """One physical partition; `max_offset` is the next offset to be written.
+
+    `state` is `serving`, or the code of what stopped it; what is not known of a damaged partition is null.
+    """
 
     partition: str
     broker: str
+    state: str
     logical_partitions: list[tuple[int, int]]
-    min_offset: int
-    max_offset: int
-    messages: int
-    bytes: int
-    files: int
-    last_append_time: str | None
     location: str
-    version: int
+    min_offset: int | None = None
+    max_offset: int | None = None
+    messages: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+    last_append_time: str | None = None
+    version: int | None = None
 
 
 class TopicView(BaseModel):
@@ -181,6 +185,8 @@ async def offsets_by_time(
     logs = await hosted.logs()
     offsets = []
     for name in hosted.route.partitions:
+        if name not in logs:
+            raise Corrupt(f"partition {name} is damaged; its offsets are not known")
         offset = await service.run(partial(logs[name].offset_at, time_us))
         offsets.append({"partition": name, "offset": offset})
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
@@ -236,25 +242,29 @@ async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
         "created_time": rfc3339(topic.created_ms * 1000),
         "routes_epoch": topic.route.epoch,
         "logical_partitions": LOGICAL_PARTITIONS,
-        "partitions": [_partition_view(hosted, partition) for partition in hosted.partitions],
+        "partitions": [_partition_view(service, hosted, partition) for partition in hosted.partitions],
     }
 
 
-def _partition_view(hosted: HostedTopic, partition: Partition) -> dict[str, object]:
-    assert partition.log is not None, "opened by the caller"
-    stats = partition.log.stats()
+def _partition_view(service: Service, hosted: HostedTopic, partition: Partition) -> dict[str, object]:
     index = hosted.route.partitions.index(partition.name)
-    last_us = stats.last_append_time_us
-    return {
+    view: dict[str, object] = {
         "partition": partition.name,
         "broker": split_partition(partition.name)[1],
+        "state": partition.fault or "serving",
         "logical_partitions": [(low, high) for low, high, owner in hosted.route.owners if owner == index],
-        "min_offset": stats.min_offset,
-        "max_offset": stats.max_offset,
-        "messages": stats.messages,
-        "bytes": stats.bytes,
-        "files": stats.files,
-        "last_append_time": None if last_us is None else rfc3339(last_us),
-        "location": stats.location,
-        "version": stats.version,
+        "location": service.warehouse.location(partition.ref),
     }
+    if partition.log is not None:
+        stats = partition.log.stats()
+        last_us = stats.last_append_time_us
+        view |= {
+            "min_offset": stats.min_offset,
+            "max_offset": stats.max_offset,
+            "messages": stats.messages,
+            "bytes": stats.bytes,
+            "files": stats.files,
+            "last_append_time": None if last_us is None else rfc3339(last_us),
+            "version": stats.version,
+        }
+    return view

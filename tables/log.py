@@ -138,6 +138,11 @@ class PartitionLog:
             version=snapshot.version,
         )
 
+    @property
+    def stopped(self) -> DeltaMQError | None:
+        """Why the partition refuses everything; None while it serves."""
+        return self._stopped
+
     def in_memory(self, offset: int) -> bool:
         """Whether a read at `offset` needs no store: cheap enough for an event loop."""
         pieces = self._tail.pieces

@@ -93,11 +93,12 @@ class Api:
 
     def bodies(self, topic: str) -> dict[str, list[str]]:
         """All text bodies by partition."""
-        found = {}
-        for name in self.partitions(topic):
-            messages = self.fetch(topic, name, "?max_messages=100000&max_bytes=67108864").json["messages"]
-            found[name] = [m["body"] for m in messages]
-        return found
+        return {name: self.bodies_of(topic, name) for name in self.partitions(topic)}
+
+    def bodies_of(self, topic: str, partition: str) -> list[str]:
+        """All text bodies of one partition."""
+        answer = self.fetch(topic, partition, "?max_messages=100000&max_bytes=67108864").json
+        return [m["body"] for m in answer["messages"]]
 
 
 def arrow_stream(**columns: object) -> bytes:
