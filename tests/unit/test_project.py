@@ -89,3 +89,10 @@ def test_commands_of_other_layers_are_found_by_entry_points() -> None:
         "jobs": "jobs.cli:jobs_command",
         "verify": "jobs.verify_command:verify_command",
     }
+
+
+def test_every_guarantee_names_a_test_that_exists() -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "GUARANTEES.md").read_text())
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in sources] == []
