@@ -28,7 +28,7 @@ from urllib3.exceptions import (
 from mq.client.problems import error_of
 from mq.errors import Refused, Unavailable, Unknown
 
-__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "path_of"]
+__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "path_of"]
 
 CONNECT_FAILED: Final = "connect_failed"
 NO_ANSWER: Final = "no_answer"
@@ -39,6 +39,7 @@ CONNECTIONS_KEPT: Final = 64
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
 _OK_STATUS_END: Final = 300
+_NO_CONTENT: Final = 204
 
 Body = bytes | memoryview
 Query = Mapping[str, str | int]
@@ -58,6 +59,11 @@ class Answer:
 def path_of(*parts: str) -> str:
     """`/v1/...` with each part percent-encoded, so that no name can change the path."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def is_cut_short(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether an answer ended within its headers: without a length, its body ends where the connection does."""
+    return status != _NO_CONTENT and "content-length" not in headers and "transfer-encoding" not in headers
 
 
 class Endpoint:
@@ -127,6 +133,8 @@ class Endpoint:
             raise Unknown(f"{self.url} did not answer within {timeout_s:.3g} s", code=NO_ANSWER) from error
         except (HTTPError, OSError) as error:
             raise Unknown(f"the connection to {self.url} was lost", code=CONNECTION_LOST) from error
+        if is_cut_short(response.status, response.headers):
+            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
         if response.status >= _OK_STATUS_END:
             raise error_of(response.status, response.headers, response.data)
         return Answer(response.status, response.headers, response.data)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Final
 
 import pyarrow as pa
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from mq.client.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Endpoint, path_of
+from mq.client.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Endpoint, is_cut_short, path_of
 from mq.client.problems import error_of
 from mq.client.wire import ARROW
 from mq.errors import Unavailable, Unknown
@@ -78,7 +79,7 @@ class FetchConnection:
             )
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise Unavailable(f"cannot connect to {self._endpoint.url}", code=CONNECT_FAILED) from error
-        except (HTTPError, OSError) as error:
+        except (HTTPError, HTTPException, OSError) as error:
             raise self._lost() from error
         self.expires = time.monotonic() + ask.wait_ms / 1000 + self._timeout_s
 
@@ -99,8 +100,10 @@ class FetchConnection:
             body = response.read()
         except TimeoutError as error:
             raise Unknown(f"{self._endpoint.url} stopped in the middle of an answer", code=NO_ANSWER) from error
-        except (HTTPError, OSError, ValueError) as error:
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
             raise self._lost() from error
+        if is_cut_short(response.status, response.headers):
+            raise self._lost()
         if response.status != _OK:
             raise error_of(response.status, response.headers, body)
         return _parsed(response.headers, body)

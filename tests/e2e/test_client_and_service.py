@@ -198,7 +198,10 @@ def test_cons_02_and_03_start_and_tags(
 ) -> None:
     partition = admin.create_topic(topic, partitions=1).partitions[0].partition
     producer.send_batch(topic, [Message(str(n).encode(), tag="ABC"[n % 3]) for n in range(100)])
+    # Append times have milliseconds.
+    threading.Event().wait(0.005)
     middle = datetime.now(UTC)
+    threading.Event().wait(0.005)
     producer.send_batch(topic, [Message(str(n).encode(), tag="ABC"[n % 3]) for n in range(100, 110)])
     url = shared_service.url
     assert read_all(url, topic, start=95)[0]["offset"] == 95

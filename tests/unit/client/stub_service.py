@@ -117,6 +117,8 @@ class StubService:
         self.gets: list[str] = []
         self.tokens: list[str | None] = []
         self.fetches_answered = 0
+        #: The next answers end after so many bytes.
+        self.cuts: deque[int] = deque()
         self.on_post: Callable[[Post], None] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
@@ -268,6 +270,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer_raw(status, json.dumps(document).encode(), "application/json", headers)
 
     def answer_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
+        if self.stub.cuts:
+            lines = {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}
+            head = f"HTTP/1.1 {status} OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            self.wfile.write((head.encode() + b"\r\n" + body)[: self.stub.cuts.popleft()])
+            self.drop()
+            return
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -46,6 +46,14 @@ def test_a_deletion_whose_answer_was_lost_is_done(stub: StubService, admin: Admi
     assert stub.topics == {}
 
 
+def test_a_call_whose_answer_ends_at_any_byte_is_repeated(stub: StubService) -> None:
+    topic = stub.create("orders", 2)
+    with Admin(stub.url, patience=Patience(retries=1_000, first_wait_ms=1, wait_ms_max=1)) as admin:
+        stub.cuts.extend(range(0, 700, 3))
+        assert len(admin.get_topic("orders").partitions) == len(topic.route.partitions)
+    assert not stub.cuts
+
+
 def test_names_are_checked_before_anything_is_sent(stub: StubService, admin: Admin) -> None:
     for call in (admin.create_topic, admin.get_topic, admin.delete_topic):
         with pytest.raises(Refused):

@@ -54,6 +54,19 @@ def test_send_05_a_repeated_request_is_stored_once(stub: StubService, producer: 
     assert producer.stats().retries == 2
 
 
+def test_send_05_an_answer_that_ends_at_any_byte_repeats_nothing(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    stub.create("orders", 1)
+    producer = make_producer(retries=1_000, wait_ms_max=1)
+    producer.send("orders", b"0")
+    stub.cuts.extend(range(1, 180, 2))
+    sent = producer.send("orders", b"1")
+    assert (sent.offset, sent.duplicate) == (1, True)
+    assert stub.bodies("orders") == [b"0", b"1"]
+    assert not stub.cuts
+
+
 def test_send_05_a_request_without_an_answer_is_repeated_after_its_timeout(
     stub: StubService, make_producer: MakeProducer
 ) -> None:

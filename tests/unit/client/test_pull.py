@@ -323,6 +323,20 @@ def test_a_service_that_closes_connections_is_asked_again(
     assert sorted(found) == list(range(100))
 
 
+def test_a_fetch_whose_answer_ends_at_any_byte_is_repeated(
+    stub: StubService, producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    stub.create("orders", 1)
+    fill(producer, 10)
+    consumer = make_consumer(patience=Patience(retries=1_000, first_wait_ms=1, wait_ms_max=1))
+    stub.cuts.extend(range(0, 700, 3))
+    found: list[int] = []
+    while len(found) < 10:
+        found += [message.offset for message in consumer.poll()]
+    assert found == list(range(10))
+    assert not stub.cuts
+
+
 def test_a_service_that_stays_away_is_told_after_the_timeout(make_consumer: MakeConsumer) -> None:
     with StubService() as stub:
         stub.create("orders", 1)
