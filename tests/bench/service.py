@@ -25,21 +25,25 @@ _STOP_S: Final = 60
 
 
 class Service:
-    """A running service, with a connection for administration."""
+    """A running service."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
         self.address = address
         self.pid = process.pid
         self._about = psutil.Process(process.pid)
-        self._connection = Connection(address)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """A JSON call; the answer's JSON."""
         raw = b"" if body is None else json.dumps(body).encode()
-        answer = self._connection.exchange(request(method, path, kind="application/json" if raw else "", body=raw))
-        if answer.status >= 300:
-            raise LoadError(f"{method} {path}: {answer.status} {bytes(answer.body)!r}")
-        return json.loads(bytes(answer.body))
+        # a connection for each call: between two of them the service may have closed an idle one
+        connection = Connection(self.address)
+        try:
+            answer = connection.exchange(request(method, path, kind="application/json" if raw else "", body=raw))
+            if answer.status >= 300:
+                raise LoadError(f"{method} {path}: {answer.status} {bytes(answer.body)!r}")
+            return json.loads(bytes(answer.body))
+        finally:
+            connection.close()
 
     def make_topic(self, topic: str, partitions: int) -> list[str]:
         """A new topic; its partitions' names."""
@@ -59,10 +63,6 @@ class Service:
     def rss_mib(self) -> float:
         """Resident memory now."""
         return float(self._about.memory_info().rss) / 2**20
-
-    def close(self) -> None:
-        """Hang up."""
-        self._connection.close()
 
 
 def fetch_path(topic: str, partition: str, **query: int | str) -> str:
@@ -88,9 +88,7 @@ def running_service(folder: Path, settings: Mapping[str, str] | None = None) -> 
             text=True,
         )
     try:
-        service = Service(process, _address(process, log))
-        yield service
-        service.close()
+        yield Service(process, _address(process, log))
     finally:
         _stop(process)
     if process.returncode != 0:
