@@ -6,7 +6,7 @@ process may have made it a moment ago, before it is refused or made.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
 import random
 import time
@@ -79,17 +79,20 @@ class HostedTopic:
     async def logs(self) -> Mapping[str, PartitionLog]:
         """The open logs of all partitions, by name; one that is damaged is left out, so that the others serve."""
         if len(self._logs) != len(self.route.partitions):
-            opened = {}
-            for found in self.partitions:
-                with contextlib.suppress(Corrupt):
-                    opened[found.name] = await found.opened()
-            self._logs = opened
+            found = zip(self.route.partitions, await self._open_all(), strict=True)
+            self._logs = {name: opened for name, opened in found if opened is not None}
         return self._logs
 
-    def open_all(self) -> None:
-        """Open, and if need be make, the tables of all partitions; blocking."""
-        for found in self.partitions:
-            found.open()
+    async def _open_all(self) -> list[PartitionLog | None]:
+        """Open, and if need be make, the tables of all partitions, some at a time; None for a damaged one."""
+
+        async def opened(partition: Partition) -> PartitionLog | None:
+            try:
+                return await partition.opened()
+            except Corrupt:
+                return None
+
+        return await asyncio.gather(*map(opened, self.partitions))
 
 
 class Topics:
@@ -147,7 +150,7 @@ class Topics:
 
         topic = await self._partitions.run(decide_and_open)
         hosted = self._host(topic)
-        await self._partitions.run(hosted.open_all)
+        await hosted.logs()
         created = topic.id == new_id
         log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
         return hosted, created
