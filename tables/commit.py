@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mq.errors import Conflict, Corrupt, DeltaMQError, Unknown
+from mq.errors import Conflict, Corrupt, DeltaMQError, Unavailable, Unknown
 from tables.actions import Commit, commit_name, parse_commit
 from tables.clock import Clock
 from tables.failpoints import failpoint
@@ -35,6 +35,8 @@ __all__ = ["CommitLog", "LostRace"]
 
 #: Reading a commit back after an error: the store may be out for a moment.
 _READ_BACK_TRIES: Final = 3
+#: Rebuilding from files that go while they are read: each try starts from a newer log.
+_REBUILD_TRIES: Final = 5
 
 
 class LostRace(Conflict):
@@ -69,7 +71,7 @@ class CommitLog:
         self._on_reload = on_reload
         self._on_replay = on_replay
         self._seen_ms = clock.boot_ms()
-        self.snapshot = self._load()
+        self.snapshot = self._rebuilt()
         # Whoever cleans this table keeps commits at least as long as the table says: every writer trusts only that.
         keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
         self._stale_ms = int(keep_ms * STALE_FRACTION)
@@ -223,16 +225,31 @@ class CommitLog:
                 raise
         return load(self._store, self._folder, self._on_replay)
 
+    def _rebuilt(self) -> Snapshot:
+        """The state from the files alone, with all that is derived from it.
+
+        An error leaves the old state, whole: half a duplicate window would store a request twice.
+        """
+        for _ in range(_REBUILD_TRIES):
+            found = self._load()
+            try:
+                self._on_reload(found)
+            except Corrupt:
+                # We may have slept in between, while a roll-up replaced a file and its time passed.
+                if self._load().version == found.version:
+                    raise
+            else:
+                return found
+        raise Unavailable(f"{self._folder}: the log is rolled up faster than it can be read", code="contention")
+
     def _reload(self) -> None:
         failpoint("commit.before_snapshot")
         now = self._clock.boot_ms()
-        found = self._load()
+        found = self._rebuilt()
         if found.end_offset < self.snapshot.end_offset:
             raise Corrupt(
                 f"{self._folder}: the log ended at {self.snapshot.end_offset} and now ends at {found.end_offset}"
             )
         found.checkpoint_version = max(self.snapshot.checkpoint_version, found.checkpoint_version)
-        # An error in here leaves the old state, whole: half a duplicate window would store a request twice.
-        self._on_reload(found)
         self.snapshot = found
         self._seen_ms = now

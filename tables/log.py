@@ -91,7 +91,6 @@ class PartitionLog:
             on_reload=self._rebuild,
             on_replay=self._note_unsynced,
         )
-        self._rebuild(self._log.snapshot)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._orphan_stale_ms = int(orphan_keep_ms * STALE_FRACTION)
         self._upkeep = Upkeep(self, store, settings=settings, clock=clock)
@@ -180,7 +179,7 @@ class PartitionLog:
                 return read(files, end)
             except Corrupt as error:
                 self.refresh()
-                if {f.path for f in files} <= {f.path for f in self.files}:
+                if self.are_live(files):
                     self._stopped = error
                     raise
 
@@ -452,6 +451,10 @@ class PartitionLog:
         with self._lock:
             self._log.snapshot.checkpoint_version = max(version, self._log.snapshot.checkpoint_version)
 
+    def are_live(self, files: Sequence[DataFile]) -> bool:
+        """Whether the newest known state still has all of these files."""
+        return {f.path for f in files} <= {f.path for f in self.files}
+
     def file_rows(self, file: DataFile) -> pa.Table:
         """All rows of a live file, from memory if they are there."""
         rows = self._tail.rows(file.start, file.end)
@@ -490,7 +493,7 @@ class PartitionLog:
         with self._lock, self._stopping_on_corrupt():
             for _ in range(RACES_MAX):
                 self._settle()
-                if not {f.path for f in removes} <= {f.path for f in self.files}:
+                if not self.are_live(removes):
                     return False
                 kept = [p for f in removes for p in self.parts_of(f)] if adds else []
                 try:
@@ -524,7 +527,12 @@ class PartitionLog:
     def verify(self) -> None:
         """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
         for file in list(self.files):
-            self._reader.verify(file)
+            try:
+                self._reader.verify(file)
+            except Corrupt:
+                self.refresh()
+                if self.are_live([file]):
+                    raise
 
     def close(self) -> None:
         """Flush and let go."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from mq.errors import Corrupt
 from tables.actions import commit_name
 from tables.checkpoint import checkpoint_name, write_checkpoint
 from tables.clock import Clock
@@ -85,7 +86,14 @@ class Upkeep:
         )
         if not files:
             return False
-        rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
+        try:
+            rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
+        except Corrupt:
+            self._log.refresh()
+            if self._log.are_live(files):
+                raise
+            # Another process rolled them up, and their time has passed while nobody here looked.
+            return False
         parts = [p for f in files for p in self._log.parts_of(f)]
         encoded = encode_file(
             rows,

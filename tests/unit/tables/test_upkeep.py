@@ -73,6 +73,36 @@ def test_a_roll_up_reads_files_that_the_tail_does_not_hold(open_log: OpenLog) ->
     assert all_bodies(open_log()) == sent
 
 
+def test_a_roll_up_of_files_that_another_process_rolled_up_and_removed_is_no_damage(
+    open_log: OpenLog, clock: SetClock
+) -> None:
+    sent = fill(open_log(), 8)
+    slow, quick = (open_log(rollup_files=4, file_keep_ms=1_000, cache_bytes_max=1) for _ in range(2))
+    quick.maintain()
+    clock.advance_ms(1_000)
+    quick.maintain()
+    slow.maintain()
+    assert slow.append([batch(b"goes on")])[0].base_offset == 8
+    assert all_bodies(slow) == [*sent, b"goes on"]
+    slow.verify()
+
+
+def test_a_log_opens_though_files_go_while_it_reads_them(
+    store: FaultyStore, open_log: OpenLog, clock: SetClock
+) -> None:
+    """The process slept between reading the log and reading the files that it names."""
+    writer = open_log(rollup_files=4, file_keep_ms=1_000)
+    sent = fill(writer, 4)
+
+    def meanwhile(_: str) -> None:
+        writer.maintain()
+        clock.advance_ms(1_000)
+        writer.maintain()
+
+    store.once("before", "read_parts", meanwhile)
+    assert all_bodies(open_log(store)) == sent
+
+
 def test_r4_a_roll_up_never_copies_damage(files: MemoryStore, open_log: OpenLog) -> None:
     fill(open_log(), 8)
     stranger = open_log(rollup_files=4, cache_bytes_max=1)

@@ -1,0 +1,202 @@
+"""Writer processes by the dozen: one process imports everything once and forks a writer for each order.
+
+A writer appends numbered requests of one idempotent producer to one partition and notes each acknowledgement in a
+file of its own, by one system call, so that a kill -9 right after it loses no note. What it sends can be told from the
+bodies: `<producer>/<sequence>/<index>`.
+
+    python -m tests.faults.zygote        orders on stdin, answers on stdout, one JSON document a line
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mq.errors import DeltaMQError
+from tables import failpoints
+from tables.failpoints import FailpointHit
+from tables.log import PartitionLog
+from tables.settings import LogSettings
+from tables.warehouse import Warehouse
+from tests.rows import REF, batch
+
+__all__ = ["Ack", "Order", "Zygote", "acks_of", "bodies_of", "zygote"]
+
+_ROOT: Final = Path(__file__).parents[2]
+_ANSWER_S: Final = 60
+#: How long a writer repeats a request before it calls the partition lost.
+_PATIENCE_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one writer does: requests `[first, first + count)` of `producer`, of the `messages` sizes in turn."""
+
+    folder: str
+    producer: str
+    acks: str
+    first: int = 0
+    count: int = 1_000_000
+    messages: tuple[int, ...] = (1,)
+    failpoints: str = ""
+    maintain_every: int = 4
+    settings: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What a writer was told of one request, and when."""
+
+    producer: str
+    seq: int
+    messages: int
+    base_offset: int
+    duplicate: bool
+
+
+def bodies_of(producer: str, seq: int, messages: int) -> list[bytes]:
+    """The bodies of one request."""
+    return [f"{producer}/{seq}/{i}".encode() for i in range(messages)]
+
+
+def acks_of(path: Path) -> list[Ack]:
+    """The notes of a writer that may have been killed at any moment: a last line without its end was not finished."""
+    raw = path.read_bytes() if path.exists() else b""
+    return [Ack(*json.loads(line)) for line in raw.split(b"\n")[:-1]]
+
+
+class Zygote:
+    """The other end of the process that forks."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.zygote"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, order: Order) -> int:
+        """Fork a writer; return its process id."""
+        return int(self._ask("start", dataclasses.asdict(order)))
+
+    def wait(self, pid: int) -> int:
+        """Wait for a writer's end; return its exit code, negative for a signal."""
+        return int(self._ask("wait", pid))
+
+    def wait_until_stopped(self, pid: int) -> None:
+        """Wait until a writer has stopped itself (or ended, which fails)."""
+        assert self._ask("wait_until_stopped", pid), "the writer ended before it came to its failpoint"
+
+    def kill(self, pid: int) -> None:
+        """kill -9, and wait until it is gone."""
+        os.kill(pid, signal.SIGKILL)
+        self.wait(pid)
+
+    def run(self, order: Order) -> int:
+        """Start a writer and wait for its end."""
+        return self.wait(self.start(order))
+
+    def close(self) -> None:
+        """End the process that forks; writers must have ended before."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(_ANSWER_S)
+        self._process.stdout.close()
+
+    def _ask(self, what: str, value: object) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([what, value]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the zygote died"
+        return json.loads(line)
+
+
+@contextmanager
+def zygote() -> Iterator[Zygote]:
+    """A zygote for as long as the block runs."""
+    found = Zygote()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+# The process that forks.
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        what, value = json.loads(line)
+        if what == "start":
+            answer: object = _fork(Order(**value))
+        elif what == "wait":
+            answer = os.waitstatus_to_exitcode(os.waitpid(value, 0)[1])
+        else:
+            answer = os.WIFSTOPPED(os.waitpid(value, os.WUNTRACED)[1])
+        print(json.dumps(answer), flush=True)
+
+
+def _fork(order: Order) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _write(order)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def _write(order: Order) -> None:
+    warehouse = Warehouse.open(order.folder, settings=LogSettings(**order.settings))  # type: ignore[arg-type] # integers only
+    log = warehouse.create(REF)
+    notes = os.open(order.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    # Opening passes failpoints, too: armed only now.
+    failpoints.arm(order.failpoints)
+    for seq in range(order.first, order.first + order.count):
+        base, duplicate = _send(log, order, seq)
+        note = json.dumps([order.producer, seq, _size(order, seq), base, duplicate])
+        os.write(notes, f"{note}\n".encode())
+        if seq % order.maintain_every == 0:
+            # Upkeep that fails is due again the next time; no request depends on it.
+            with contextlib.suppress(DeltaMQError, FailpointHit):
+                log.maintain()
+    warehouse.close()
+
+
+def _size(order: Order, seq: int) -> int:
+    return order.messages[seq % len(order.messages)]
+
+
+def _send(log: PartitionLog, order: Order, seq: int) -> tuple[int, bool]:
+    """Repeat the request until it is acknowledged, as a client does."""
+    request = batch(*bodies_of(order.producer, seq, _size(order, seq)), producer=order.producer, seq=seq)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            result = log.append([request])[0]
+        except (DeltaMQError, FailpointHit):
+            if time.monotonic() > deadline:
+                raise
+            continue
+        return result.base_offset, result.duplicate
+
+
+if __name__ == "__main__":
+    _serve()
