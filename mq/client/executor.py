@@ -17,28 +17,26 @@ import enum
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from mq.client.attempts import Attempts, is_worth_retrying
 from mq.client.endpoint import Answer, path_of
 from mq.client.entry import Entry
+from mq.client.entry_queue import EntryQueue
+from mq.client.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from mq.client.sent import SentRange
 from mq.client.shared import Shared
 from mq.client.verdict import Verdict, certainly_not_applied, judge
 from mq.client.wire import ProduceRequest, encode_request, read_ranges, shares
-from mq.errors import Conflict, DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
+from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
 from mq.names import split_partition
 
-__all__ = ["NOT_SENT", "STOPPED", "Executor", "Failing", "Owner", "in_callback"]
+__all__ = ["Executor", "Failing", "Owner", "in_callback"]
 
 log = logging.getLogger("deltamq.client")
-
-NOT_SENT: Final = "not_sent"
-STOPPED: Final = "executor_stopped"
 
 #: Set while futures are completed: their callbacks run in the thread that would have to serve a waiting send.
 _completing = threading.local()
@@ -96,7 +94,9 @@ class Executor:
         self._owner = owner
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
-        self._queue: deque[Entry] = deque()
+        self._queue = EntryQueue(
+            messages_max=shared.settings.batch_messages_max, bytes_max=shared.settings.batch_bytes_max
+        )
         self._busy = False
         self._lingering = False
         self._held = held
@@ -105,8 +105,6 @@ class Executor:
         self._refusing: Callable[[], DeltaMQError] | None = None
         #: The batch whose outcome this executor still owes.
         self._in_flight: list[Entry] = []
-        #: So many entries at the head are sent one by one, because their batch was refused.
-        self._alone = 0
         self._producer_id = producer_id if producer_id is not None else shared.new_id()
         self._producer_seq = producer_seq
 
@@ -137,11 +135,9 @@ class Executor:
     def withdraw(self, entry: Entry) -> bool:
         """Fail `entry` as not sent if it is still queued; False when it is in flight or resolved already."""
         with self._lock:
-            try:
-                self._queue.remove(entry)
-            except ValueError:
+            if not self._queue.remove(entry):
                 return False
-        self.fail([entry], _too_late())
+        self.fail([entry], timed_out_in_queue())
         return True
 
     def hold(self) -> None:
@@ -167,9 +163,7 @@ class Executor:
         """Retire and give up everything queued."""
         with self._lock:
             self._retired = True
-            entries = list(self._queue)
-            self._queue.clear()
-            return entries
+            return self._queue.take_all()
 
     def restart(self) -> None:
         """After a stop: go on with new messages, under a new producer id."""
@@ -181,8 +175,8 @@ class Executor:
         """Fail everything queued, since the producer closes; returns how many messages that is."""
         entries = self.take_over()
         with self._lock:
-            self._refusing = _closed
-        self.fail(entries, _closed())
+            self._refusing = producer_closed
+        self.fail(entries, producer_closed())
         return sum(entry.count for entry in entries)
 
     @property
@@ -208,7 +202,7 @@ class Executor:
         linger_s = 0.0 if until is not None else self._shared.settings.linger_ms / 1000
         while True:
             batch, expired = self._next_batch(linger_s)
-            self.fail(expired, _too_late())
+            self.fail(expired, timed_out_in_queue())
             if batch:
                 self._send(batch)
             elif not expired:
@@ -230,11 +224,11 @@ class Executor:
         with self._lock:
             if linger_s and self._queue and not self._held:
                 self._lingering = True
-                self._arrived.wait_for(self._is_full, linger_s)
+                self._arrived.wait_for(self._queue.fills_a_batch, linger_s)
                 self._lingering = False
-            expired = self._pop_expired()
+            expired = self._queue.take_expired(time.monotonic())
             if self._queue and not self._held:
-                return self._pop_batch(), expired
+                return self._queue.take_batch(), expired
             if expired:
                 return [], expired
             self._busy = False
@@ -242,36 +236,6 @@ class Executor:
         if drained:
             self._owner.drained(self)
         return [], []
-
-    def _is_full(self) -> bool:
-        settings = self._shared.settings
-        return (
-            len(self._queue) >= settings.batch_messages_max
-            or sum(entry.size for entry in self._queue) >= settings.batch_bytes_max
-        )
-
-    def _pop_expired(self) -> list[Entry]:
-        now = time.monotonic()
-        expired = []
-        while self._queue and self._queue[0].deadline <= now:
-            expired.append(self._queue.popleft())
-        return expired
-
-    def _pop_batch(self) -> list[Entry]:
-        settings = self._shared.settings
-        batch = [self._queue.popleft()]
-        if self._alone > 0:
-            self._alone -= 1
-            return batch
-        messages, size = batch[0].count, batch[0].size
-        while self._queue and batch[0].goes_with(self._queue[0]):
-            following = self._queue[0]
-            messages += following.count
-            size += following.size
-            if messages > settings.batch_messages_max or size > settings.batch_bytes_max:
-                break
-            batch.append(self._queue.popleft())
-        return batch
 
     # A request --------------------------------------------------------------------------------------------------
 
@@ -400,8 +364,8 @@ class Executor:
         if verdict is Verdict.REROUTE and self.failing is not Failing.STOP:
             self._owner.wrong_route(self, batch, error)
             return
-        if verdict is Verdict.UNKNOWN and not isinstance(error, Unknown):
-            error = _unknown(error)
+        if verdict is Verdict.UNKNOWN:
+            error = outcome_unknown(error)
         refused = verdict is Verdict.FAIL and isinstance(error, Refused)
         if self.failing is Failing.STOP or (self.failing is Failing.STOP_UNRESOLVED and not refused):
             self._stop(error)
@@ -410,16 +374,14 @@ class Executor:
     def _put_back(self, batch: list[Entry]) -> None:
         """Send the calls of a refused batch one by one: a bad message must not fail its neighbours."""
         with self._lock:
-            self._queue.extendleft(reversed(batch))
-            self._alone = len(batch)
+            self._queue.put_back(batch)
             self._new_producer_id()
 
     def _stop(self, error: DeltaMQError) -> None:
-        stopped = partial(_stopped, self.partition, error)
+        stopped = partial(sending_stopped, self.partition, error)
         with self._lock:
             self._refusing = stopped
-            queued = list(self._queue)
-            self._queue.clear()
+            queued = self._queue.take_all()
         self.fail(queued, stopped())
 
     def _new_producer_id(self) -> None:
@@ -443,28 +405,3 @@ class Executor:
             outcome = {"unknown" if isinstance(error, Unknown) else "refused": messages}
             self._shared.counters.add(**outcome, oneway_lost=lost)
             self._shared.buffer.give_back(sum(entry.size for entry in entries), messages)
-
-
-def _closed() -> Unavailable:
-    return Unavailable("the producer was closed before this was sent; nothing was stored", code=NOT_SENT)
-
-
-def _stopped(partition: str | None, cause: DeltaMQError) -> Conflict:
-    error = Conflict(
-        f"sending to {partition} stopped, nothing was stored: an earlier message is not resolved "
-        f"({cause.code}: {cause.detail}); resume() goes on without it",
-        code=STOPPED,
-    )
-    error.__cause__ = cause
-    return error
-
-
-def _too_late() -> Unavailable:
-    return Unavailable("the send timed out in the queue; nothing was stored", code=NOT_SENT)
-
-
-def _unknown(error: DeltaMQError) -> Unknown:
-    """An earlier attempt may have been applied: the last error alone does not tell the outcome."""
-    unknown = Unknown(f"the outcome is not known; the last attempt ended with {error.code}: {error.detail}")
-    unknown.__cause__ = error
-    return unknown

@@ -20,6 +20,7 @@ from mq.client.entry import Entry
 from mq.client.executor import Executor, Failing
 from mq.client.message import Message
 from mq.client.selector import Selector, selected
+from mq.client.send_errors import NOT_SENT
 from mq.client.shared import Shared
 from mq.client.topic_view import TopicView, fetch_view, lp_of
 from mq.errors import DeltaMQError, NotFound, Unavailable
@@ -146,7 +147,7 @@ class Lane:
     def _fetch(self, deadline: float) -> None:
         known = self._view
         if not self._resolving.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise Unavailable("the topic's route is not known in time; nothing was sent", code="not_sent")
+            raise Unavailable("the topic's route is not known in time; nothing was sent", code=NOT_SENT)
         try:
             if self._view is not known:
                 # Another thread asked while this one waited for its turn.
@@ -161,7 +162,7 @@ class Lane:
                         raise
                     if not attempts.may_go_on(error):
                         detail = f"the topic's route cannot be fetched, nothing was sent: {error.detail}"
-                        raise Unavailable(detail, code="not_sent") from error
+                        raise Unavailable(detail, code=NOT_SENT) from error
         finally:
             self._resolving.release()
 

@@ -301,6 +301,7 @@ class Producer:
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> Closed:
         """Flush for at most `timeout_s`, then give up; says what could not be settled. Closing twice is harmless."""
+        self._may_wait()
         return self._outbox.close(timeout_s)
 
     def __enter__(self) -> Self:

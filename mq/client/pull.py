@@ -26,6 +26,7 @@ from mq.client.admin import Admin, topic_info
 from mq.client.attempts import Patience, is_worth_retrying
 from mq.client.endpoint import Endpoint, path_of
 from mq.client.fetch import FetchAsk, FetchConnection, Fetched
+from mq.client.fetch_connections import FetchConnections
 from mq.client.partition_reader import PartitionReader
 from mq.client.received import ReceivedMessage, messages_of
 from mq.errors import DeltaMQError, NotFound, Refused, Unknown
@@ -103,8 +104,9 @@ class PullConsumer:
         self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
         self._admin = Admin(url, token=token, ssl_context=ssl_context, patience=self._patience)
         self._selector = selectors.DefaultSelector()
-        self._idle: list[FetchConnection] = []
-        self._open = 0
+        self._connections = FetchConnections(
+            self._endpoint, connections_max=_CONNECTIONS_MAX, timeout_s=self._patience.request_timeout_s
+        )
         #: In the order of their turns.
         self._readers: deque[PartitionReader] = deque()
         self._follows_route = partitions is None
@@ -251,21 +253,10 @@ class PullConsumer:
                 continue
             if only_flowing and not reader.flowing:
                 continue
-            connection = self._connection()
+            connection = self._connections.take()
             if connection is None:
                 return
             self._ask(reader, connection, max_messages, wait_ms)
-
-    def _connection(self) -> FetchConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_usable:
-                return connection
-            self._discard(connection)
-        if self._open >= _CONNECTIONS_MAX:
-            return None
-        self._open += 1
-        return FetchConnection(self._endpoint, self._patience.request_timeout_s)
 
     def _ask(self, reader: PartitionReader, connection: FetchConnection, max_messages: int, wait_ms: int) -> None:
         turn_ms = WAIT_MS_MAX if len(self._readers) <= _CONNECTIONS_MAX else _TURN_MS
@@ -281,7 +272,7 @@ class PullConsumer:
         try:
             connection.ask(ask)
         except DeltaMQError as error:
-            self._discard(connection)
+            self._connections.discard(connection)
             self._failed(reader, error)
             return
         reader.connection = connection
@@ -318,10 +309,10 @@ class PullConsumer:
         try:
             fetched = connection.read()
         except DeltaMQError as error:
-            self._discard(connection)
+            self._connections.discard(connection)
             self._failed(reader, error)
             return
-        self._idle.append(connection)
+        self._connections.give_back(connection)
         if fetched.status in ("offset_too_small", "offset_too_large"):
             self._out_of_range(reader, fetched)
         else:
@@ -386,11 +377,7 @@ class PullConsumer:
             self._selector.unregister(connection)
             reader.connection = None
             reader.immediate = False
-            self._discard(connection)
-
-    def _discard(self, connection: FetchConnection) -> None:
-        connection.close()
-        self._open -= 1
+            self._connections.discard(connection)
 
     def close(self) -> None:
         """Close all connections; an open fetch is abandoned."""
@@ -399,8 +386,7 @@ class PullConsumer:
         self._closed = True
         for reader in self._readers:
             self._drop_fetch(reader)
-        for connection in self._idle:
-            connection.close()
+        self._connections.close()
         self._selector.close()
         self._admin.close()
         self._endpoint.close()

@@ -33,9 +33,14 @@ class ServiceProcess:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = _READY.fullmatch(line.strip())
-        assert found is not None, f"the service did not start: {line!r}; see {self._log.name}"
+        if found is None:
+            self._process.wait(timeout=30)
+            raise AssertionError(f"the service did not start: {line!r}: {self._log_tail()}")
         self.url = found[1]
         self._port = int(self.url.rpartition(":")[2])
+
+    def _log_tail(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")[-2_000:]
 
     def kill(self) -> None:
         """As a crash would: SIGKILL."""
