@@ -7,7 +7,6 @@ file or one of another table is `Corrupt`, never an empty commit (RELIABILITY 1,
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -179,7 +178,7 @@ def encode_append(
     """The commit that appends `file` and moves the end offset to its end."""
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
     if parts:
-        tags["mq.parts"] = json.dumps([part_to_json(p) for p in parts], separators=(",", ":"))
+        tags["mq.parts"] = _encode([part_to_json(p) for p in parts]).decode()
     if not flushed:
         tags["mq.flush"] = "async"
     info = {
@@ -287,7 +286,7 @@ def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Co
         adds=tuple(data_file(a.path, a.size, a.modificationTime, a.stats, a.tags or {}) for a in adds),
         removes=tuple(line.remove.path for line in lines if line.remove),
         end_offset=ends[-1] if ends else None,
-        parts=tuple(part_from_json(p) for p in json.loads(tags.get("mq.parts", "[]"))),
+        parts=tuple(part_from_json(p) for p in msgspec.json.decode(tags.get("mq.parts", "[]"))),
         flushed=tags.get("mq.flush") != "async",
         metadata=next((line.metaData for line in lines if line.metaData), None),
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,9 +30,8 @@ from tables.schema import MESSAGE_SCHEMA, TIME
 __all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "numbered", "stamp"]
 
 PARTS_KEY: Final = b"mq.parts"
-#: A file of few rows with bodies of at most so many bytes lives for a second or two until it is rolled up: speed beats
-#: size. With all else it stays small enough to be recycled.
-_FEW_BYTES_MAX: Final = 40 * KIB
+#: A file of few rows and bytes lives for a second or two until it is rolled up: speed beats size. It can be recycled.
+_FEW_BYTES_MAX: Final = 60 * KIB
 #: Columns with few distinct values; a dictionary of the others would only cost time.
 _REPEATING: Final = [
     "key",
@@ -150,7 +149,9 @@ def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
     """Stamped columns with their offsets, from `base_offset` on: MESSAGE_SCHEMA."""
-    offsets = pa.array(np.arange(base_offset, base_offset + len(columns[0]), dtype=np.int64))
+    count = len(columns[0])
+    numbers = pa.py_buffer(np.arange(base_offset, base_offset + count, dtype=np.int64))
+    offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers])
     return pa.Table.from_arrays([offsets, *columns], schema=MESSAGE_SCHEMA)
 
 
@@ -160,8 +161,7 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     assert count > 0, "an empty file would have no offsets"
     key_values = []
     if parts:
-        body = json.dumps([part_to_json(p) for p in parts], separators=(",", ":"))
-        key_values.append((PARTS_KEY, body.encode()))
+        key_values.append((PARTS_KEY, msgspec.json.encode([part_to_json(p) for p in parts])))
     few = _few(rows, key_values)
     data, crc = few or _many(rows, key_values, row_group_rows)
     start = int(rows.column(0)[0].as_py())
@@ -182,19 +182,15 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
     """A file for rows that are few and small, with its checksums; None for others."""
-    if rows.num_rows > FEW_ROWS_MAX or _body_bytes(rows) > _FEW_BYTES_MAX:
+    if rows.num_rows > FEW_ROWS_MAX:
         return None
     rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
-    found = encode_few_rows(rows, key_values)
+    found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:
         return None
     data, footer_at = found
     view = memoryview(data)
     return data, f"{zlib.crc32(view[:footer_at]):08x},{zlib.crc32(view[footer_at:]):08x}"
-
-
-def _body_bytes(rows: pa.Table) -> int:
-    return int(rows.column("body").nbytes)
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:

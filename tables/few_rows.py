@@ -59,8 +59,10 @@ class _Shape:
     chunk_starts: tuple[bytes, ...]  #: the start of each leaf's column chunk in the footer
 
 
-def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int] | None:
-    """The file and where its footer begins; None when the rows are not for this writer.
+def encode_few_rows(
+    rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
+) -> tuple[bytes, int] | None:
+    """The file and where its footer begins; None when the rows are not for this writer, or over `bytes_max`.
 
     `rows` has MESSAGE_SCHEMA's columns in one chunk each; `key_values` go into the footer's metadata.
     """
@@ -79,6 +81,8 @@ def encode_few_rows(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -
         chunks += [shape.chunk_starts[number], size, b"\x16", size, b"\x26", _zigzag(at), b"\0\0"]
         pieces.append(page)
         at += len(page)
+        if at > bytes_max:
+            return None
     pieces += _footer(shape, chunks, at - len(_MAGIC), key_values)
     body = b"".join(pieces)
     return b"".join((body, (len(body) - at).to_bytes(4, "little"), _MAGIC)), at

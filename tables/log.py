@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 #: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
 RACES_MAX: Final = 10_000
+_NO_IDS: Final = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +291,7 @@ class PartitionLog:
         again = repeats(parts)
         base = self.end_offset
         fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
-        ids: pa.Array = pa.array([], pa.string())
+        ids = _NO_IDS
         if fresh:
             if expected_offset is not None and expected_offset != base:
                 raise OffsetMismatch(

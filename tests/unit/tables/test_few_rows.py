@@ -14,6 +14,7 @@ from tables.few_rows import FEW_ROWS_MAX, encode_few_rows
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
 
 _APPEND_US = 1_700_000_000_123_000
+_BYTES_MAX = 1 << 20
 _TIMES = st.integers(0, 4_000_000_000_000_000)
 
 
@@ -34,7 +35,7 @@ def _read(data: bytes) -> pa.Table:
 
 
 def _by_hand(rows: pa.Table) -> bytes:
-    found = encode_few_rows(rows, [])
+    found = encode_few_rows(rows, [], _BYTES_MAX)
     assert found is not None
     return found[0]
 
@@ -95,9 +96,15 @@ def test_few_rows_file_has_the_schema_that_pyarrow_writes() -> None:
 )
 def test_few_rows_leaves_nested_values_and_more_rows_to_pyarrow(batch: pa.RecordBatch) -> None:
     rows = _rows(batch)
-    assert encode_few_rows(rows, []) is None
+    assert encode_few_rows(rows, [], _BYTES_MAX) is None
     encoded = encode_file(rows, [], batch_id="ab" * 16, now_ms=1, row_group_rows=32)
     assert _read(bytes(encoded.data)).equals(rows)
+
+
+def test_few_rows_over_the_limit_of_bytes_are_left_to_pyarrow() -> None:
+    rows = _rows(_batch(body=[b"a" * 500] * 10))
+    assert encode_few_rows(rows, [], 4_000) is None
+    assert encode_few_rows(rows, [], 8_000) is not None
 
 
 def test_few_rows_file_carries_the_producers_parts() -> None:
