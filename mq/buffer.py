@@ -28,6 +28,7 @@ from mq.checkpoint_state import CheckpointState
 from mq.due_times import DueTimes
 from mq.errors import Conflict
 from mq.lane import Held, HeldState, Lane
+from mq.progress import Committed
 from mq.queue_limits import BUCKET_MS, INVISIBLE_MS_CEILING
 
 __all__ = ["Buffer"]
@@ -65,24 +66,27 @@ class Buffer:
         return self._lanes.get(key)
 
     def open_lane(
-        self, key: LaneKey, *, epoch: int, committed: int, now_ms: int, states: Iterable[CheckpointState] = ()
+        self, key: LaneKey, committed: Committed, *, now_ms: int, states: Iterable[CheckpointState] = ()
     ) -> Lane:
-        """A lane as the tables have it: committed offset, and what the revive log knows of this epoch (META-3)."""
+        """A lane as the tables have it: progress in the present epoch, and what the revive log knows (META-3)."""
         self.drop_lane(key)
-        lane = self._lanes[key] = Lane(key, epoch=epoch, committed=committed, opened_ms=now_ms)
-        known = [s for s in states if s.checkpoint is not None and s.checkpoint.pop.epoch == epoch]
-        lane.cover(known)
+        lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, opened_ms=now_ms)
+        known = [s for s in states if s.checkpoint is not None and s.checkpoint.pop.epoch == committed.epoch]
+        lane.cover(committed.done, known)
         for state in known:
             self._restore(lane, state, now_ms)
         return lane
 
     def _restore(self, lane: Lane, state: CheckpointState, now_ms: int) -> None:
+        """Remember a stored checkpoint if its handles, or dead ones of them, still look alive."""
         checkpoint = state.checkpoint
-        if checkpoint is None or not state.open or checkpoint.revive_time_ms <= now_ms:
+        if checkpoint is None or checkpoint.revive_time_ms <= now_ms or not (state.open or state.replaced):
             return
         held = self._remember(lane, checkpoint.pop, checkpoint.span)
         held.spent = state.acked | state.replaced | state.done
         held.replaced = state.replaced
+        if not state.open:
+            held.state = held.state.to(_DONE)
 
     def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
         """A stored checkpoint that stands in no queue."""
@@ -227,9 +231,12 @@ class Buffer:
             lane.held_count -= 1
         held.state = held.state.to(_DONE)
         self._due.discard(held, held.bucket)
-        if not held.queued:
+        if held.replaced:
+            # Its dead handles must be known as such for as long as they look alive.
+            held.bucket = self._due.add(held, held.pop.revive_time_ms)
+        elif not held.queued:
             lane.live.pop((held.span.start_offset, held.pop.pop_time_ms), None)
-        elif lane.queue[0] is held and lane.advance():
+        if held.queued and lane.queue[0] is held and lane.advance():
             self._moved[lane] = None
 
     # Change the invisible time.
@@ -285,7 +292,7 @@ class Buffer:
         for held in self._due.take(now_ms):
             if held.state is _HELD:
                 decisions.append(self._leave(held))
-            elif held.state is _STORED:
+            elif held.state is not _LEAVING:
                 self._expire(held)
         return decisions
 

@@ -180,9 +180,15 @@ class GroupsState:
         group = self.groups.get(lane.group)
         return None if group is None else group.epoch
 
-    def start_of(self, lane: LaneKey) -> Committed | None:
-        """Where the last reset put the group; None when it begins by its settings."""
-        return self.resets.get(lane)
+    def committed_in(self, lane: LaneKey, stored: Committed | None) -> Committed | None:
+        """The group's progress in its present epoch; None when it has not begun in the partition.
+
+        `stored` is what the offsets log says, perhaps of an epoch that is over.
+        """
+        reset = self.resets.get(lane)
+        if stored is None or stored.epoch != self.epoch_of(lane):
+            return reset
+        return stored if reset is None else stored.join(reset)
 
     def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
         """The state after `events`, with one copy for all of them."""

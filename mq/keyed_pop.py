@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from mq.ordered_pop import CONDEMNED_ATTEMPT, Delivery, Order
+from mq.ordered_pop import Delivery, OrderedLane
 from mq.progress import Committed
 from mq.queue_limits import ORDERED_OUTSTANDING_MAX
 
@@ -23,19 +23,18 @@ __all__ = ["KeyedPop"]
 Key = str | None
 
 
-class KeyedPop:
-    """`order: "key"` in one partition. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
+class KeyedPop(OrderedLane):
+    """`order: "key"` in one partition.
 
     while wanted: deliveries += take(...);  if short: read from `read_from`, `offer(...)`, take again
     """
 
-    __slots__ = ("_due", "_is_ready", "_key_of", "_max_attempts", "_order", "_outstanding_max", "_ready", "_waiting")
+    __slots__ = ("_due", "_is_ready", "_key_of", "_outstanding_max", "_ready", "_waiting")
 
     def __init__(
         self, start: Committed, *, max_attempts: int | None, outstanding_max: int = ORDERED_OUTSTANDING_MAX
     ) -> None:
-        self._order = Order(start)
-        self._max_attempts = CONDEMNED_ATTEMPT if max_attempts is None else max_attempts
+        super().__init__(start, max_attempts=max_attempts)
         self._outstanding_max = outstanding_max
         #: The key of each offset that is known and not done.
         self._key_of: dict[int, Key] = {}
@@ -48,14 +47,6 @@ class KeyedPop:
         self._due: list[tuple[int, int]] = []
 
     @property
-    def committed(self) -> int:
-        return self._order.committed
-
-    def progress(self) -> Committed:
-        """What must be stored to go on from here after a crash."""
-        return self._order.progress()
-
-    @property
     def outstanding(self) -> int:
         """Offsets that are known and not done."""
         return len(self._key_of)
@@ -63,7 +54,7 @@ class KeyedPop:
     @property
     def read_from(self) -> int | None:
         """Where to read new messages, None when too many are outstanding."""
-        return self._order.next_offset if self.outstanding < self._outstanding_max else None
+        return self.next_offset if self.outstanding < self._outstanding_max else None
 
     @property
     def room(self) -> int:
@@ -72,10 +63,9 @@ class KeyedPop:
 
     def offer(self, messages: Iterable[tuple[int, Key]], next_offset: int) -> None:
         """New messages, read from `read_from` up to `next_offset`, with their keys; the rest was filtered out."""
-        order = self._order
-        wanted = [(offset, key) for offset, key in messages if not order.is_done(offset)]
+        wanted = [(offset, key) for offset, key in messages if not self.is_done(offset)]
         assert len(wanted) <= self.room, "no more than there is room for"
-        order.skip_between([offset for offset, _ in wanted], next_offset)
+        self.skip_between([offset for offset, _ in wanted], next_offset)
         for offset, key in wanted:
             self._add(offset, key)
 
@@ -106,26 +96,23 @@ class KeyedPop:
             if offset not in self._is_ready:
                 continue
             self._is_ready.remove(offset)
-            (dead if self._is_over(offset) else offsets).append(offset)
+            (dead if self.is_over(offset) else offsets).append(offset)
         for offset in dead:
             # It stays ready, so that the next pop tells it again should this caller die.
             self._make_ready(offset)
-        given = self._order.deliver(offsets, now_ms, invisible_ms)
+        given = self.deliver(offsets, now_ms, invisible_ms)
         for offset in offsets:
             self._note(offset)
         return given, dead
 
-    def _is_over(self, offset: int) -> bool:
-        return self._order.attempts_of(offset) >= self._max_attempts
-
     def _note(self, offset: int) -> None:
-        heappush(self._due, (self._order.flights[offset].visible_ms, offset))
+        heappush(self._due, (self.flights[offset].visible_ms, offset))
 
     def _release(self, now_ms: int) -> None:
         """Flights whose invisible time has ended are ready again."""
         while self._due and self._due[0][0] <= now_ms:
             visible_ms, offset = heappop(self._due)
-            flight = self._order.flights.get(offset)
+            flight = self.flights.get(offset)
             if flight is not None and flight.visible_ms == visible_ms:
                 self._make_ready(offset)
 
@@ -133,35 +120,29 @@ class KeyedPop:
         """When a flight ends next, for a pop that waits."""
         while self._due:
             visible_ms, offset = self._due[0]
-            flight = self._order.flights.get(offset)
+            flight = self.flights.get(offset)
             if flight is not None and flight.visible_ms == visible_ms:
                 return visible_ms
             heappop(self._due)
         return None
 
-    def ack(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
-        """Acknowledge one message: the next of its key may go. Twice is harmless; else `handle_expired`."""
-        if not self._order.is_done(offset):
-            self._order.flight(offset, pop_time_ms, now_ms)
-            self.end(offset)
-
-    def change(self, offset: int, pop_time_ms: int, now_ms: int, invisible_ms: int) -> Delivery:
+    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
         """A new invisible time; 0 releases the message, and it is delivered again before others of its key."""
-        delivery = self._order.change(offset, pop_time_ms, now_ms, invisible_ms)
-        self._note(offset)
-        return delivery
+        changed = super().change(delivery, now_ms, invisible_ms)
+        self._note(changed.offset)
+        return changed
 
-    def condemn(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
-        """Its consumer wants it dead-lettered: the next `take` tells it (see `Order.condemn`)."""
-        self._order.condemn(offset, pop_time_ms, now_ms)
-        self._make_ready(offset)
+    def condemn(self, delivery: Delivery, now_ms: int) -> None:
+        """Its consumer wants it dead-lettered: the next `take` tells it as if it had failed too often."""
+        super().condemn(delivery, now_ms)
+        self._make_ready(delivery.offset)
 
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""
-        if self._order.is_done(offset):
+        if self.is_done(offset):
             return
         key = self._key_of.pop(offset)
-        self._order.end(offset)
+        super().end(offset)
         self._is_ready.discard(offset)
         if key is None:
             return
@@ -176,4 +157,4 @@ class KeyedPop:
         # In order, so that each is the first of its key when its turn comes.
         for offset in sorted(offset for offset in self._key_of if offset < min_offset):
             self.end(offset)
-        self._order.skip(self._order.committed, min_offset)
+        self.skip(self.committed, min_offset)

@@ -106,7 +106,8 @@ class Lane:
         self.held_count = 0
         #: Checkpoints in order of pop; the first one is what the committed offset waits for.
         self.queue: deque[Held] = deque()
-        #: Everything that can still be acknowledged or changed, and what is finished but still queued.
+        #: Everything that can still be acknowledged or changed, what is finished but still queued, and finished
+        #: checkpoints of which a message was taken over, until they expire.
         self.live: dict[tuple[int, int], Held] = {}
         #: Offsets above the committed one whose checkpoints were stored before a restart.
         self.covered = OffsetRanges()
@@ -140,9 +141,9 @@ class Lane:
         queue = self.queue
         while queue:
             first = queue[0]
-            if first.state is _DONE:
+            if first.state is _DONE and not first.replaced:
                 self.live.pop((first.span.start_offset, first.pop.pop_time_ms), None)
-            elif first.state is not _STORED:
+            elif first.state is not _STORED and first.state is not _DONE:
                 break
             queue.popleft().queued = False
             if first.next_offset > self.committed:
@@ -154,8 +155,10 @@ class Lane:
         self.committed = max(self.committed, offset)
         self.latest = max(self.latest, offset)
 
-    def cover(self, states: Iterable[CheckpointState]) -> None:
-        """After a restart: do not pop again what stored checkpoints of this epoch hold or have finished."""
+    def cover(self, done: Iterable[tuple[int, int]], states: Iterable[CheckpointState]) -> None:
+        """After a restart: do not pop again what is done, or what stored checkpoints of this epoch hold."""
+        for low, high in done:
+            self.covered.add(low, high)
         for state in states:
             if state.checkpoint is not None:
                 span = state.checkpoint.span

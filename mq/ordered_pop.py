@@ -22,11 +22,11 @@ from mq.errors import Conflict
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Committed
 
-__all__ = ["CONDEMNED_ATTEMPT", "Delivery", "Flight", "Order", "OrderedPop", "Turn", "dead_producer_id", "expired"]
+__all__ = ["Delivery", "Flight", "OrderedLane", "OrderedPop", "Turn", "dead_producer_id"]
 
 
-#: The attempts of a message whose consumer condemned it: more than any limit.
-CONDEMNED_ATTEMPT: Final = 2**31 - 1
+#: Added to the attempts of a message whose consumer condemned it, so that a crash does not forget it.
+_CONDEMNED: Final = 1 << 30
 
 
 def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
@@ -36,7 +36,10 @@ def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
 
 
 class Delivery(NamedTuple):
-    """One message given to a client; its handle has this pop time."""
+    """One message given to a client, and what its handle says.
+
+    The attempt is part of it: after a crash, a pop in the same millisecond gives the message to somebody else.
+    """
 
     offset: int
     #: Which delivery of the message this is, from 1 on.
@@ -68,18 +71,22 @@ class Turn:
     wait_until_ms: int | None = None
 
 
-def expired() -> Conflict:
+def _expired() -> Conflict:
     """The answer to a handle whose delivery is over."""
     return Conflict("the message was released, or is delivered anew", code="handle_expired", field="handle")
 
 
-class Order:
-    """What ordered pops of both kinds share: flights, what is done, and the clock of their pops."""
+class OrderedLane:
+    """What ordered pops of both kinds share. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
 
-    __slots__ = ("_attempts", "_done", "_epoch", "_pop_time_ms", "committed", "flights", "next_offset")
+    `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
+    """
 
-    def __init__(self, start: Committed) -> None:
-        self._epoch = start.epoch
+    __slots__ = ("_attempts", "_done", "_max_attempts", "_pop_time_ms", "committed", "epoch", "flights", "next_offset")
+
+    def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
+        self.epoch = start.epoch
+        self.limit(max_attempts)
         self._done = OffsetRanges(start.done)
         #: Deliveries from before a restart.
         self._attempts = dict(start.attempts)
@@ -89,6 +96,10 @@ class Order:
         self.next_offset = start.offset
         #: Delivered and not done, by offset.
         self.flights: dict[int, Flight] = {}
+
+    def limit(self, max_attempts: int | None) -> None:
+        """The group's settings have changed while messages are in flight."""
+        self._max_attempts = _CONDEMNED if max_attempts is None else max_attempts
 
     def pop_time(self, now_ms: int) -> int:
         """The pop time of a delivery: later than all before it, so that a handle names one delivery."""
@@ -113,17 +124,31 @@ class Order:
 
     def attempts_of(self, offset: int) -> int:
         """How often the message was delivered."""
+        return self._counted(offset) % _CONDEMNED
+
+    def is_condemned(self, offset: int) -> bool:
+        """Whether a consumer wants the message dead."""
+        return self._counted(offset) >= _CONDEMNED
+
+    def is_over(self, offset: int) -> bool:
+        """Whether the message is not to be delivered again, but dead-lettered."""
+        return self._counted(offset) >= self._max_attempts
+
+    def _counted(self, offset: int) -> int:
         flight = self.flights.get(offset)
         return flight.attempt if flight else self._attempts.get(offset, 0)
 
-    def flight(self, offset: int, pop_time_ms: int, now_ms: int) -> Flight:
-        """The delivery that a handle stands for; `handle_expired` when it is over."""
+    def _flight(self, delivery: Delivery, now_ms: int) -> Flight:
+        """The flight that a handle stands for; `handle_expired` when it is over."""
+        offset, attempt, pop_time_ms = delivery
         flight = self.flights.get(offset)
-        if flight is None or flight.pop_time_ms != pop_time_ms or now_ms >= flight.visible_ms:
-            raise expired()
+        if flight is None or (flight.attempt, flight.pop_time_ms) != (attempt, pop_time_ms):
+            raise _expired()
+        if now_ms >= flight.visible_ms:
+            raise _expired()
         return flight
 
-    def ack(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+    def ack(self, delivery: Delivery, now_ms: int) -> None:
         """Acknowledge one message; twice is harmless (SPEC POP-8).
 
         Raises
@@ -131,27 +156,27 @@ class Order:
         Conflict
             `handle_expired`: the delivery is over and the message is not done.
         """
-        if not self.is_done(offset):
-            self.flight(offset, pop_time_ms, now_ms)
-            self.end(offset)
+        if not self.is_done(delivery.offset):
+            self._flight(delivery, now_ms)
+            self.end(delivery.offset)
 
-    def change(self, offset: int, pop_time_ms: int, now_ms: int, invisible_ms: int) -> Delivery:
-        """A new invisible time (SPEC POP-9): the old handle is dead, the new one has the returned pop time.
+    def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
+        """A new invisible time (SPEC POP-9): the old handle is dead, the new one is for what is returned.
 
         0 releases the message: it may be delivered again at once.
         """
-        flight = self.flight(offset, pop_time_ms, now_ms)
+        flight = self._flight(delivery, now_ms)
         flight.pop_time_ms = self.pop_time(now_ms)
         flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
-        return Delivery(offset, flight.attempt, flight.pop_time_ms)
+        return delivery._replace(pop_time_ms=flight.pop_time_ms)
 
-    def condemn(self, offset: int, pop_time_ms: int, now_ms: int) -> None:
+    def condemn(self, delivery: Delivery, now_ms: int) -> None:
         """Its consumer wants it dead-lettered: the next turn tells it as if it had failed too often.
 
         Store `progress` before the dead letter, and a crash between the two does not bring the message back.
         """
-        flight = self.flight(offset, pop_time_ms, now_ms)
-        flight.attempt = CONDEMNED_ATTEMPT
+        flight = self._flight(delivery, now_ms)
+        flight.attempt += _CONDEMNED
         flight.visible_ms = now_ms
 
     def end(self, offset: int) -> None:
@@ -159,6 +184,12 @@ class Order:
         self.flights.pop(offset, None)
         self._attempts.pop(offset, None)
         self.skip(offset, offset + 1)
+
+    def lose_below(self, min_offset: int) -> None:
+        """Retention has removed everything below: what was in flight there is over; the caller records the loss."""
+        for offset in [offset for offset in self.flights if offset < min_offset]:
+            self.end(offset)
+        self.skip(self.committed, min_offset)
 
     def skip(self, low: int, high: int) -> None:
         """Offsets that need no delivery: done, filtered out, or removed by retention."""
@@ -179,43 +210,31 @@ class Order:
     def progress(self) -> Committed:
         """What must be stored to go on from here after a crash."""
         counted = {**self._attempts, **{offset: flight.attempt for offset, flight in self.flights.items()}}
-        return Committed(self._epoch, self.committed, tuple(self._done), tuple(sorted(counted.items())))
+        return Committed(self.epoch, self.committed, tuple(self._done), tuple(sorted(counted.items())))
 
 
-class OrderedPop:
-    """`order: true` in one partition. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
+class OrderedPop(OrderedLane):
+    """`order: true` in one partition."""
 
-    `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
-    """
-
-    __slots__ = ("_max_attempts", "_order")
-
-    def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
-        self._order = Order(start)
-        self._max_attempts = CONDEMNED_ATTEMPT if max_attempts is None else max_attempts
-
-    @property
-    def order(self) -> Order:
-        """Acknowledge, change and end messages here."""
-        return self._order
+    __slots__ = ()
 
     def turn(self, now_ms: int, max_messages: int) -> Turn:
         """What a pop may do now: nothing, the same messages again, or new ones (POP-16; R63, R65)."""
-        flights = self._order.flights
+        flights = self.flights
         if not flights:
-            return Turn(read_from=self._order.next_offset)
+            return Turn(read_from=self.next_offset)
         offsets = sorted(flights)
-        dead = tuple(at for at in offsets if flights[at].visible_ms <= now_ms and self._is_over(at))
+        dead = tuple(at for at in offsets if flights[at].visible_ms <= now_ms and self.is_over(at))
         if dead:
             return Turn(dead=dead)
         wait_until_ms = max(flight.visible_ms for flight in flights.values())
-        return (
-            Turn(wait_until_ms=wait_until_ms) if now_ms < wait_until_ms else Turn(again=tuple(offsets[:max_messages]))
-        )
+        if now_ms < wait_until_ms:
+            return Turn(wait_until_ms=wait_until_ms)
+        return Turn(again=tuple(offsets[:max_messages]))
 
     def again(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
         """Deliver what `turn` said again; what it left out stays behind these."""
-        return self._order.deliver(offsets, now_ms, invisible_ms)
+        return self.deliver(offsets, now_ms, invisible_ms)
 
     def new(self, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int) -> list[Delivery]:
         """Deliver new messages, read from where `turn` said up to `next_offset`; the rest was filtered out.
@@ -223,25 +242,15 @@ class OrderedPop:
         Stops before a message that was delivered too often before a restart; nothing is delivered if that is the first
         one, and the next `turn` tells.
         """
-        order = self._order
-        assert not order.flights, "the partition is held"
-        wanted = [offset for offset in offsets if not order.is_done(offset)]
-        over = next((at for at, offset in enumerate(wanted) if self._is_over(offset)), len(wanted))
+        assert not self.flights, "the partition is held"
+        wanted = [offset for offset in offsets if not self.is_done(offset)]
+        over = next((at for at, offset in enumerate(wanted) if self.is_over(offset)), len(wanted))
         if over < len(wanted):
             next_offset = wanted[over] + (over == 0)
         given = wanted[: over or 1]
-        order.skip_between(given, next_offset)
+        self.skip_between(given, next_offset)
         if over == 0 and wanted:
             # Delivered often enough before a restart: the next turn says that it is dead.
-            order.flights[wanted[0]] = Flight(order.attempts_of(wanted[0]), -1, now_ms)
+            self.flights[wanted[0]] = Flight(self._counted(wanted[0]), -1, now_ms)
             return []
-        return order.deliver(given, now_ms, invisible_ms)
-
-    def _is_over(self, offset: int) -> bool:
-        return self._order.attempts_of(offset) >= self._max_attempts
-
-    def lose_below(self, min_offset: int) -> None:
-        """Retention has removed everything below: what was in flight there is over; the caller records the loss."""
-        for offset in [offset for offset in self._order.flights if offset < min_offset]:
-            self._order.end(offset)
-        self._order.skip(self._order.committed, min_offset)
+        return self.deliver(given, now_ms, invisible_ms)

@@ -10,6 +10,7 @@ from mq.checkpoint import LaneKey, Pop, Span, spans_of
 from mq.checkpoint_state import fold
 from mq.errors import Conflict
 from mq.lane import HeldState, Lane
+from mq.progress import Committed
 from mq.revive_record import Ack, Record
 
 KEY = LaneKey("id-1", "billing", False, "orders@A")
@@ -35,7 +36,7 @@ class Bench:
 
     def __init__(self, settings: BufferSettings | None = None) -> None:
         self.buffer = Buffer(settings)
-        self.lane = self.buffer.open_lane(KEY, epoch=1, committed=0, now_ms=0)
+        self.lane = self.buffer.open_lane(KEY, Committed(1, 0), now_ms=0)
 
     def pop(self, count: int = 32, *, now_ms: int = 0, invisible_ms: int = 60_000) -> list[StoreCheckpoint]:
         start, _ = self.buffer.next_read(self.lane)
@@ -250,7 +251,7 @@ def test_pop_09_the_old_handle_is_dead_when_the_new_checkpoint_is_stored(bench: 
     assert bench.lane.committed == 0, "the new checkpoint is not stored yet"
     assert bench.buffer.changed(change, 6)
     assert bench.commits == [2]
-    assert bench.ack(0, 0b10, now_ms=7) == ACKED, "finished checkpoints are forgotten"
+    assert bench.ack(0, 0b11, now_ms=7) == AckResult(0, 0b10, None), "also when all of it is done"
     new = bench.ack(1, 0b1, popped_ms=5, now_ms=8)
     assert new.store == 0b1
 
@@ -261,7 +262,10 @@ def test_pop_09_an_ack_with_the_dead_handle_is_refused(bench: Bench) -> None:
     bench.buffer.changed(change, 6)
     assert bench.ack(0, 0b11) == AckResult(0, 0b10, None)
     assert bench.ack(0, 0b111) == AckResult(0, 0b10, None)
+    assert bench.ack(0, 0b111) == AckResult(0, 0b10, None)
     assert bench.commits == [3]
+    bench.buffer.tick(60_000)
+    assert not bench.lane.live, "until it expires"
 
 
 def test_pop_09_a_message_is_changed_or_acked_but_not_both(bench: Bench) -> None:
@@ -327,7 +331,7 @@ def test_pop_11_a_message_can_be_condemned(bench: Bench) -> None:
 def restarted(committed: int, log: list[Record], now_ms: int = 100) -> tuple[Buffer, Lane]:
     buffer = Buffer()
     states = fold({}, log).values()
-    return buffer, buffer.open_lane(KEY, epoch=1, committed=committed, now_ms=now_ms, states=states)
+    return buffer, buffer.open_lane(KEY, Committed(1, committed), now_ms=now_ms, states=states)
 
 
 def test_pop_14_a_crash_forgets_only_what_was_in_memory(bench: Bench) -> None:
@@ -356,6 +360,17 @@ def test_pop_14_what_is_stored_can_be_acked_after_a_crash(bench: Bench) -> None:
     assert restored.span == held.span
 
 
+def test_pop_09_a_dead_handle_is_known_after_a_crash(bench: Bench) -> None:
+    (stored,) = bench.pop(2, invisible_ms=4_000)
+    bench.buffer.stored(stored)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=30_000, revive_queue=3)
+    log: list[Record] = [stored.checkpoint, change.checkpoint, Ack(stored.checkpoint.key, 0b01, 4_000)]
+    buffer, lane = restarted(0, log, now_ms=0)
+    assert buffer.ack(lane, 0, 0, 0b11, 6) == AckResult(0, 0b10, None)
+    buffer.tick(4_000)
+    assert len(lane.live) == 1
+
+
 def test_pop_14_finished_and_stored_is_not_popped_again(bench: Bench) -> None:
     (stored,) = bench.pop(3, invisible_ms=4_000)
     buffer, lane = restarted(0, [stored.checkpoint, Ack(stored.checkpoint.key, 0b111, 4_000)])
@@ -381,7 +396,7 @@ def test_pop_14_what_is_due_or_of_another_epoch_is_not_restored(bench: Bench) ->
     assert not lane.live and list(lane.covered) == [(0, 3)]
     buffer = Buffer()
     states = fold({}, [stored.checkpoint]).values()
-    other = buffer.open_lane(KEY, epoch=2, committed=0, now_ms=5, states=states)
+    other = buffer.open_lane(KEY, Committed(2, 0), now_ms=5, states=states)
     assert buffer.next_read(other) == (0, None) and not other.live
 
 
@@ -389,7 +404,7 @@ def test_pop_14_covered_ranges_are_joined() -> None:
     log: list[Record] = []
     for start in (64, 0, 32, 96, 200):
         (decision,) = Buffer(BufferSettings(enabled=False)).hold(
-            Buffer().open_lane(KEY, epoch=1, committed=start, now_ms=0), pop_of(), [Span(start, 32)], start + 32, 0
+            Buffer().open_lane(KEY, Committed(1, start), now_ms=0), pop_of(), [Span(start, 32)], start + 32, 0
         )
         log.append(decision.checkpoint)
     _, lane = restarted(40, log)

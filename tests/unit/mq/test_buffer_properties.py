@@ -15,6 +15,7 @@ from mq.checkpoint import CheckpointKey, indexes, spans_of
 from mq.checkpoint_state import CheckpointState, fold
 from mq.errors import Conflict
 from mq.lane import HeldState
+from mq.progress import Committed
 from mq.revive_record import Ack, Record
 from tests.unit.mq.test_buffer import KEY, pop_of
 
@@ -41,7 +42,7 @@ class World:
         self.now_ms += 1
         self.buffer = Buffer(LIMITS)
         self.lane = self.buffer.open_lane(
-            KEY, epoch=1, committed=self.committed, now_ms=self.now_ms, states=self.states.values()
+            KEY, Committed(1, self.committed), now_ms=self.now_ms, states=self.states.values()
         )
 
     @property

@@ -55,11 +55,18 @@ def test_a_change_of_settings_keeps_the_epoch() -> None:
 def test_pop_18_a_reset_is_a_new_epoch_in_the_partitions_that_it_names() -> None:
     state = reset(put(GroupsState()), {ORDERS_A: 7})
     assert (state.epoch_of(ORDERS_A), state.epoch_of(ORDERS_B)) == (2, 1)
-    assert state.start_of(ORDERS_A) == Committed(2, 7)
-    assert state.start_of(ORDERS_B) is None
+    assert state.committed_in(ORDERS_A, None) == Committed(2, 7)
+    assert state.committed_in(ORDERS_B, None) is None
     again = reset(state, {ORDERS_A: 3, ORDERS_B: 0})
-    assert again.start_of(ORDERS_A) == Committed(3, 3)
+    assert again.committed_in(ORDERS_A, None) == Committed(3, 3)
     assert again.epoch_of(ORDERS_B) == 3
+
+
+def test_pop_18_commits_of_an_earlier_epoch_are_void() -> None:
+    state = reset(put(GroupsState()), {ORDERS_A: 7})
+    assert state.committed_in(ORDERS_A, Committed(1, 99)) == Committed(2, 7)
+    assert state.committed_in(ORDERS_A, Committed(2, 9)) == Committed(2, 9)
+    assert state.committed_in(ORDERS_B, Committed(1, 99)) == Committed(1, 99)
 
 
 def test_pop_12_a_group_that_was_deleted_and_made_again_has_another_epoch() -> None:
@@ -69,7 +76,7 @@ def test_pop_12_a_group_that_was_deleted_and_made_again_has_another_epoch() -> N
     again = put(gone)
     assert again.group("billing").epoch > 2
     assert again.epoch_of(ORDERS_A) == again.epoch_of(ORDERS_B) == again.group("billing").epoch
-    assert again.start_of(ORDERS_A) is None
+    assert again.committed_in(ORDERS_A, Committed(2, 99)) is None
 
 
 def test_model_4_groups_are_independent() -> None:

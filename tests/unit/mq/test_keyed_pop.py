@@ -36,19 +36,19 @@ def test_pop_17_one_message_of_each_key_at_a_time() -> None:
     one = lane("abaca--")
     assert offsets(one) == [0, 1, 3, 5, 6]
     assert offsets(one) == []
-    one.ack(0, 0, 1)
+    one.ack(Delivery(0, 1, 0), 1)
     assert offsets(one, now_ms=1) == [2]
-    one.ack(2, 1, 2)
+    one.ack(Delivery(2, 1, 1), 2)
     assert offsets(one, now_ms=2) == [4]
 
 
 def test_pop_17_the_offset_moves_over_what_is_done() -> None:
     one = lane("abc")
     offsets(one)
-    one.ack(1, 0, 1)
+    one.ack(Delivery(1, 1, 0), 1)
     assert one.committed == 0
     assert one.progress() == Committed(1, 0, ((1, 2),), ((0, 1), (2, 1)))
-    one.ack(0, 0, 1)
+    one.ack(Delivery(0, 1, 0), 1)
     assert one.committed == 2
 
 
@@ -58,7 +58,7 @@ def test_pop_17_a_poison_key_stops_only_itself() -> None:
         now_ms = at * MINUTE
         for delivery in one.take(now_ms, 32, MINUTE)[0] + one.take(now_ms, 32, MINUTE)[0]:
             if delivery.offset != 0:
-                one.ack(delivery.offset, delivery.pop_time_ms, now_ms)
+                one.ack(delivery, now_ms)
     assert one.committed == 0
     assert one.outstanding == 2, "only the poison and what waits behind it"
 
@@ -86,21 +86,21 @@ def test_pop_17_after_the_invisible_time_the_message_comes_again_before_the_next
 def test_pop_17_a_released_message_comes_again_at_once() -> None:
     one = lane("aab")
     offsets(one)
-    one.change(0, 0, 5, 0)
+    one.change(Delivery(0, 1, 0), 5, 0)
     assert one.next_release() == 5
     assert one.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 6)]
     with pytest.raises(Conflict):
-        one.ack(0, 0, 6)
+        one.ack(Delivery(0, 1, 0), 6)
 
 
 def test_pop_09_a_change_moves_the_time() -> None:
     one = lane("a")
     offsets(one)
     assert one.next_release() == MINUTE
-    new = one.change(0, 0, 5, 2 * MINUTE)
+    new = one.change(Delivery(0, 1, 0), 5, 2 * MINUTE)
     assert one.next_release() == 5 + 2 * MINUTE
     assert offsets(one, now_ms=MINUTE) == []
-    one.ack(0, new.pop_time_ms, MINUTE)
+    one.ack(new, MINUTE)
     assert one.committed == 1 and one.next_release() is None
 
 
@@ -108,18 +108,18 @@ def test_pop_08_acking_twice_is_harmless_and_an_old_handle_is_refused() -> None:
     one = lane("a")
     offsets(one)
     with pytest.raises(Conflict) as refused:
-        one.ack(0, 0, MINUTE)
+        one.ack(Delivery(0, 1, 0), MINUTE)
     assert refused.value.code == "handle_expired"
     offsets(one, now_ms=MINUTE)
-    one.ack(0, MINUTE, MINUTE)
-    one.ack(0, MINUTE, MINUTE)
+    one.ack(Delivery(0, 2, MINUTE), MINUTE)
+    one.ack(Delivery(0, 2, MINUTE), MINUTE)
 
 
 def test_pop_17_memory_is_bounded() -> None:
     one = lane("aaaa", most=4)
     assert (one.room, one.read_from, one.outstanding) == (0, None, 4)
     offsets(one)
-    one.ack(0, 0, 1)
+    one.ack(Delivery(0, 1, 0), 1)
     assert (one.room, one.read_from) == (1, 4)
     with pytest.raises(AssertionError):
         one.offer([(4, "a"), (5, "b")], 6)
@@ -130,15 +130,15 @@ def test_cons_3_filtered_messages_count_as_consumed() -> None:
     one.offer([(3, "a"), (7, "b")], 10)
     assert one.committed == 3
     assert offsets(one) == [3, 7]
-    one.ack(3, 0, 1)
-    one.ack(7, 0, 1)
+    one.ack(Delivery(3, 1, 0), 1)
+    one.ack(Delivery(7, 1, 0), 1)
     assert one.committed == 10
 
 
 def test_pop_17_after_a_crash_what_is_done_stays_done_and_attempts_go_on() -> None:
     one = lane("abab")
     offsets(one)
-    one.ack(1, 0, 1)
+    one.ack(Delivery(1, 1, 0), 1)
     after = lane("abab", start=one.progress())
     assert after.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 5), Delivery(3, 1, 5)]
 
@@ -146,7 +146,7 @@ def test_pop_17_after_a_crash_what_is_done_stays_done_and_attempts_go_on() -> No
 def test_pop_17_a_condemned_message_is_dead_also_after_a_crash() -> None:
     one = lane("aa", max_attempts=None)
     offsets(one)
-    one.condemn(0, 0, 5)
+    one.condemn(Delivery(0, 1, 0), 5)
     assert one.take(5, 32, MINUTE) == ([], [0])
     after = lane("aa", max_attempts=None, start=one.progress())
     assert after.take(5, 32, MINUTE) == ([], [0])
@@ -219,9 +219,9 @@ class World:
         delivery = self.deliveries[-1 - which % len(self.deliveries)]
         try:
             if kind == "change":
-                self.deliveries.append(self.lane.change(delivery.offset, delivery.pop_time_ms, self.now_ms, 0))
+                self.deliveries.append(self.lane.change(delivery, self.now_ms, 0))
             else:
-                self.lane.ack(delivery.offset, delivery.pop_time_ms, self.now_ms)
+                self.lane.ack(delivery, self.now_ms)
                 if delivery.offset not in self.dead:
                     self.done.add(delivery.offset)
             self.held.pop(delivery.offset, None)
@@ -257,7 +257,7 @@ def test_pop_17_per_key_order_holds_whatever_happens(
             offset, delivery = world.held.popitem()
             if not (world.done | world.dead) & {offset}:
                 try:
-                    world.lane.ack(offset, delivery.pop_time_ms, world.now_ms)
+                    world.lane.ack(delivery, world.now_ms)
                     world.done.add(offset)
                 except Conflict:
                     pass

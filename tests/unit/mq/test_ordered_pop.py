@@ -27,7 +27,7 @@ def popped(one: OrderedPop, count: int = 3, now_ms: int = 0) -> list[Delivery]:
 
 def acked(one: OrderedPop, deliveries: list[Delivery], now_ms: int = 1) -> None:
     for delivery in deliveries:
-        one.order.ack(delivery.offset, delivery.pop_time_ms, now_ms)
+        one.ack(delivery, now_ms)
 
 
 def test_pop_16_a_batch_holds_the_partition_until_all_of_it_is_acked() -> None:
@@ -36,9 +36,9 @@ def test_pop_16_a_batch_holds_the_partition_until_all_of_it_is_acked() -> None:
     assert first == [Delivery(0, 1, 0), Delivery(1, 1, 0), Delivery(2, 1, 0)]
     acked(one, first[1:])
     assert one.turn(1, 32) == Turn(wait_until_ms=MINUTE)
-    assert one.order.committed == 0
+    assert one.committed == 0
     acked(one, first[:1])
-    assert one.order.committed == 3
+    assert one.committed == 3
     assert one.turn(1, 32) == Turn(read_from=3)
 
 
@@ -50,7 +50,7 @@ def test_pop_16_the_same_messages_come_again_in_order_after_the_invisible_time()
     again = popped(one, now_ms=MINUTE)
     assert again == [Delivery(0, 2, MINUTE), Delivery(2, 2, MINUTE)]
     acked(one, again, MINUTE + 1)
-    assert one.order.committed == 3
+    assert one.committed == 3
 
 
 def test_pop_16_a_smaller_pop_gets_the_first_of_them() -> None:
@@ -80,7 +80,7 @@ def test_pop_16_two_pops_in_one_millisecond_have_different_handles() -> None:
     one = lane()
     first = popped(one)
     for delivery in first:
-        one.order.change(delivery.offset, delivery.pop_time_ms, 0, 0)
+        one.change(delivery, 0, 0)
     again = popped(one)
     assert [d.attempt for d in again] == [2, 2, 2]
     assert not {d.pop_time_ms for d in first} & {d.pop_time_ms for d in again}
@@ -91,19 +91,19 @@ def test_pop_16_two_pops_in_one_millisecond_have_different_handles() -> None:
 def test_pop_09_a_change_moves_the_time_and_kills_the_old_handle() -> None:
     one = lane()
     (old, *_) = popped(one, 1)
-    new = one.order.change(0, old.pop_time_ms, 10, 2 * MINUTE)
+    new = one.change(old, 10, 2 * MINUTE)
     assert new == Delivery(0, 1, 10), "the attempt is the same"
     assert one.turn(MINUTE, 1) == Turn(wait_until_ms=10 + 2 * MINUTE)
     with pytest.raises(Conflict):
-        one.order.change(0, old.pop_time_ms, 11, MINUTE)
+        one.change(old, 11, MINUTE)
     acked(one, [new], MINUTE)
-    assert one.order.committed == 1
+    assert one.committed == 1
 
 
 def test_pop_16_a_released_message_holds_the_others_only_as_long_as_they_fly() -> None:
     one = lane()
     first = popped(one, 2)
-    one.order.change(0, first[0].pop_time_ms, 5, 0)
+    one.change(first[0], 5, 0)
     assert one.turn(5, 32) == Turn(wait_until_ms=MINUTE)
     acked(one, first[1:], 6)
     assert one.turn(6, 32) == Turn(again=(0,))
@@ -116,7 +116,7 @@ def test_pop_16_a_message_that_failed_too_often_is_dead_and_the_partition_goes_o
     assert one.turn(2 * MINUTE, 32) == Turn(dead=(0, 1, 2))
     assert one.turn(2 * MINUTE, 32) == Turn(dead=(0, 1, 2)), "told until it is done"
     for offset in range(3):
-        one.order.end(offset)
+        one.end(offset)
     assert one.turn(2 * MINUTE, 32) == Turn(read_from=3)
 
 
@@ -130,9 +130,9 @@ def test_order_8_without_a_limit_a_message_is_repeated_for_ever() -> None:
 def test_cons_3_filtered_messages_count_as_consumed() -> None:
     one = lane()
     assert one.new([2, 5], 9, 0, MINUTE) == [Delivery(2, 1, 0), Delivery(5, 1, 0)]
-    assert one.order.committed == 2
+    assert one.committed == 2
     acked(one, [Delivery(2, 1, 0), Delivery(5, 1, 0)])
-    assert one.order.committed == 9
+    assert one.committed == 9
     assert one.new([], 20, 1, MINUTE) == []
     assert one.turn(1, 1) == Turn(read_from=20)
 
@@ -141,20 +141,31 @@ def test_pop_16_after_a_crash_the_rest_comes_again_and_is_counted_on() -> None:
     one = lane(max_attempts=2)
     first = popped(one)
     acked(one, [first[1]])
-    after = lane(max_attempts=2, start=one.order.progress())
+    after = lane(max_attempts=2, start=one.progress())
     assert after.turn(5, 32) == Turn(read_from=0)
     with pytest.raises(Conflict):
         acked(after, first[:1])
     again = after.new([0, 1, 2, 3], 4, 5, MINUTE)
     assert again == [Delivery(0, 2, 5), Delivery(2, 2, 5), Delivery(3, 1, 5)]
-    third = lane(max_attempts=2, start=after.order.progress())
+    third = lane(max_attempts=2, start=after.progress())
     assert third.new([0, 1, 2, 3], 4, 6, MINUTE) == [], "0 was delivered twice"
     assert third.turn(6, 32) == Turn(dead=(0,))
-    third.order.end(0)
+    third.end(0)
     assert third.new([2, 3], 4, 6, MINUTE) == []
     assert third.turn(6, 32) == Turn(dead=(2,))
-    third.order.end(2)
+    third.end(2)
     assert third.new([3], 4, 6, MINUTE) == [Delivery(3, 2, 6)]
+
+
+def test_pop_16_a_handle_from_before_a_crash_does_not_fit_a_pop_in_the_same_millisecond() -> None:
+    one = lane()
+    (old,) = popped(one, 1)
+    after = lane(start=one.progress())
+    (new,) = popped(after, 1)
+    assert (old.pop_time_ms, new.pop_time_ms) == (0, 0)
+    with pytest.raises(Conflict):
+        after.ack(old, 0)
+    after.ack(new, 0)
 
 
 def test_pop_16_a_message_over_its_limit_waits_for_those_before_it() -> None:
@@ -170,15 +181,19 @@ def test_pop_16_a_message_over_its_limit_waits_for_those_before_it() -> None:
 def test_pop_16_a_condemned_message_is_dead_also_after_a_crash(limit: int | None) -> None:
     one = lane(max_attempts=limit)
     first = popped(one)
-    one.order.condemn(1, 0, 5)
+    one.condemn(first[1], 5)
     assert one.turn(5, 32) == Turn(dead=(1,)), "the others fly on"
-    after = lane(max_attempts=limit, start=one.order.progress())
+    after = lane(max_attempts=limit, start=one.progress())
     assert [d.offset for d in after.new([0, 1, 2], 3, 9, MINUTE)] == [0]
+    acked(after, [Delivery(0, 2, 9)], 10)
+    assert after.new([1, 2], 3, 10, MINUTE) == []
+    assert after.turn(10, 32) == Turn(dead=(1,))
+    assert after.is_condemned(1) and after.attempts_of(1) == 1
     with pytest.raises(Conflict):
-        one.order.condemn(1, 0, 6)
-    one.order.end(1)
+        one.condemn(first[1], 6)
+    one.end(1)
     acked(one, first)
-    assert one.order.committed == 3
+    assert one.committed == 3
 
 
 def test_retry_3_each_dead_letter_of_a_lane_is_one_request() -> None:
@@ -191,8 +206,8 @@ def test_pop_12_retention_ends_what_was_in_flight_below_it() -> None:
     one = lane()
     popped(one)
     one.lose_below(2)
-    assert one.order.committed == 2
-    assert sorted(one.order.flights) == [2]
+    assert one.committed == 2
+    assert sorted(one.flights) == [2]
 
 
 steps = st.lists(
@@ -217,7 +232,7 @@ class World:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.lane = lane(max_attempts=limit)
-        self.stored = self.lane.order.progress()
+        self.stored = self.lane.progress()
         self.now_ms = 0
         self.held: dict[int, Delivery] = {}
         self.deliveries: list[Delivery] = []
@@ -230,7 +245,7 @@ class World:
         for offset in turn.dead:
             assert self.counts[offset] == self.limit
             self.dead.add(offset)
-            self.lane.order.end(offset)
+            self.lane.end(offset)
         if turn.read_from is None:
             given_now = self.lane.again(turn.again, self.now_ms, INVISIBLE_MS)
         else:
@@ -252,12 +267,12 @@ class World:
 
     def finish(self, kind: str, which: int) -> None:
         delivery = self.deliveries[-1 - which % len(self.deliveries)]
-        offset, pop_time_ms = delivery.offset, delivery.pop_time_ms
+        offset = delivery.offset
         try:
             if kind == "change":
-                self.deliveries.append(self.lane.order.change(offset, pop_time_ms, self.now_ms, 0))
+                self.deliveries.append(self.lane.change(delivery, self.now_ms, 0))
             else:
-                self.lane.order.ack(offset, pop_time_ms, self.now_ms)
+                self.lane.ack(delivery, self.now_ms)
                 self.done |= {offset} - self.dead
             self.held.pop(offset, None)
         except Conflict:
@@ -275,7 +290,7 @@ class World:
             for offset in list(self.held):
                 self.deliveries.append(self.held[offset])
                 self.finish("ack", 0)
-        assert self.lane.order.committed == TOTAL, "stuck"
+        assert self.lane.committed == TOTAL, "stuck"
 
 
 @settings(deadline=None, max_examples=300)
@@ -291,7 +306,7 @@ def test_pop_16_nothing_is_lost_overtaken_or_given_twice(sequence: list[tuple[st
             world.crash()
         elif world.deliveries:
             world.finish(kind, value)
-        world.stored = world.stored.join(world.lane.order.progress())
-        assert world.lane.order.committed <= min(set(range(TOTAL + 1)) - world.done - world.dead)
+        world.stored = world.stored.join(world.lane.progress())
+        assert world.lane.committed <= min(set(range(TOTAL + 1)) - world.done - world.dead)
     world.drain()
     assert world.done | world.dead == set(range(TOTAL))

@@ -1,0 +1,141 @@
+"""The scheduled jobs over the in-memory twin: revive and delay, step by step, so that tests can kill them anywhere.
+
+Each step stores one thing. A run that is killed between two steps leaves what it stored; the next run finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from mq.checkpoint import Checkpoint, LaneKey
+from mq.delay import Delayed, Forward
+from mq.delay import decide as decide_delay
+from mq.memory_log import MemoryLog, Origin, Row, Tables
+from mq.names import split_partition
+from mq.retry import with_reason
+from mq.retry_topic import RetryTopic
+from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide, due, life_of, producer_id, settle
+
+__all__ = ["DELAY_PARTITION", "delay_steps", "delayed_of", "retry_lane", "revive_steps"]
+
+DELAY_PARTITION = "delay@memory"
+
+
+def revive_steps(
+    tables: Tables, now_ms: int, *, settle_ms: int, unreadable: Collection[tuple[str, int]] = ()
+) -> Iterator[None]:
+    """Deliver again what nobody acknowledged in time (SPEC POP-11); stops after each thing that it has stored.
+
+    `unreadable` are partition and offset of messages that cannot be read this time.
+    """
+    for one in due(tables.states.values(), now_ms, settle_ms=settle_ms):
+        yield from _revive(tables, one, now_ms, unreadable)
+
+
+def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[str, int]]) -> Iterator[None]:
+    checkpoint = one.checkpoint
+    pop = checkpoint.pop
+    life = _life(tables, checkpoint)
+    if life is Life.PRESENT:
+        source = tables.lane_log(pop.lane)
+        retry = tables.lane_log(retry_lane(pop.lane, pop.topic))
+        dead = tables.dead_letters(pop.group)
+        request = producer_id(checkpoint.key)
+        span = checkpoint.span
+        offsets = [span.offset_of(index) for index in range(span.num)]
+        decisions = decide(
+            one,
+            life=life,
+            max_attempts=tables.groups.group(pop.group).settings.max_attempts,
+            now_ms=now_ms,
+            stored=Stored(retry.stored_seqs(request), dead.stored_seqs(request)),
+            gone=[offset for offset in offsets if offset < source.min_offset],
+            unreadable={offset: 1 for offset in offsets if (pop.partition, offset) in unreadable},
+        )
+        for decision in decisions:
+            if isinstance(decision, Lost):
+                tables.lose(pop.lane, decision.offsets(), decision.reason)
+            elif isinstance(decision, Revive | DeadLetter):
+                target = dead if isinstance(decision, DeadLetter) else retry
+                _append(target, source, decision, now_ms)
+            else:
+                continue
+            yield
+    else:
+        decisions = decide(one, life=life, max_attempts=1, now_ms=now_ms)
+    end = settle(one, decisions)
+    if end is not None:
+        tables.record([end])
+        yield
+
+
+def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
+    pop = checkpoint.pop
+    topic = tables.topics.get(pop.topic)
+    group = tables.groups.groups.get(pop.group)
+    return life_of(
+        checkpoint,
+        topic_id=topic.id if topic else None,
+        epoch=tables.groups.epoch_of(pop.lane),
+        group_epoch=group.epoch if group else None,
+    )
+
+
+def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
+    """The lane of the group's retried messages on the broker of `lane`."""
+    _, broker = split_partition(lane.partition)
+    return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))
+
+
+def _append(target: MemoryLog, source: MemoryLog, decision: Revive | DeadLetter, now_ms: int) -> None:
+    pop = decision.checkpoint.pop
+    rows = []
+    for copy in decision.copies():
+        (row,) = source.read(copy.offset, copy.offset + 1)
+        row = again(row, pop.topic, pop.partition, copy.reconsume_times)
+        if isinstance(decision, DeadLetter):
+            row = replace(row, headers=with_reason(row.headers, decision.reason))
+        rows.append(row)
+    target.append(rows, now_ms, producer_id=decision.producer_id, seq=decision.producer_seq)
+
+
+def again(row: Row, topic: str, partition: str, reconsume_times: int) -> Row:
+    """A message to be delivered again: all that its producer gave it, and where it first was (SPEC RETRY-1)."""
+    origin = row.origin or Origin(topic, partition, row.offset)
+    return replace(row, origin=origin, reconsume_times=reconsume_times, deliver_time_ms=None)
+
+
+def delay_steps(tables: Tables, now_ms: int) -> Iterator[None]:
+    """Forward what is due (SPEC RETRY-4); stops after each thing that it has stored."""
+    log = tables.log("delay")
+    waiting = [delayed_of(row) for row in log.read(0, log.end_offset)]
+    ids = {topic.id for topic in tables.topics.values()}
+    for decision in decide_delay(
+        waiting, now_ms=now_ms, ended=tables.delay_ended, cancelled=tables.cancelled, topic_ids=ids
+    ):
+        message = decision.message
+        if isinstance(decision, Forward):
+            (row,) = log.read(message.offset, message.offset + 1)
+            target = tables.log("topic", message.topic_id, message.partition)
+            target.append(
+                [replace(row, origin=None)], now_ms, producer_id=decision.producer_id, seq=decision.producer_seq
+            )
+            yield
+        tables.delay_ended.add((message.delay_partition, message.offset))
+        yield
+
+
+def delayed_of(row: Row) -> Delayed:
+    """What waits in a row of the delay partition."""
+    assert row.origin is not None and row.deliver_time_ms is not None, "written by `MemoryQueue.send`"
+    topic_id, _, topic = row.origin.topic.partition("/")
+    return Delayed(
+        delay_partition=DELAY_PARTITION,
+        offset=row.offset,
+        message_id=row.message_id,
+        deliver_time_ms=row.deliver_time_ms,
+        topic=topic,
+        topic_id=topic_id,
+        partition=row.origin.partition,
+    )
