@@ -19,9 +19,17 @@ import pyarrow.parquet as pq
 from mq.errors import Corrupt
 from tables.actions import OFFSET_APP_ID, PROTOCOL, DataFile, data_file, file_action
 from tables.paths import LOG_FOLDER
-from tables.store import Store
+from tables.store import FileMissing, Store
 
-__all__ = ["Checkpoint", "checkpoint_name", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "checkpoint_name",
+    "hint_key",
+    "hint_version",
+    "read_checkpoint",
+    "write_checkpoint",
+    "write_hint",
+]
 
 _CRC_KEY: Final = "mq/crc"
 _NO_CRC: Final = b"--------"
@@ -113,8 +121,45 @@ def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_m
     at = _crc_at(data)
     data = data[:at] + _checksum(data, at) + data[at + len(_NO_CRC) :]
     store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", data)
-    hint = json.dumps({"version": checkpoint.version, "size": table.num_rows}).encode()
-    store.replace(f"{folder}/{LOG_FOLDER}/_last_checkpoint", hint)
+    write_hint(store, folder, checkpoint)
+
+
+def hint_key(folder: str) -> str:
+    """The file that names a recent checkpoint for other Delta readers; we list the log instead."""
+    return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
+
+
+def write_hint(store: Store, folder: str, checkpoint: Checkpoint) -> None:
+    """Name this checkpoint."""
+    store.replace(hint_key(folder), _hint(checkpoint))
+
+
+def _hint(checkpoint: Checkpoint) -> bytes:
+    # One row for each live file, and one each for protocol, metadata and transaction.
+    return json.dumps({"version": checkpoint.version, "size": len(checkpoint.files) + 3}).encode()
+
+
+def hint_version(store: Store, folder: str) -> int | None:
+    """The version of the checkpoint that the hint names, None without a hint.
+
+    Raises
+    ------
+    Corrupt
+        It is not a hint that was written for a checkpoint which is there.
+    """
+    key = hint_key(folder)
+    try:
+        raw = store.read(key).to_pybytes()
+    except FileMissing:
+        return None
+    try:
+        version = int(json.loads(raw)["version"])
+        right = _hint(read_checkpoint(store, folder, version))
+    except (ValueError, TypeError, KeyError, FileMissing) as error:
+        raise Corrupt(f"{key}: does not name a checkpoint") from error
+    if raw != right:
+        raise Corrupt(f"{key}: is not what was written for the checkpoint of version {version}")
+    return version
 
 
 def _table(actions: dict[str, list[dict[str, object]]]) -> pa.Table:

@@ -13,14 +13,13 @@ table are kept beside it, in a folder `_cut-<time>`.
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Corrupt, Unprocessable
 from tables.actions import Commit, commit_name
-from tables.checkpoint import checkpoint_name, read_checkpoint
+from tables.checkpoint import checkpoint_name, hint_key, hint_version, read_checkpoint, write_hint
 from tables.head import can_put_back, head_key, put_back, read_head
 from tables.paths import LOG_FOLDER, PartitionRef
 from tables.reader import FileReader, RowCache
@@ -205,15 +204,14 @@ def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
 
 def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
     newest = _newest_checkpoint(store, ref.folder)
-    key = f"{ref.folder}/{LOG_FOLDER}/_last_checkpoint"
     try:
-        named = json.loads(store.read(key).to_pybytes())["version"]
-    except FileMissing:
-        named = -1
-    except (ValueError, TypeError, KeyError):
+        named = hint_version(store, ref.folder)
+    except Corrupt:
         named = None
-    if named == newest or (named is not None and named in log_versions(store, ref.folder)[1]):
-        return None
+    else:
+        if named is not None or newest < 0:
+            return None
+    key = hint_key(ref.folder)
     text = f"let {key} name the checkpoint of version {newest}" if newest >= 0 else f"remove {key}: it names nothing"
     return Repair(ref=ref, kind=RepairKind.WRITE_HINT, version=newest, text=text)
 
@@ -223,13 +221,10 @@ def _newest_checkpoint(store: Store, folder: str) -> int:
 
 
 def _write_hint(store: Store, folder: str, version: int) -> None:
-    key = f"{folder}/{LOG_FOLDER}/_last_checkpoint"
     if version < 0:
-        store.delete(key)
-        return
-    found = read_checkpoint(store, folder, version)
-    # One row for each live file, and protocol, metadata and transaction.
-    store.replace(key, json.dumps({"version": version, "size": len(found.files) + 3}).encode())
+        store.delete(hint_key(folder))
+    else:
+        write_hint(store, folder, read_checkpoint(store, folder, version))
 
 
 def _keys_after(store: Store, folder: str, version: int) -> Iterator[str]:

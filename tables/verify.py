@@ -11,18 +11,17 @@ called damaged: what looks wrong is looked at a second time, against a newer sta
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Corrupt, DeltaMQError, Unavailable
-from tables.actions import Commit, DataFile, commit_name, parse_commit
-from tables.checkpoint import checkpoint_name, read_checkpoint
+from tables.actions import Commit, DataFile, commit_name
+from tables.checkpoint import checkpoint_name, hint_key, hint_version
 from tables.head import can_put_back, head_key, read_head
 from tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
 from tables.reader import FileReader, RowCache
-from tables.snapshot import PartitionNotFound, Snapshot, load, log_versions
+from tables.snapshot import PartitionNotFound, Snapshot, load, log_versions, read_commit, start
 from tables.store import FileMissing, Store
 from tables.warehouse import Warehouse
 
@@ -174,11 +173,11 @@ class _Partition:
         for version in versions:
             key = f"{self._log}/{checkpoint_name(version)}"
             try:
-                read_checkpoint(self._store, self._folder, version)
+                start(self._store, self._folder, version)
             except FileMissing:
                 continue
             except Corrupt as error:
-                problem = error.detail.removeprefix(f"{key}: ")
+                problem = error.detail.removeprefix(f"{key}: ").removeprefix(f"{self._folder}: ")
                 if version == versions[-1]:
                     yield self._damage(key, problem, _REPAIR)
                 else:
@@ -204,25 +203,19 @@ class _Partition:
     def _table_id(self) -> str | None:
         """The table's id though its log does not open: from any part of it that is whole."""
         _, checkpoints = log_versions(self._store, self._folder)
-        for version in reversed(checkpoints):
+        for version in [*reversed(checkpoints), -1]:
             try:
-                return str(read_checkpoint(self._store, self._folder, version).metadata["id"])
+                return start(self._store, self._folder, version).table_id
             except (Corrupt, FileMissing):
                 continue
-        key = f"{self._log}/{commit_name(0)}"
-        try:
-            metadata = parse_commit(self._store.read(key), table_id=None, version=0, source=key).metadata
-        except (Corrupt, FileMissing):
-            return None
-        return str(metadata["id"]) if metadata else None
+        return None
 
     def _commit_problem(self, version: int, table_id: str | None) -> str | None:
         key = f"{self._log}/{commit_name(version)}"
         if version > 0 and table_id is None:
             return None  # no way to tell
         try:
-            raw = self._store.read(key)
-            parse_commit(raw, table_id=table_id if version else None, version=version, source=key)
+            read_commit(self._store, self._folder, version, table_id or "")
         except FileMissing:
             return None
         except Corrupt as error:
@@ -241,7 +234,7 @@ class _Partition:
             newest = max(log_versions(self._store, self._folder)[0], default=-1)
             if head[0].version > newest and not self._store.exists(name):
                 yield self._lost(name, head[0])
-        yield from self._hint()
+        yield from self._hint(snapshot is not None)
 
     def _lost(self, name: str, commit: Commit) -> Finding:
         if not commit.flushed and not can_put_back(self._store, self._folder, commit, commit.version):
@@ -249,18 +242,16 @@ class _Partition:
             return self._blemish(name, problem, "none: the next commit takes its place")
         return self._damage(name, f"is missing, and its content is in {head_key(self._folder)}", _REPAIR)
 
-    def _hint(self) -> Iterator[Finding]:
-        key = f"{self._log}/_last_checkpoint"
-        _, checkpoints = log_versions(self._store, self._folder)
+    def _hint(self, sound: bool) -> Iterator[Finding]:
+        key = hint_key(self._folder)
         try:
-            version = json.loads(self._store.read(key).to_pybytes())["version"]
-        except FileMissing:
-            version = None
-        except (ValueError, TypeError, KeyError):
-            version = -1
-        if version == -1 or (version is not None and version not in checkpoints):
-            yield self._blemish(key, "does not name a checkpoint; other Delta readers may not open the table", _REPAIR)
-        elif version is None and checkpoints:
+            named = hint_version(self._store, self._folder)
+        except Corrupt as error:
+            if sound:  # else the checkpoint that it names is the matter
+                problem = error.detail.removeprefix(f"{key}: ")
+                yield self._blemish(key, f"{problem}; other Delta readers may not open the table", _REPAIR)
+            return
+        if named is None and log_versions(self._store, self._folder)[1]:
             yield self._blemish(key, "is missing; other Delta readers take longer to open the table", _REPAIR)
 
     # Data.
