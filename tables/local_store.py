@@ -121,7 +121,7 @@ class LocalStore:
         folder = os.path.dirname(path)
         with _as_ours(key):
             self._make_folder(folder)
-            self._files.write_new(path, data, sync=durable)
+            self._write_whole(path, data, sync=durable)
             if durable:
                 failpoint("commit.after_data_fsync")
                 self._files.sync_folder(folder)
@@ -133,7 +133,7 @@ class LocalStore:
         with _as_ours(key):
             self._make_folder(folder)
             failpoint("commit.before_log_tmp")
-            self._write_temp(temp, data, sync=durable)
+            self._write_whole(temp, data, sync=durable)
             failpoint("commit.after_log_fsync")
             if not self._link(temp, path):
                 return False
@@ -156,7 +156,7 @@ class LocalStore:
             self._files.unlink(temp)
             return False
         except OSError:
-            self._drop_temp(temp)
+            self._drop(temp)
             raise
         return True
 
@@ -178,25 +178,26 @@ class LocalStore:
         temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
         with _as_ours(key):
             self._make_folder(folder)
-            self._write_temp(temp, data, sync=True)
+            self._write_whole(temp, data, sync=True)
             try:
                 self._files.rename(temp, path)
             except OSError:
-                self._drop_temp(temp)
+                self._drop(temp)
                 raise
             self._files.sync_folder(folder)
 
-    def _write_temp(self, temp: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+    def _write_whole(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+        """Write a file that nobody knows of yet, or none."""
         try:
-            self._files.write_new(temp, data, sync=sync)
+            self._files.write_new(path, data, sync=sync)
         except OSError:
-            self._drop_temp(temp)
+            self._drop(path)
             raise
 
-    def _drop_temp(self, temp: str) -> None:
-        """A full disk must not also be littered; the temp file has no reader."""
+    def _drop(self, path: str) -> None:
+        """A full disk must not also be littered; the file has no reader."""
         with contextlib.suppress(OSError):
-            self._files.unlink(temp)
+            self._files.unlink(path)
 
     def read(self, key: str) -> pa.Buffer:
         try:
