@@ -162,7 +162,7 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     key_values = []
     if parts:
         key_values.append((PARTS_KEY, msgspec.json.encode([part_to_json(p) for p in parts])))
-    few = _few(rows, key_values)
+    few = _few(rows, key_values) if count <= min(FEW_ROWS_MAX, row_group_rows) else None
     data, crc = few or _many(rows, key_values, row_group_rows)
     start = int(rows.column(0)[0].as_py())
     append_min, append_max = _bounds(rows.column("append_time"))
@@ -181,9 +181,7 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
 
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
-    """A file for rows that are few and small, with its checksums; None for others."""
-    if rows.num_rows > FEW_ROWS_MAX:
-        return None
+    """A file for few rows, with its checksums; None when they are large or nest."""
     rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
     found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:

@@ -97,16 +97,15 @@ class FileReader:
         """
         assert file.start <= start < stop <= file.end
         footer = self._footer(file)
-        groups = [
-            i
-            for i, (low, high) in enumerate(itertools.pairwise(footer.starts))
-            if low < stop - file.start and high > start - file.start
-        ]
-        tables = [self._group(file, footer, i) for i in groups]
-        rows = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-        found = rows.slice(start - file.start - footer.starts[groups[0]], stop - start)
-        _check_offsets(found, start, stop, file)
-        return found
+        first, last = start - file.start, stop - file.start
+        found = []
+        for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
+            if low < last and high > first:
+                rows = self._group(file, footer, index, whole=first <= low and high <= last)
+                found.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
+        rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+        _check_offsets(rows, start, stop, file)
+        return rows
 
     def groups(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Rows with offsets `[start, stop)` one row group at a time, for scans: not kept, of `columns` only.
@@ -180,13 +179,19 @@ class FileReader:
             parts=tuple(part_from_json(p) for p in json.loads(raw_parts)),
         )
 
-    def _group(self, file: DataFile, footer: _Footer, index: int) -> pa.Table:
+    def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
+        """A decoded row group; one that is wanted whole is not kept, since its reader is through with it.
+
+        A scan in large steps would otherwise push out what others read in small ones, and touch new memory all the
+        time, which costs as much as the decoding.
+        """
         key = (self._folder, file.path, index)
         found = self._cache.get(key)
         if isinstance(found, pa.Table):
             return found
         rows = self._read_group(file, footer, index)
-        self._cache.put(key, rows, rows.nbytes)
+        if not whole:
+            self._cache.put(key, rows, rows.nbytes)
         return rows
 
     def _read_group(

@@ -112,7 +112,7 @@ def test_few_rows_file_carries_the_producers_parts() -> None:
         Part(producer_id=f"producer-{i}" * 9, seq=i, base_offset=i, count=1, total=1, time_ms=1) for i in range(40)
     ]
     rows = _rows(_batch(body=[b"x"] * 40))
-    encoded = encode_file(rows, parts, batch_id="ab" * 16, now_ms=1, row_group_rows=32)
+    encoded = encode_file(rows, parts, batch_id="ab" * 16, now_ms=1, row_group_rows=1_000)
     metadata = pq.read_metadata(pa.BufferReader(encoded.data)).metadata
     assert metadata[PARTS_KEY].count(b"producer-39") == 9 and encoded.file.crc.count(",") == 1
 

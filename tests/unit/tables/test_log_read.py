@@ -204,3 +204,18 @@ def test_files_that_another_process_rolled_up_and_removed_are_no_damage(
     assert bodies(reader, 0) == sent
     assert finder.offset_at(clock.wall_us() - 1_000_001) == 0
     assert reader.append([batch(b"goes on")])[0].base_offset == 8
+
+
+def test_a_row_group_read_in_small_steps_is_decoded_once_and_one_read_whole_is_not_kept(
+    store: FaultyStore, open_log: OpenLog
+) -> None:
+    """A scan must not push out what readers in small steps come back to."""
+    sent = numbered_bodies("m", 12)
+    open_log(row_group_rows=4).append([batch(*sent)])
+    reader = open_log(store, row_group_rows=4)
+    footer = len(store.keys("read_parts"))
+    assert [bodies(reader, at, messages=1) for at in range(4)] == [[body] for body in sent[:4]]
+    decoded = len(store.keys("read_parts"))
+    assert decoded - footer == 1
+    assert [bodies(reader, 4), bodies(reader, 4)] == [sent[4:], sent[4:]]
+    assert len(store.keys("read_parts")) - decoded == 4
