@@ -7,8 +7,8 @@
 No thread belongs to an executor. Whoever finds it idle gives it its turn: a waiting `send` takes the turn itself, so
 that a lone synchronous producer pays for no thread switch; everything else goes to the producer's workers.
 
-A producer id lives as long as its requests succeed. After a request that failed or stayed unresolved the executor
-goes on under a new id, so that a sequence never means two requests, whatever became of the first.
+Each request takes the next sequence of the executor's producer id, and no sequence is used for two requests. A late
+copy of a request that was given up as unknown is then out of order, and the service refuses it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def in_callback() -> bool:
 class Failing(enum.Enum):
     """What an executor does after a batch that was not stored."""
 
-    GO_ON = "go on"  #: best tried: the next batch follows, under a new producer id
+    GO_ON = "go on"  #: best tried: the next batch follows
     STOP_UNRESOLVED = "stop unresolved"  #: strict: an unresolved batch stops it, a refused one does not
-    STOP = "stop"  #: any failure stops it, the producer id stays for a resumption
+    STOP = "stop"  #: any failure stops it: a resumption repeats the same sequences
 
 
 class Owner(Protocol):
@@ -166,10 +166,9 @@ class Executor:
             return self._queue.take_all()
 
     def restart(self) -> None:
-        """After a stop: go on with new messages, under a new producer id."""
+        """After a stop: go on with new messages."""
         with self._lock:
             self._refusing = None
-            self._new_producer_id()
 
     def abandon(self) -> int:
         """Fail everything queued, since the producer closes; returns how many messages that is."""
@@ -178,11 +177,6 @@ class Executor:
             self._refusing = producer_closed
         self.fail(entries, producer_closed())
         return sum(entry.count for entry in entries)
-
-    @property
-    def sequence(self) -> tuple[str, int]:
-        """The producer id and the sequence of its next request."""
-        return self._producer_id, self._producer_seq
 
     # A turn -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +187,6 @@ class Executor:
         except BaseException:
             # Ctrl-C in a waiting send, or a fault of ours: what is in flight is unknown, what is queued goes on.
             interrupted, self._in_flight = self._in_flight, []
-            self._new_producer_id()
             self.fail(interrupted, Unknown("the send was interrupted; the outcome is not known"))
             self._hand_over()
             raise
@@ -328,7 +321,6 @@ class Executor:
         if not self._owner.another_partition(self, batch):
             return False
         self._in_flight = []
-        self._new_producer_id()
         return True
 
     # The end of a batch -----------------------------------------------------------------------------------------
@@ -359,8 +351,6 @@ class Executor:
         if verdict is Verdict.SPLIT:
             self._put_back(batch)
             return
-        if self.failing is not Failing.STOP:
-            self._new_producer_id()
         if verdict is Verdict.REROUTE and self.failing is not Failing.STOP:
             self._owner.wrong_route(self, batch, error)
             return
@@ -375,7 +365,6 @@ class Executor:
         """Send the calls of a refused batch one by one: a bad message must not fail its neighbours."""
         with self._lock:
             self._queue.put_back(batch)
-            self._new_producer_id()
 
     def _stop(self, error: DeltaMQError) -> None:
         stopped = partial(sending_stopped, self.partition, error)
@@ -383,10 +372,6 @@ class Executor:
             self._refusing = stopped
             queued = self._queue.take_all()
         self.fail(queued, stopped())
-
-    def _new_producer_id(self) -> None:
-        self._producer_id = self._shared.new_id()
-        self._producer_seq = 0
 
     def fail(self, entries: list[Entry], error: DeltaMQError) -> None:
         """Tell the callers of `entries` that their messages are refused or unknown."""

@@ -253,9 +253,9 @@ class Lane:
         with self._lock:
             executor.retire()
             self._draining.add(executor)
-            self._use(view)
             for routed in self._executors.values():
                 routed.hold()
+            self._use(view)
             self._unrouted = None
 
     def drained(self, executor: Executor) -> None:

@@ -171,12 +171,14 @@ class StubService:
 
     # What the handler does.
 
-    def store(self, post: Post, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Append as the service does: whole or not at all, a replay gets its first answer."""
+    def store(self, post: Post, messages: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Append as the service does: whole or not at all, a replay gets its first answer; None: out of order."""
         with self.changed:
             known = self.answers.get((post.producer_id, post.seq))
             if known is not None:
                 return {**known, "duplicate": True}
+            if any(id_ == post.producer_id and seq > post.seq for id_, seq in self.answers):
+                return None
             topic = self.topics[post.topic]
             placed: dict[str, list[int]] = {}
             for index, message in enumerate(messages):
@@ -426,9 +428,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.stub.topics[name] = Topic(name, default_route(name, BROKERS))
         return self.stub.auto_create
 
-    def stored(self, post: Post, answer: dict[str, Any]) -> None:
+    def stored(self, post: Post, answer: dict[str, Any] | None) -> None:
         fault = post.fault
-        if fault in _AFTER:
+        if answer is None:
+            self.problem(409, "producer_sequence_out_of_order")
+        elif fault in _AFTER:
             self.problem(*_AFTER[fault])
         elif fault is Fault.DROP_AFTER:
             self.drop()

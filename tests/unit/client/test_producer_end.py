@@ -128,4 +128,4 @@ def test_an_interrupted_send_leaves_a_working_producer(stub: StubService, produc
     stub.on_post = lambda post: None
     assert (producer.stats().unknown, producer.stats().unresolved) == (1, 0)
     assert producer.send("orders", b"after").offset == 1
-    assert stub.posts[-1].producer_id != stub.posts[0].producer_id
+    assert [post.seq for post in stub.posts] == [0, 1, 2]

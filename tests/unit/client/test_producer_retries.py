@@ -15,7 +15,7 @@ import pytest
 
 from mq.client import Producer
 from mq.errors import Conflict, NotFound, Overloaded, Refused, Unavailable, Unknown
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import Fault, Post, StubService
 
 MakeProducer = Callable[..., Producer]
 
@@ -228,18 +228,18 @@ def test_a_waiting_send_in_flight_with_others_is_unknown_at_its_own_deadline(
     assert not patient.done()
 
 
-def test_send_05_after_an_unresolved_request_the_next_has_a_new_producer_id(
+def test_send_05_a_late_copy_of_a_request_given_up_does_not_overtake(
     stub: StubService, make_producer: MakeProducer
 ) -> None:
     stub.create("orders", 1)
     producer = make_producer(retries=0)
     stub.faults.append(Fault.DROP_BEFORE)
     with pytest.raises(Unknown):
-        producer.send("orders", b"lost?")
+        producer.send("orders", b"given up")
     assert producer.send("orders", b"next").offset == 0
-    first, second = stub.posts
-    assert first.producer_id != second.producer_id
-    assert second.seq == 0
+    late, following = stub.posts
+    assert (late.producer_id, late.seq + 1) == (following.producer_id, following.seq)
+    assert stub.store(late, [{"body": b"given up"}]) is None
     assert stub.bodies("orders") == [b"next"]
 
 
@@ -334,7 +334,6 @@ def test_send_04_a_keyless_message_moves_to_a_healthy_broker_between_tries(
     sent = producer.send("orders", b"x")
     first, second = stub.posts
     assert first.partition != second.partition == sent.partition
-    assert first.producer_id != second.producer_id
     assert stub.bodies("orders") == [b"x"]
     for _ in range(30):
         assert producer.send("orders", b"y").partition == sent.partition
@@ -420,6 +419,106 @@ def test_a_topic_made_anew_gets_its_new_route_in_order(stub: StubService, produc
     assert len(stub.bodies("orders")) == 200
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
     assert producer.partitions("orders") == ("orders@broker-a",)
+
+
+def test_nothing_overtakes_what_the_service_still_has_to_route(stub: StubService, make_producer: MakeProducer) -> None:
+    producer = make_producer(batch_messages_max=3)
+    overtaken = threading.Event()
+    gate = threading.Event()
+
+    def hold(post: Post) -> None:
+        if len(stub.posts) == 1:
+            gate.wait(5)
+        elif post.partition is None:
+            # The second unrouted request: what is routed meanwhile must wait for it.
+            switched.wait(5)
+            overtaken.wait(0.2)
+        else:
+            overtaken.set()
+
+    switched = threading.Event()
+    stub.on_post = hold
+    first = [producer.send_async("fresh", str(n).encode(), key="k") for n in range(6)]
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    gate.set()
+    first[0].result(timeout=5)
+    stub.wait_for(lambda: len(stub.posts) == 2)
+    rest = [producer.send_async("fresh", str(n).encode(), key="k") for n in range(6, 9)]
+    switched.set()
+    home = {future.result(timeout=5).partition for future in [*first, *rest]}
+    assert [body for partition in home for body in stub.bodies("fresh", partition)] == [
+        str(n).encode() for n in range(9)
+    ]
+    assert stub.posts[-1].partition is not None
+
+
+def test_nothing_overtakes_what_moved_to_a_partition_that_is_already_used(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    old = stub.create("orders", 4).route
+    stub.create("orders", 2)
+    new = stub.topics["orders"].route
+    stub.create("orders", 4)
+    moved = next(k for k in map(str, range(999)) if old.partition_of(k) >= 2)
+    home = new.partitions[new.partition_of(moved)]
+    producer = make_producer(batch_messages_max=3)
+    producer.send("orders", b"known", partition=home)
+    gate, overtaken, switched = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(post: Post) -> None:
+        unrouted = [p for p in stub.posts if p.partition is None]
+        if post.partition is None and len(unrouted) == 2:
+            switched.wait(5)
+            overtaken.wait(0.2)
+        elif post.partition == home:
+            overtaken.set()
+        elif post.partition is not None:
+            gate.wait(5)
+
+    stub.on_post = hold
+    first = [producer.send_async("orders", b"0", key=moved)]
+    stub.wait_for(lambda: len(stub.posts) == 2)
+    first += [producer.send_async("orders", str(n).encode(), key=moved) for n in range(1, 6)]
+    stub.create("orders", 2)
+    gate.set()
+    first[0].result(timeout=5)
+    stub.wait_for(lambda: len([p for p in stub.posts if p.partition is None]) == 2)
+    rest = [producer.send_async("orders", str(n).encode(), key=moved) for n in range(6, 9)]
+    switched.set()
+    assert {future.result(timeout=5).partition for future in [*first, *rest]} == {home}
+    assert stub.bodies("orders", home) == [str(n).encode() for n in range(9)]
+
+
+def test_route_07_a_named_partition_that_is_gone_is_told(stub: StubService, producer: Producer) -> None:
+    gone = stub.create("orders", 4).route.partitions[3]
+    producer.send("orders", b"x", partition=gone)
+    stub.create("orders", 1)
+    with pytest.raises(NotFound) as caught:
+        producer.send("orders", b"y", partition=gone)
+    assert caught.value.code == "partition_not_found"
+    assert producer.send("orders", b"z", key="k").partition == "orders@broker-a"
+
+
+def test_rows_whose_partition_goes_away_before_their_turn_are_split_anew(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    route = stub.create("orders", 4).route
+    producer = make_producer(buffer_bytes_max=600_000, message_bytes_max=10_000, batch_bytes_max=1_000_000)
+    keys = {route.partition_of(str(n)): str(n) for n in range(99)}
+    # Two requests of more than half the buffer each: the second waits for the first.
+    table = pa.table({"key": [keys[0]] * 400 + [keys[1]] * 400, "body": [f"{n:01000}" for n in range(800)]})
+    gate = threading.Event()
+    stub.on_post = lambda post: gate.wait(5) and None if post.count > 1 else None  # type: ignore[func-returns-value]
+    sent: list[object] = []
+    thread = threading.Thread(target=lambda: sent.append(producer.send_arrow("orders", table)))
+    thread.start()
+    stub.wait_for(lambda: len(stub.posts) == 1)
+    stub.create("orders", 1)
+    assert producer.send("orders", b"0", key=keys[1]).partition == "orders@broker-a"
+    gate.set()
+    thread.join(10)
+    assert sent[0].count == 800  # type: ignore[attr-defined]
+    assert [int(body) for body in stub.bodies("orders")] == [0, *range(800)]
 
 
 def test_a_topic_deleted_under_a_producer_is_told_where_no_send_creates_it(

@@ -184,6 +184,16 @@ def test_cons_03_only_messages_with_a_tag_are_delivered_and_the_others_count_as_
     assert sorted(found) == [n for n in range(300) if n % 3 != 2]
 
 
+def test_cons_03_messages_that_nobody_wants_are_passed_over(
+    stub: StubService, producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    stub.create("orders", 1)
+    fill(producer, 30, tag=lambda n: "A")
+    consumer = make_consumer(tags="B", fetch_messages=7)
+    assert consumer.poll(wait_ms=50) == []
+    assert consumer.positions() == consumer.end_offsets()
+
+
 def test_arrow_rows_carry_their_partition(stub: StubService, producer: Producer, make_consumer: MakeConsumer) -> None:
     stub.create("orders", 3)
     fill(producer, 200)

@@ -58,6 +58,7 @@ def test_send_05_an_interrupted_send_is_taken_up_without_loss_or_repetition(
     stub.faults.extend([Fault.NONE] * at + [fault] * 4)
     with pytest.raises(TableSendInterrupted) as caught:
         small_chunks.send_table("orders", TABLE, progress=False)
+    assert small_chunks.stats().unresolved == 0, "a resumption would meet requests of the interrupted run"
     stub.faults.clear()
     # As another process would: from the state's JSON alone.
     state = TableSendState.from_json(caught.value.state.to_json())
