@@ -394,15 +394,17 @@ class PartitionLog:
 
     def _on_commit(self, commit: Commit) -> None:
         self._window.extend(commit.parts)
-        for file in commit.adds:
-            self._bytes += file.size
-            if commit.parts and len(commit.adds) == 1:
-                self._parts[file.path] = commit.parts
         self._note_unsynced(commit)
         if commit.removes:
             self._bytes = sum(f.size for f in self._log.snapshot.files)
-            for path in commit.removes:
-                self._parts.pop(path, None)
+        else:
+            self._bytes += sum(f.size for f in commit.adds)
+        # Whoever moved rows into other files moved their requests along.
+        moved = [p for path in commit.removes for p in self._parts.pop(path, ())]
+        for file in commit.adds:
+            parts = tuple(p for p in (*commit.parts, *moved) if file.start <= p.base_offset < file.end)
+            if parts:
+                self._parts[file.path] = parts
 
     def _note_unsynced(self, commit: Commit) -> None:
         """Remember what its writer, here or elsewhere, alive or killed, may not have synced."""
@@ -496,13 +498,10 @@ class PartitionLog:
                 self._settle()
                 if not self.are_live(removes):
                     return False
-                kept = [p for f in removes for p in self.parts_of(f)] if adds else []
                 try:
                     self._commit(encode, adds, began_ms, batch_id=batch_id, durable=True)
                 except LostRace:
                     continue
-                if len(adds) == 1 and kept:
-                    self._parts[adds[0].file.path] = tuple(kept)
                 if rows is not None:
                     self._tail.merge(adds[0].file.start, rows)
                 return True

@@ -185,6 +185,20 @@ def test_send_05_producers_are_remembered_after_reopening_and_rolling_up(open_lo
     ]
 
 
+def test_send_05_producers_are_remembered_when_two_processes_roll_up_in_turn(open_log: OpenLog) -> None:
+    """The second one rolls up a file that the first one made; the requests are in its footer, not in its commit."""
+    logs = [open_log(rollup_files=3, cache_bytes_max=1) for _ in range(2)]
+    for i in range(12):
+        logs[0].append([batch(str(i).encode(), producer=f"p{i}", seq=0)])
+        logs[i // 3 % 2].refresh()
+        logs[i // 3 % 2].maintain()
+    assert max(f.count for f in open_log().files) >= 9, "a roll-up of roll-ups"
+    again = open_log()
+    assert [places(again.append([batch(b"?", producer=f"p{i}", seq=0)]))[0] for i in range(12)] == [
+        (i, 1, True) for i in range(12)
+    ]
+
+
 def test_send_05_positions_in_a_spread_request_are_remembered(open_log: OpenLog) -> None:
     log = open_log()
     log.append([Batch(rows([b"a", b"b"]), ProducerStamp("p", 1, (3, 7), 10))])
