@@ -96,29 +96,35 @@ def decode_arrow(body: bytes | bytearray) -> tuple[ArrowRows, pa.StringArray | N
 
 def _read(body: bytes | bytearray) -> pa.RecordBatch:
     """All batches of the stream as one; copied only when there are several."""
-    source = pa.BufferReader(pa.py_buffer(body))
-    reader = pa.ipc.MessageReader.open_stream(source)
-    try:
-        schema = pa.ipc.read_schema(reader.read_next_message())
-    except StopIteration:
-        raise ValueError("it is empty") from None
-    _check_schema(schema)
     batches = []
     rows = 0
-    for message in reader:
-        if _compressed(message.metadata):
-            raise Unprocessable("body: compressed Arrow buffers are not taken", code="compressed_arrow", field="body")
-        batches.append(pa.ipc.read_record_batch(message, schema))
-        rows += batches[-1].num_rows
-        _check_counts(rows, len(batches))
-    end = source.tell()
-    if end != len(body) or bytes(body[-8:]) != _END:
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        _check_schema(reader.schema)
+        _check_messages(body)
+        for batch in reader:
+            batches.append(batch)
+            rows += batch.num_rows
+            _check_counts(rows, len(batches))
+        if len(batches) == 1:
+            return batches[0]
+        columns = pa.Table.from_batches(batches, reader.schema).columns
+        return pa.RecordBatch.from_arrays([c.combine_chunks() for c in columns], schema=reader.schema)
+
+
+def _check_messages(body: bytes | bytearray) -> None:
+    """A schema, uncompressed batches, the end marker, and nothing behind it: told from the messages' frames alone."""
+    source = pa.BufferReader(pa.py_buffer(body))
+    batches = 0
+    for number, message in enumerate(pa.ipc.MessageReader.open_stream(source)):
+        if message.type != ("schema" if number == 0 else "record batch"):
+            raise ValueError(f"message {number} is a {message.type}")
+        if number:
+            batches += 1
+            _check_counts(0, batches)
+            if _compressed(message.metadata):
+                raise Unprocessable("body: compressed Arrow is not taken", code="compressed_arrow", field="body")
+    if source.tell() != len(body) or bytes(body[-8:]) != _END:
         raise ValueError("its end marker is missing or not at the end")
-    if len(batches) == 1:
-        return batches[0]
-    return pa.RecordBatch.from_arrays(
-        [column.combine_chunks() for column in pa.Table.from_batches(batches, schema).columns], schema=schema
-    )
 
 
 def _check_counts(rows: int, batches: int) -> None:

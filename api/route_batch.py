@@ -177,8 +177,9 @@ def _name(topic: str, named: Column, route: Route, targets: NDArray[np.int16]) -
 def _column_lps(key: pa.StringArray) -> NDArray[np.int16]:
     """The LP of each key of an Arrow column, -1 for null."""
     _, offsets, data = key.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int32)[key.offset : key.offset + len(key) + 1]
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    # A foreign buffer may be longer than its column, by any number of bytes.
+    ends = np.frombuffer(offsets, dtype=np.int32, count=key.offset + len(key) + 1)[key.offset :]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
     lps = logical_partitions(ends, raw)
     if key.null_count:
         lps[np.asarray(key.is_null())] = -1

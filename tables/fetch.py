@@ -59,7 +59,9 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
     for name in ("body", "key"):
         at = 0
         for chunk in rows.column(name).chunks:
-            ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+            # A foreign buffer may be longer than its column, by any number of bytes.
+            stop = chunk.offset + len(chunk) + 1
+            ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32, count=stop)[chunk.offset :]
             weights[at : at + len(chunk)] += np.diff(ends)
             at += len(chunk)
     total = np.cumsum(weights + _ROW_BYTES)

@@ -6,11 +6,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from api.decode_arrow import decode_arrow
+from api.route_batch import route_messages
+from mq.errors import Refused
 from mq.limits import (
     ARROW_MESSAGES_MAX,
     FETCH_BYTES_MAX,
@@ -28,6 +32,7 @@ from mq.limits import (
     TAG_FILTER_TAGS_MAX,
     WAIT_MS_MAX,
 )
+from mq.routing import new_route
 from tests.api.running import ARROW, JSON, NDJSON, PROBLEM, Api, arrow_stream, config_for, running
 
 TOPIC = "orders"
@@ -411,3 +416,59 @@ def test_produce_to_an_unknown_topic_is_refused_when_topics_are_made_on_purpose(
     with running(config_for(tmp_path_factory.mktemp("warehouse"), auto_create_topics=False)) as strict:
         _assert_problem(strict.send("nothing", "a"), 404, "topic_not_found", "topic", None)
         assert strict.call("GET", "/v1/topics").json == {"topics": []}
+
+
+# Damaged Arrow ------------------------------------------------------------------------------------------------
+
+STREAMS = [
+    arrow_stream(
+        body=[b"abc", b"defgh", b""],
+        key=["k", None, "l"],
+        headers=pa.array([[("a", "b")], None, []], MAP),
+        born_time=pa.array([DAY] * 3, pa.timestamp("us", "UTC")),
+        partition=["orders@broker-a", None, None],
+    ),
+    arrow_stream(body=pa.array([b"x" * 50] * 200, pa.large_binary()), tag=[f"t{i}" for i in range(200)]),
+]
+ODD = [b"\xff\xff\xff\x7f", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x01\0\0\0", b"\0\0\0\x40"]
+
+
+def _damaged(random: Random) -> bytes:
+    """A stream with a few bytes or numbers changed, or some left out."""
+    stream = bytearray(random.choice(STREAMS))
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(stream))
+        how = random.random()
+        if how < 0.6:
+            stream[at] = random.choice((0, 1, 128, 255, random.randrange(256)))
+        elif how < 0.85:
+            stream[at : at + 4] = random.choice(ODD)
+        else:
+            del stream[at : at + random.randint(1, 16)]
+    return bytes(stream)
+
+
+@pytest.mark.parametrize(
+    "streams", [2_000, pytest.param(200_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])]
+)
+def test_f10_a_damaged_arrow_stream_is_refused_or_read_but_breaks_nothing(streams: int) -> None:
+    """Every array of a stream that is taken can be read and routed: no offset points outside."""
+    random = Random(7)
+    route = new_route(TOPIC, 4, ["broker-a", "broker-b"])
+    taken = 0
+    for _ in range(streams):
+        try:
+            rows, named = decode_arrow(_damaged(random))
+            rows.batch.to_pydict()
+            route_messages(TOPIC, rows, named, route, 0)
+            taken += 1
+        except Refused as error:
+            assert error.code and error.field
+    assert 0 < taken < streams
+
+
+def test_a_first_message_that_is_no_schema_is_refused() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"a"]}).serialize().to_pybytes()
+    with pytest.raises(Refused) as refused:
+        decode_arrow(batch + STREAMS[0][-8:])
+    assert refused.value.code == "invalid_arrow"
