@@ -395,7 +395,7 @@ def test_f5_no_cut_loses_what_was_durable(tmp_path: Path, scenario: Callable[[Ma
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3_600)
 @FILES
 @SCENARIOS
 def test_f5_no_cut_loses_what_was_durable_in_any_state(
