@@ -1,0 +1,135 @@
+"""The tail in memory: bounded by bytes, never wrong, replaced rather than changed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tables.tail import Tail
+
+
+def rows(start: int, count: int, size: int = 8) -> pa.Table:
+    return pa.table(
+        {
+            "offset": pa.array(range(start, start + count), pa.int64()),
+            "body": pa.array([b"%d" % i + b"x" * size for i in range(start, start + count)], pa.binary()),
+        }
+    )
+
+
+def add(tail: Tail, start: int, count: int, size: int = 8) -> None:
+    added = rows(start, count, size)
+    tail.add(start, added, added.nbytes)
+
+
+def offsets(found: pa.Table | None) -> list[int] | None:
+    return None if found is None else found.column("offset").to_pylist()
+
+
+def filled(bytes_max: int, counts: list[int], size: int = 8) -> Tail:
+    tail, at = Tail(bytes_max), 0
+    for count in counts:
+        add(tail, at, count, size)
+        at += count
+    return tail
+
+
+def test_rows_that_are_all_there_are_found_across_pieces() -> None:
+    tail = filled(1 << 20, [3, 1, 4])
+    for start in range(8):
+        for stop in range(start + 1, 9):
+            assert offsets(tail.rows(start, stop)) == list(range(start, stop))
+
+
+def test_rows_that_are_not_all_there_are_not_found() -> None:
+    tail = Tail(1 << 20)
+    assert tail.rows(0, 1) is None
+    add(tail, 5, 3)
+    assert tail.rows(4, 6) is None
+    assert tail.rows(7, 9) is None
+    assert offsets(tail.rows(5, 8)) == [5, 6, 7]
+
+
+def test_a_gap_starts_the_tail_anew() -> None:
+    """Another writer's rows came between: only what is adjacent to the end is kept."""
+    tail = filled(1 << 20, [3])
+    add(tail, 10, 2)
+    assert tail.rows(0, 3) is None
+    assert offsets(tail.rows(10, 12)) == [10, 11]
+    assert len(tail.pieces) == 1
+
+
+def test_the_tail_stays_within_its_bytes_and_keeps_the_newest() -> None:
+    tail = Tail(100_000)
+    for i in range(500):
+        add(tail, i, 1, size=5_000)
+        assert tail.bytes <= 100_000 or len(tail.pieces) == 1
+        assert offsets(tail.rows(i, i + 1)) == [i]
+    assert tail.rows(400, 401) is None
+
+
+def test_one_piece_over_the_bound_is_kept_while_it_is_the_newest() -> None:
+    """Those who wait for it are about to ask for it."""
+    tail = filled(1_000, [1], size=100_000)
+    assert offsets(tail.rows(0, 1)) == [0]
+    add(tail, 1, 1)
+    assert tail.rows(0, 1) is None
+    assert offsets(tail.rows(1, 2)) == [1]
+
+
+def test_a_roll_up_replaces_the_pieces_that_it_covers() -> None:
+    tail = filled(1 << 20, [2, 2, 2, 2])
+    before = tail.bytes
+    tail.merge(2, rows(2, 4))
+    assert [p.start for p in tail.pieces] == [0, 2, 6]
+    assert offsets(tail.rows(0, 8)) == list(range(8))
+    assert tail.bytes < before
+
+
+def test_a_roll_up_of_pieces_that_are_partly_gone_changes_nothing() -> None:
+    tail = filled(1 << 20, [2, 2, 2])
+    pieces = tail.pieces
+    for start, count in ((1, 3), (0, 3), (4, 4), (9, 2)):
+        tail.merge(start, rows(start, count))
+        assert tail.pieces is pieces
+
+
+def test_readers_keep_what_they_took() -> None:
+    tail = filled(1 << 20, [2, 2])
+    taken = tail.pieces
+    tail.merge(0, rows(0, 4))
+    tail.clear()
+    assert [p.start for p in taken] == [0, 2]
+    assert tail.bytes == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "add", "gap", "merge", "clear"]), st.integers(1, 5), st.integers(0, 4_000)),
+        max_size=60,
+    ),
+    st.integers(10_000, 80_000),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
+    tail, end = Tail(bytes_max), 0
+    for step, count, size in steps:
+        if step == "clear":
+            tail.clear()
+        elif step == "merge" and len(tail.pieces) >= count:
+            covered = tail.pieces[-count:]
+            tail.merge(covered[0].start, rows(covered[0].start, covered[-1].end - covered[0].start, size))
+        else:
+            end += count if step == "gap" else 0
+            add(tail, end, count, size)
+            end += count
+        assert tail.bytes == sum(p.bytes for p in tail.pieces)
+        assert tail.bytes <= bytes_max or len(tail.pieces) == 1
+        for before, after in zip(tail.pieces, tail.pieces[1:], strict=False):
+            assert before.end == after.start
+        if tail.pieces:
+            first = tail.pieces[0].start
+            assert tail.pieces[-1].end == end
+            assert offsets(tail.rows(first, end)) == list(range(first, end))
+            assert tail.rows(first - 1, end) is None
