@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,42 +12,58 @@ from api import cluster, topics
 from api.front import Front
 from api.openapi import describe
 from api.problems import install
+from api.request import Receive, Scope, Send
 from api.service import Service
+from mq.errors import DeltaMQError
 from tables.config import Config
 
 __all__ = ["App", "create_app"]
 
+log = logging.getLogger("deltamq.api")
+
 
 class App(Front):
-    """What uvicorn runs. `service` is there while the lifespan is."""
+    """What uvicorn runs. The service is there from the lifespan's startup to its shutdown."""
 
-    def __init__(self, fastapi: FastAPI) -> None:
+    def __init__(self, fastapi: FastAPI, config: Config) -> None:
         super().__init__(fastapi, lambda: self.service)
         self.fastapi = fastapi
+        self._config = config
 
     @property
     def service(self) -> Service | None:
         service: Service | None = self.fastapi.state.service
         return service
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start, wait for the server's word, stop; why a start failed is one line in the log."""
+        await receive()
+        try:
+            service = await Service.start(self._config)
+        except (DeltaMQError, OSError) as error:
+            log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
+            await send({"type": "lifespan.startup.failed"})
+            return
+        self.fastapi.state.service = service
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await service.stop()
+        self.fastapi.state.service = None
+        await send({"type": "lifespan.shutdown.complete"})
+
 
 def create_app(config: Config) -> App:
     """The service of `config`, not started yet: the server's lifespan starts and stops it."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service = app.state.service = await Service.start(config)
-        try:
-            yield
-        finally:
-            await service.stop()
-            app.state.service = None
-
     app = FastAPI(
         title="DeltaMQ",
         version=_version(),
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
-        lifespan=lifespan,
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
     )
@@ -61,7 +76,7 @@ def create_app(config: Config) -> App:
         return describe(app)
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
-    return App(app)
+    return App(app, config)
 
 
 def _version() -> str:

@@ -17,7 +17,7 @@ from api.openapi import TOPIC_PATTERN, problems
 from api.partition import Partition
 from api.request import headers_of, media_type
 from api.service import Service
-from mq.errors import Corrupt, Refused, UnsupportedMedia
+from mq.errors import Corrupt, Refused, Unavailable, UnsupportedMedia
 from mq.limits import (
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
@@ -40,8 +40,9 @@ TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PAT
 
 def service_of(request: Request) -> Service:
     """The running service."""
-    service = request.app.state.service
-    assert isinstance(service, Service)
+    service: Service | None = request.app.state.service
+    if service is None:
+        raise Unavailable("the service is starting or stopping", code="starting")
     return service
 
 

@@ -127,6 +127,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise ValueError("service.brokers must name at least one broker, and none twice")
+        if self.queue_bytes_max < self.request_bytes_max:
+            raise ValueError("service.queue_bytes_max must be at least service.request_bytes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,3 +198,8 @@ def test_what_is_not_http_gets_a_problem_too(small: Api, raw: bytes, status: int
     assert (found, problem["code"], headers["content-type"]) == (status, code, PROBLEM)
     assert headers["connection"] == "close"
     assert small.call("GET", "/healthz").status == 200
+
+
+def test_a_queue_that_could_not_hold_one_request_is_no_setting() -> None:
+    with pytest.raises(ValueError, match="queue_bytes_max must be at least"):
+        config_for("unused", queue_bytes_max=MIB, request_bytes_max=2 * MIB)

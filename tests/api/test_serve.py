@@ -209,6 +209,16 @@ def test_it_says_when_its_port_is_taken(tmp_path: Path) -> None:
     assert result.exit_code == 1 and f"cannot listen on 127.0.0.1:{port}" in result.stderr
 
 
+def test_it_says_why_it_cannot_start(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    for warehouse, told in ((str(occupied), "file"), ("ftp://host/x", "ftp:// is not known")):
+        ended = subprocess.run([*COMMAND, "--warehouse", warehouse, "--port", "0"], capture_output=True, text=True)
+        assert ended.returncode != 0 and ended.stdout == ""
+        (line,) = [line for line in ended.stderr.splitlines() if "event=start_failed" in line]
+        assert told in line and "Traceback" not in ended.stderr
+
+
 def test_it_says_which_setting_is_unknown(tmp_path: Path) -> None:
     result = CliRunner(env={"DELTAMQ_SERVICE_PROT": "1"}).invoke(serve_command, ["--warehouse", str(tmp_path)])
     assert result.exit_code == 1 and "DELTAMQ_SERVICE_PORT" in result.stderr
