@@ -40,7 +40,7 @@ from tests.faults.crash_disk import CrashDisk, DiskStore, Outcome, outcomes
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock
 
-SHORT: Final = 60
+SHORT: Final = 40
 SETTINGS: Final = LogSettings(
     rollup_files=3,
     checkpoint_commits=4,
