@@ -117,7 +117,7 @@ class _Lease:
         return time.monotonic() < self._sure_until_s
 
     def _take(self) -> None:
-        epochs = [int(entry.name[:20]) for entry in self._store.entries(self._folder) if entry.name.endswith(".json")]
+        epochs = self._epochs()
         newest = max(epochs, default=0)
         if newest:
             self._check_over(newest)
@@ -128,9 +128,16 @@ class _Lease:
             self._store.put_if_absent(self._key(self._epoch), record, durable=True)
         if self._read(self._epoch).holder != self._holder:
             raise DriverBusy(f"job {self._job} was just started in another process")
+        if max(self._epochs()) > self._epoch:
+            # We slept before the put: the epoch that we took was over and removed, and somebody has a later one.
+            self._store.delete(self._key(self._epoch))
+            raise DriverBusy(f"job {self._job} was started in another process meanwhile")
         self._sure_until_s = began_s + (LEASE_MS - MARGIN_MS) / 1000
         for epoch in epochs:
             self._store.delete(self._key(epoch))
+
+    def _epochs(self) -> list[int]:
+        return [int(entry.name[:20]) for entry in self._store.entries(self._folder) if entry.name.endswith(".json")]
 
     def _check_over(self, epoch: int) -> None:
         try:

@@ -156,8 +156,9 @@ class CommitLog:
         holder = self._holder(version, unknown)
         if holder == batch_id:
             return self._make_durable(key) if durable else None
-        if holder is None and unknown is not None:
-            raise Unknown(f"{key} was put without an answer, and it may still arrive: {unknown.detail}") from unknown
+        if holder is None:
+            # Without an answer it may still arrive; with one, whoever had it was cleaned up since, and that may be us.
+            raise Unknown(f"nobody has version {version} of {self._folder}, and our put may still arrive") from unknown
         self.refresh()
         raise LostRace(f"{self._folder}: version {version} was taken") from unknown
 

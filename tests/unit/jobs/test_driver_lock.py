@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from jobs.driver_lock import DriverBusy, driver_lock
 from tables.local_store import LocalStore
 from tables.store import MemoryStore, Store
+from tests.faulty_store import FaultyStore
 
 LEASE = "jobs/merge/driver"
 
@@ -85,4 +87,26 @@ def test_reliability_r3_a_lease_that_has_not_ended_is_kept() -> None:
     store = MemoryStore()
     _lease(store, until_ms=4_000_000_000_000)
     with pytest.raises(DriverBusy, match="dead"), driver_lock(store, "merge"):
+        pass
+
+
+def test_reliability_r6_a_driver_that_slept_before_it_took_the_lease_is_refused() -> None:
+    """The epoch that it is about to take was held, over and removed meanwhile; a later one is held."""
+    store = FaultyStore(MemoryStore())
+    with driver_lock(store, "merge"):
+        pass
+    others = contextlib.ExitStack()
+
+    def meanwhile(_: str) -> None:
+        with driver_lock(store, "merge"):
+            pass
+        others.enter_context(driver_lock(store, "merge"))
+
+    store.once("before", "put_if_absent", meanwhile)
+    with others:
+        with pytest.raises(DriverBusy, match="meanwhile"), driver_lock(store, "merge"):
+            pass
+        with pytest.raises(DriverBusy), driver_lock(store, "merge"):
+            pass
+    with driver_lock(store, "merge"):
         pass
