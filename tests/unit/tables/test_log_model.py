@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -273,16 +272,11 @@ class LogMachine(RuleBasedStateMachine):
             log.verify()
 
 
-def _run(examples: int) -> None:
+def run_log_machine(examples: int) -> None:
+    """Play so many games of thirty steps."""
     chosen = settings(max_examples=examples, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(LogMachine, settings=chosen)
 
 
 def test_model_3_the_log_is_a_list_whatever_processes_do() -> None:
-    _run(25)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3_600)
-def test_model_3_the_log_is_a_list_in_a_hundred_thousand_steps() -> None:
-    _run(4_000)
+    run_log_machine(25)
