@@ -47,7 +47,10 @@ class Unsynced:
                 self._syncing = len(keys)
             try:
                 if failed:
-                    self._write_anew(keys)
+                    keys = list(dict.fromkeys(keys))
+                    while keys:
+                        self._write_anew(keys[0])
+                        del keys[0]
                 elif keys:
                     self._store.sync(keys)
             except BaseException:
@@ -58,8 +61,7 @@ class Unsynced:
             finally:
                 self._syncing = 0
 
-    def _write_anew(self, keys: Sequence[str]) -> None:
-        for key in dict.fromkeys(keys):
-            # A file that clean-up or a roll-up has removed meanwhile needs no syncing.
-            with contextlib.suppress(FileMissing):
-                self._store.replace(key, self._store.read(key))
+    def _write_anew(self, key: str) -> None:
+        # A file that clean-up or a roll-up has removed meanwhile needs no syncing.
+        with contextlib.suppress(FileMissing):
+            self._store.replace(key, self._store.read(key))

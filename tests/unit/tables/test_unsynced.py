@@ -111,6 +111,26 @@ def test_r1_after_a_sync_that_failed_files_are_written_again(store: FaultyStore,
     assert len(store.keys("sync")) == 2, "later files are synced as ever"
 
 
+def test_files_that_were_written_again_are_done_though_the_next_one_fails(
+    store: FaultyStore, open_log: OpenLog
+) -> None:
+    """Else a disk that fails now and then would never see the end of a long list."""
+    log = open_log(store, flush_interval_ms=3_600_000)
+    for body in (b"a", b"b", b"c"):
+        log.append([batch(body)], flush=Flush.ASYNC)
+    store.once("before", "sync", failing(Unavailable("disk error")))
+    with pytest.raises(Unavailable):
+        log.flush()
+    for left in (5, 4):
+        store.once("after", "replace", lambda _: store.once("before", "replace", failing(Unavailable("disk error"))))
+        with pytest.raises(Unavailable):
+            log.flush()
+        assert log.unsynced == left
+    log.flush()
+    assert log.unsynced == 0
+    assert len(set(store.keys("replace"))) == 6
+
+
 def test_the_flusher_makes_appends_durable_by_itself(store: FaultyStore, open_log: OpenLog) -> None:
     import threading
 
