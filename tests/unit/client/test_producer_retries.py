@@ -499,28 +499,6 @@ def test_route_07_a_named_partition_that_is_gone_is_told(stub: StubService, prod
     assert producer.send("orders", b"z", key="k").partition == "orders@broker-a"
 
 
-def test_rows_whose_partition_goes_away_before_their_turn_are_split_anew(
-    stub: StubService, make_producer: MakeProducer
-) -> None:
-    route = stub.create("orders", 4).route
-    producer = make_producer(buffer_bytes_max=600_000, message_bytes_max=10_000, batch_bytes_max=1_000_000)
-    keys = {route.partition_of(str(n)): str(n) for n in range(99)}
-    # Two requests of more than half the buffer each: the second waits for the first.
-    table = pa.table({"key": [keys[0]] * 400 + [keys[1]] * 400, "body": [f"{n:01000}" for n in range(800)]})
-    gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5) and None if post.count > 1 else None  # type: ignore[func-returns-value]
-    sent: list[object] = []
-    thread = threading.Thread(target=lambda: sent.append(producer.send_arrow("orders", table)))
-    thread.start()
-    stub.wait_for(lambda: len(stub.posts) == 1)
-    stub.create("orders", 1)
-    assert producer.send("orders", b"0", key=keys[1]).partition == "orders@broker-a"
-    gate.set()
-    thread.join(10)
-    assert sent[0].count == 800  # type: ignore[attr-defined]
-    assert [int(body) for body in stub.bodies("orders")] == [0, *range(800)]
-
-
 def test_a_topic_deleted_under_a_producer_is_told_where_no_send_creates_it(
     stub: StubService, producer: Producer
 ) -> None:
