@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
+from mq import memory
 from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.group_settings import InvisibleBounds
 from mq.memory import MemoryQueue, Popped
@@ -376,6 +379,15 @@ def test_pop_17_a_changed_limit_holds_for_what_is_in_flight() -> None:
     queue.advance(SETTLED)
     assert queue.pop("billing", "orders") == []
     assert len(queue.dead_letters("billing")) == 1
+
+
+def test_the_example_of_the_module_runs() -> None:
+    example = textwrap.dedent((memory.__doc__ or "").split("\n\n")[1])
+    names: dict[str, object] = {"MemoryQueue": MemoryQueue}
+    exec(example, names)
+    queue = names["queue"]
+    assert isinstance(queue, MemoryQueue)
+    assert queue.lag("billing", "orders") == 0
 
 
 def test_what_is_not_there_is_not_found() -> None:

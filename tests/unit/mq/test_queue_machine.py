@@ -18,14 +18,15 @@ from mq.buffer_decisions import BufferSettings
 from mq.checkpoint_state import CheckpointState
 from mq.errors import Conflict
 from mq.group_settings import InvisibleBounds
-from mq.handle import open_handle
-from mq.memory import _KEYS, MemoryQueue, Popped
+from mq.handle import HandleKeys, open_handle
+from mq.memory import MemoryQueue, Popped
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Start
 
 GROUPS = {"free": False, "line": True, "keys": "key"}
 TOPIC = "orders"
 REJECTED = "rejected by its consumer"
+KEYS = HandleKeys(current=3, secrets={3: b"k" * 32})
 
 
 @dataclass
@@ -61,6 +62,7 @@ class QueueMachine(RuleBasedStateMachine):
     def start(self, partitions: int, max_attempts: int) -> None:
         self.queue = MemoryQueue(
             now_ms=1_000,
+            keys=KEYS,
             buffer=BufferSettings(checkpoints_max=5, partition_checkpoints_max=4),
             invisible=InvisibleBounds(min_ms=100),
         )
@@ -197,7 +199,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def renewed(self, group: str, body: bytes, lease: Lease, handle: str) -> None:
         lease.over = True
-        until_ms = open_handle(_KEYS, group, handle).lease.revive_time_ms
+        until_ms = open_handle(KEYS, group, handle).lease.revive_time_ms
         new = Lease(handle, lease.attempt, until_ms)
         self.life(group, body).leases.append(new)
         self.given.append((group, body, new))
@@ -255,7 +257,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def forget(self, group: str, life: Life) -> None:
         lease = life.leases[-1]
-        handle = open_handle(_KEYS, group, lease.handle)
+        handle = open_handle(KEYS, group, lease.handle)
         lane = self.queue.lanes(group, TOPIC)[0]
         lane = lane._replace(retry=handle.lease.retry, partition=handle.lease.partition)
         tables = self.queue.tables

@@ -11,8 +11,7 @@ from mq.checkpoint import Checkpoint, LaneKey, Pop, Span, spans_of
 from mq.checkpoint_state import fold
 from mq.errors import Conflict
 from mq.group_settings import InvisibleBounds
-from mq.handle import check_live, open_handle
-from mq.memory import _KEYS, MemoryQueue, Popped
+from mq.memory import MemoryQueue, Popped
 from mq.progress import Committed, Start
 from mq.revive import due
 from mq.revive_record import Ack, Done, Record
@@ -273,11 +272,3 @@ def test_a_done_record_seen_before_its_checkpoint_counts() -> None:
     checkpoint = checkpoint_of(0, 2)
     states = fold({}, [Done(checkpoint.key, 0b01, 60_000), checkpoint])
     assert [one.bits for one in due(states.values(), 10**9)] == [0b10]
-
-
-def test_an_expired_handle_is_refused_before_anything_else_is_looked_at() -> None:
-    queue = queue_of(1)
-    (message,) = queue.pop("billing", "orders", invisible_ms=1_000)
-    lease = open_handle(_KEYS, "billing", message.handle).lease
-    with pytest.raises(Conflict):
-        check_live(lease, topic_id="orders-1", epoch=1, now_ms=queue.now_ms + 1_000)
