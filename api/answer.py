@@ -7,11 +7,16 @@ A large answer in one buffer would cost more in fresh memory pages than in copyi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from api.request import Send
+from api.request import Scope, Send
 
-__all__ = ["Answer", "Header", "Pieces", "send_answer"]
+__all__ = ["WRITE_WHOLE", "Answer", "Header", "Pieces", "send_answer"]
+
+#: ASGI extension of our HTTP protocol: its `write`, `(Answer) -> bool`, writes head and body together.
+WRITE_WHOLE: Final = "deltamq.write_whole"
+#: Up to here joining head and body costs less than a second write.
+_WHOLE_BYTES_MAX: Final = 16 * 1024
 
 Header = tuple[bytes, bytes]
 Piece = bytes | memoryview
@@ -38,10 +43,15 @@ class Answer(NamedTuple):
         return len(self.body) if isinstance(self.body, (bytes, memoryview)) else self.body.size
 
 
-async def send_answer(send: Send, answer: Answer) -> None:
+async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
     """Send all of it; returns when the last piece is with the transport, which holds a slow reader's maker back."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     body = answer.body
+    if isinstance(body, bytes) and len(body) <= _WHOLE_BYTES_MAX:
+        extension = scope.get("extensions", {}).get(WRITE_WHOLE)
+        if extension is not None and extension["write"](answer):
+            await send({"type": "http.response.body", "body": b""})
+            return
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     if isinstance(body, (bytes, memoryview)):
         await send({"type": "http.response.body", "body": body})
         return

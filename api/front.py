@@ -56,7 +56,7 @@ class Front:
 
     async def _produce(self, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            await send_answer(send, method_not_allowed("POST"))
+            await send_answer(scope, send, method_not_allowed("POST"))
             return
         answer = await self._answered(
             "produce", lambda service: produce(service, path_segment(topic, "topic"), scope, receive)
@@ -64,11 +64,11 @@ class Front:
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
         elif answer is not None:
-            await send_answer(send, answer)
+            await send_answer(scope, send, answer)
 
     async def _fetch(self, topic: bytes, partition: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
-            await send_answer(send, method_not_allowed("GET"))
+            await send_answer(scope, send, method_not_allowed("GET"))
             return
         with ExitStack() as until_sent:
             answer = await self._answered(
@@ -84,7 +84,7 @@ class Front:
                 ),
             )
             if answer is not None:
-                await send_answer(send, answer)
+                await send_answer(scope, send, answer)
 
     async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
         """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 #: A partition that could not be opened is not tried again by every request.
 _OPEN_AGAIN_S: Final = 1.0
+#: Upkeep follows a commit after this time, and then for all commits since: each run takes the interpreter from others.
+_UPKEEP_AFTER_S: Final = 0.02
 
 
 class Partition:
@@ -130,7 +132,7 @@ class Partition:
         self._owner.metrics.committed(parts)
         if not self._in_upkeep:
             self._in_upkeep = True
-            self._owner.upkeep.submit(self._maintain)
+            self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
 
     def _maintain(self) -> None:
         """On the upkeep thread: what roll-ups, checkpoints and clean-up are due."""

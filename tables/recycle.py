@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import threading
 import uuid
 from collections import deque
@@ -36,6 +37,8 @@ _REFILL_MAX: Final = 1_024
 _PREFIX: Final = ".pool-"
 _UNSEEN_PREFIX: Final = ".newpool-"
 _LOCK: Final = "lock"
+#: Linux' F_SETSIG, which Python does not name: which signal tells the owner of a lease that somebody opens the file.
+_F_SETSIG: Final = 10
 
 
 class RecyclingFiles(OsFiles):
@@ -82,6 +85,8 @@ class RecyclingFiles(OsFiles):
         except OSError:
             return None
         try:
+            # The usual SIGIO would end the process, if a backup opened the file just now; SIGURG is ignored.
+            fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             os.rename(dead, path)

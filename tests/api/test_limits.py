@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from api import http_protocol
 from api.request import Admission
 from mq.errors import Overloaded
 from mq.limits import ADMIN_BYTES_MAX, FETCH_BYTES_MAX, KIB, MIB
@@ -80,6 +81,30 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
             status, _, problem = _raw(api, HEAD + framing + b"\r\n\r\n5\r\nhello\r\n")
             assert (status, problem["code"], problem["limit"]) == (408, "request_timeout", 100)
         assert api.service.admission.bytes == 0
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD[:20], HEAD], ids=["nothing", "half a line", "no end"])
+def test_headers_that_do_not_come_end_the_connection(small: Api, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_SECTION_S", 0.1)
+    with closing(socket.create_connection(("127.0.0.1", small.port), timeout=20)) as sock:
+        sock.sendall(sent)
+        assert sock.recv(1) == b""
+
+
+def test_headers_in_many_pieces_are_taken(small: Api) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with closing(socket.create_connection(("127.0.0.1", small.port), timeout=20)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(len(request)):
+            sock.sendall(request[at : at + 1])
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("how", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
+def test_an_answer_is_whole_whether_the_connection_is_kept_or_not(small: Api, how: bytes) -> None:
+    body = b'{"messages": [{"body": "x"}]}'
+    status, headers, answer = _raw(small, HEAD + how + b"Content-Length: %d\r\n\r\n" % len(body), body)
+    assert (status, answer["duplicate"], headers.get("connection")) == (200, False, "close" if how else None)
 
 
 def test_administrative_bodies_are_small(small: Api) -> None:

@@ -7,17 +7,21 @@ with the reason, the others still prove the contract.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 from mq.errors import Unavailable, Unknown
+from tables import recycle
 from tables.local_store import HEAD, LocalStore
 from tables.log import PartitionLog
 from tables.object_store import ObjectStore
@@ -424,6 +428,30 @@ def test_recycled_files_are_cut_to_their_new_length(tmp_path: Path) -> None:
     store.put("a/short", b"short", durable=True)
     assert (tmp_path / "a" / "short").stat().st_ino == inode
     assert store.read("a/short").to_pybytes() == b"short"
+    store.close()
+
+
+def test_a_file_that_is_opened_while_it_is_recycled_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup may look at a dead file in the very moment of its lease; the kernel's usual word for that kills."""
+    opened: list[str] = []
+
+    def looked_at(fd: int, command: int, argument: int) -> int:
+        result = fcntl.fcntl(fd, command, argument)
+        if (command, argument) == (fcntl.F_SETLEASE, fcntl.F_WRLCK):
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            with pytest.raises(BlockingIOError):  # the lease is there, and its owner is being told
+                os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            opened.append(path)
+        return result
+
+    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store.put("a/old", b"old content", durable=True)
+    store.delete("a/old")
+    monkeypatch.setattr(recycle, "fcntl", SimpleNamespace(**{**vars(fcntl), "fcntl": looked_at}))
+    store.put("a/new", b"new content", durable=True)
+    assert len(opened) == 1 and store.read("a/new").to_pybytes() == b"new content"
     store.close()
 
 
