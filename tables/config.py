@@ -20,7 +20,24 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 from mq.errors import DeltaMQError, Refused
-from mq.limits import FETCH_BYTES_MAX, KIB, MIB, REQUEST_BYTES_MAX
+from mq.limits import (
+    FETCH_BYTES_MAX,
+    KIB,
+    MIB,
+    REQUEST_BYTES_MAX,
+    RETENTION_MS_DEFAULT,
+    RETENTION_MS_MAX,
+    RETENTION_MS_MIN,
+)
+from mq.names import check_broker
+from mq.queue_limits import (
+    BUFFER_CHECKPOINTS_MAX,
+    INVISIBLE_MS_CEILING,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    PARTITION_CHECKPOINTS_MAX,
+    STAY_BUFFER_MS,
+)
 from tables.settings import LogSettings
 
 __all__ = [
@@ -28,6 +45,8 @@ __all__ = [
     "Config",
     "ConfigInvalid",
     "JobsSettings",
+    "QueueSettings",
+    "RetentionSettings",
     "Secret",
     "ServiceSettings",
     "WarehouseSettings",
@@ -85,6 +104,14 @@ class WarehouseSettings:
 
     #: A folder, or a URL of an object store (s3://, gs://, abfss://), with credentials in the environment.
     uri: str = "warehouse"
+    #: Part of the names of the queue's own logs; services and jobs of one warehouse must agree on it.
+    cluster: str = "deltamq"
+
+    def __post_init__(self) -> None:
+        try:
+            check_broker(self.cluster)
+        except Refused:
+            raise ValueError("warehouse.cluster: 1 to 127 characters of A-Z a-z 0-9 . _ -") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +159,48 @@ class ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Groups and POP, for the service and the jobs."""
+
+    #: Checkpoints and acknowledgements meet in memory; off, each is stored.
+    memory_match: bool = True
+    #: A checkpoint that stays longer in memory is stored.
+    stay_buffer_ms: int = _between(STAY_BUFFER_MS, 100, 600_000)
+    #: Checkpoints that are in memory at once; beyond, they are stored at once.
+    buffer_checkpoints_max: int = _between(BUFFER_CHECKPOINTS_MAX, 0, 10_000_000)
+    #: The same for one partition.
+    partition_checkpoints_max: int = _between(PARTITION_CHECKPOINTS_MAX, 0, 10_000_000)
+    #: The shortest invisible time that clients may ask for ...
+    invisible_ms_min: int = _between(INVISIBLE_MS_MIN, 1, INVISIBLE_MS_CEILING)
+    #: ... and the longest.
+    invisible_ms_max: int = _between(INVISIBLE_MS_MAX, 1, INVISIBLE_MS_CEILING)
+    #: How often the offsets of groups that have moved are stored.
+    commit_every_ms: int = _between(200, 10, 60_000)
+    #: Signs handles, as 32 or more hexadecimal digits; when empty, the warehouse keeps one that it made itself.
+    handle_secret: Secret = field(default_factory=Secret)
+
+    def __post_init__(self) -> None:
+        if self.invisible_ms_min > self.invisible_ms_max:
+            raise ValueError("queue.invisible_ms_min must not be above queue.invisible_ms_max")
+        if self.partition_checkpoints_max > self.buffer_checkpoints_max:
+            raise ValueError("queue.partition_checkpoints_max must not be above queue.buffer_checkpoints_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long messages are kept; a topic's own `retention_ms` wins."""
+
+    #: Messages below the offset of a group stay, whatever their age.
+    wait_for_groups: bool = False
+    #: Retried messages.
+    retry_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    #: Dead letters.
+    dead_ms: int = _between(10 * RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
+    #: Records of the queue's own logs, after the merge job has them in its tables.
+    system_ms: int = _between(3_600_000, 60_000, RETENTION_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettings:
     """The Spark application that runs the jobs, and Spark sessions of users on one machine."""
 
@@ -145,6 +214,14 @@ class JobsSettings:
     snapshot_partitions: int = _between(2, 1, 100_000)
     #: The Spark UI's port is only opened when asked for.
     ui: bool = False
+    #: How often records are merged into the state tables.
+    merge_every_ms: int = _between(2_000, 100, 3_600_000)
+    #: How often messages are looked for that nobody acknowledged in time.
+    revive_every_ms: int = _between(250, 50, 3_600_000)
+    #: How often delayed messages are looked for that are due.
+    delay_every_ms: int = _between(250, 50, 3_600_000)
+    #: How often messages are removed whose time has passed.
+    retain_every_s: int = _between(60, 1, 31_536_000)
     #: How often `verify` checks every partition.
     verify_every_s: int = _between(3_600, 1, 31_536_000)
 
@@ -166,6 +243,8 @@ class Config:
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     service: ServiceSettings = field(default_factory=ServiceSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
 

@@ -1,4 +1,4 @@
-"""The metadata log: topics and routes as events in one partition, changed by compare-and-set (SPEC META-4).
+"""The metadata log: topics, routes and groups as events in one partition, changed by compare-and-set (SPEC META-4).
 
 Any process may decide, and the Delta log says whose decision stands. An event is appended only if the log still
 ends where the decision was taken; else the loser reads what the winner wrote and decides again:
@@ -7,8 +7,8 @@ ends where the decision was taken; else the loser reads what the winner wrote an
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3). Messages: key `topic/<name>`, tag the kind of the event, body
-its JSON.
+The state is rebuilt from the table alone (META-3). Messages: key `topic/<name>` or `group/<name>`, tag the kind of the
+event, body its JSON.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
-from mq.limits import MIB
+from mq.group import GroupEvent, GroupsState, group_event_from_json
 from mq.stored_json import corrupt_when_damaged
-from mq.topics import Event, MetaState, event_from_json
+from mq.topics import Event, MetaState, TopicDeleted, TopicPut, event_from_json
 from tables.encode import ProducerStamp
-from tables.fetch import FetchStatus
 from tables.log import Batch
+from tables.pages import OffsetOutOfRange, pages
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
 from tables.warehouse import Warehouse
 
-__all__ = ["META_PARTITION", "MetaLog"]
+__all__ = ["META_PARTITION", "Meta", "MetaLog"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
@@ -41,11 +42,31 @@ META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 _RACES_MAX: Final = 1_000
 #: An append without a clear answer is repeated so often before the caller is told that nobody knows.
 _UNKNOWN_TRIES: Final = 3
-#: One read while the state is rebuilt.
-_PAGE_MESSAGES: Final = 10_000
-_PAGE_BYTES: Final = 8 * MIB
 
 _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
+
+AnyEvent = Event | GroupEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Everything that the log adds up to. Immutable: `apply_all` returns the next one."""
+
+    topics: MetaState = field(default_factory=MetaState)
+    groups: GroupsState = field(default_factory=GroupsState)
+
+    def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
+        """The state after `events`."""
+        topics = self.topics.apply_all(e for e in events if isinstance(e, TopicPut | TopicDeleted))
+        groups = self.groups
+        waiting: list[GroupEvent] = []
+        for event in events:
+            if isinstance(event, TopicDeleted):
+                groups = groups.apply_all(waiting).without_topic(event.id)
+                waiting = []
+            elif not isinstance(event, TopicPut):
+                waiting.append(event)
+        return Meta(topics, groups.apply_all(waiting) if waiting else groups)
 
 
 class MetaLog:
@@ -59,13 +80,23 @@ class MetaLog:
         self._writer_id = f"meta-{uuid.uuid4().hex}"
         self._writer_seq = 0
         self._offset = 0
-        self._state = MetaState()
+        self._meta = Meta()
         self.refresh()
 
     @property
+    def meta(self) -> Meta:
+        """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
+        return self._meta
+
+    @property
     def state(self) -> MetaState:
-        """The newest known state; never modified, so it may be kept and shared."""
-        return self._state
+        """The newest known state of the topics."""
+        return self._meta.topics
+
+    @property
+    def groups(self) -> GroupsState:
+        """The newest known state of the groups."""
+        return self._meta.groups
 
     def refresh(self) -> bool:
         """See what others have written; True if there was anything.
@@ -79,7 +110,7 @@ class MetaLog:
             return self._catch_up()
 
     def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
-        """Append the events that `decide` makes of the newest state, and return the state that holds them.
+        """Append the events that `decide` makes of the newest topics, and return the topics that hold them.
 
         `decide` is called again with a newer state each time that another process was faster, so it must depend on
         nothing but its argument. Without events nothing is written. What it raises is passed on: nothing changed.
@@ -91,21 +122,28 @@ class MetaLog:
         Unavailable
             `contention`: too many others were faster; nothing was stored.
         """
+        return self._submit(lambda meta: decide(meta.topics)).topics
+
+    def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
+        """The same for events of groups, which may be decided by the topics, too."""
+        return self._submit(decide)
+
+    def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
         with self._lock:
             for _ in range(_RACES_MAX):
                 self._catch_up()
-                events = decide(self._state)
+                events = decide(self._meta)
                 if not events:
-                    return self._state
+                    return self._meta
                 if self._append(events):
                     self._catch_up()
-                    return self._state
+                    return self._meta
         raise Unavailable(f"lost {_RACES_MAX} races for the metadata log; try again", code="contention")
 
-    def _append(self, events: Sequence[Event]) -> bool:
+    def _append(self, events: Sequence[AnyEvent]) -> bool:
         """Store the events where the state ends; False when others have stored something there."""
         # What cannot be folded must never be stored: no process could start again.
-        self._state.apply_all(events)
+        self._meta.apply_all(events)
         self._writer_seq += 1
         stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(events))
         batch = Batch(_rows(events), stamp)
@@ -126,20 +164,16 @@ class MetaLog:
         """Fold everything behind the state, page by page; state and offset move together."""
         self._log.refresh()
         began = self._offset
-        while True:
-            page = self._log.read(self._offset, max_messages=_PAGE_MESSAGES, max_bytes=_PAGE_BYTES)
-            if page.status is FetchStatus.NO_NEW_MESSAGE:
-                return self._offset > began
-            if page.status is not FetchStatus.FOUND:
-                raise Corrupt(
-                    f"the metadata log holds offsets {page.min_offset} to {page.max_offset}, not {self._offset}",
-                    code="meta_log_torn",
-                )
-            self._state = self._state.apply_all(_events(page.rows))
-            self._offset = page.next_offset
+        try:
+            for page in pages(self._log, self._offset):
+                self._meta = self._meta.apply_all(_events(page.rows))
+                self._offset = page.next_offset
+        except OffsetOutOfRange as error:
+            raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
+        return self._offset > began
 
 
-def _rows(events: Sequence[Event]) -> pa.RecordBatch:
+def _rows(events: Sequence[AnyEvent]) -> pa.RecordBatch:
     columns = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
@@ -148,16 +182,16 @@ def _rows(events: Sequence[Event]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
 
-def _events(rows: pa.Table) -> list[Event]:
+def _events(rows: pa.Table) -> list[AnyEvent]:
     columns = [rows.column(name).to_pylist() for name in ("offset", "tag", "body")]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 
 
-def _event(offset: int, kind: str, body: bytes) -> Event:
+def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
     where = f"the metadata log at offset {offset}"
     with corrupt_when_damaged(where, code="meta_event_corrupt"):
         value = json.loads(body)
     try:
-        return event_from_json(kind, value)
+        return group_event_from_json(kind, value) or event_from_json(kind, value)
     except Corrupt as error:
         raise Corrupt(f"{where}: {error.detail}", code=error.code) from error

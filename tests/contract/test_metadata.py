@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Corrupt, NotFound, Unavailable, Unknown
+from mq.group import GroupEvent, decide_put_group, decide_reset_offsets
+from mq.group_settings import GroupRequest
 from mq.topics import (
     Event,
     MetaState,
@@ -22,9 +25,9 @@ from mq.topics import (
     decide_delete_topic,
     decide_put_topic,
 )
-from tables import metadata
+from tables import metadata, pages
 from tables.log import Batch
-from tables.metadata import META_PARTITION, MetaLog
+from tables.metadata import META_PARTITION, Meta, MetaLog
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
 
@@ -80,7 +83,7 @@ def test_meta_3_a_long_log_is_read_in_pages(open_meta: Open, monkeypatch: pytest
     meta = open_meta()
     for number in range(12):
         meta.submit(put(f"t{number}", f"id-{number}"))
-    monkeypatch.setattr(metadata, "_PAGE_MESSAGES", 5)
+    monkeypatch.setattr(pages, "_PAGE_MESSAGES", 5)
     assert open_meta().state == meta.state
 
 
@@ -330,3 +333,41 @@ def test_the_log_is_readable_by_its_messages(open_meta: Open, warehouses: Callab
     bodies = [json.loads(body) for body in rows.column("body").to_pylist()]
     assert bodies[0]["topic"]["route"]["partitions"] == ["orders@broker-a", "orders@broker-b"]
     assert bodies[1] == {"name": "orders", "id": "id-1", "epoch": 2}
+
+
+# Groups.
+
+
+def put_group(name: str, **settings: object) -> Callable[[Meta], Sequence[GroupEvent]]:
+    return lambda meta: decide_put_group(meta.groups, name, GroupRequest.from_json(settings), 1_000)
+
+
+def test_meta_3_groups_are_rebuilt_with_the_topics(open_meta: Open) -> None:
+    meta = open_meta()
+    meta.submit(put("orders", "id-1"))
+    meta.submit_groups(put_group("billing", max_attempts=3))
+    lane = LaneKey("id-1", "billing", False, "orders@a")
+    meta.submit_groups(lambda now: decide_reset_offsets(now.groups, "billing", "orders", {lane: 7}))
+    assert open_meta().meta == meta.meta
+    assert meta.groups.group("billing").settings.max_attempts == 3
+    assert meta.groups.epoch_of(lane) == 2
+
+
+def test_pop_12_the_end_of_a_topic_ends_the_resets_in_it(open_meta: Open) -> None:
+    meta, other = open_meta(), open_meta()
+    meta.submit(put("orders", "id-1"))
+    meta.submit_groups(put_group("billing"))
+    lane = LaneKey("id-1", "billing", False, "orders@a")
+    meta.submit_groups(lambda now: decide_reset_offsets(now.groups, "billing", "orders", {lane: 7}))
+    meta.submit(lambda state: decide_delete_topic(state, "orders"))
+    assert meta.groups.resets == {}
+    other.refresh()
+    assert other.meta == meta.meta
+
+
+def test_meta_4_a_group_is_decided_by_the_newest_state(open_meta: Open) -> None:
+    one, other = open_meta(), open_meta()
+    one.submit_groups(put_group("billing", max_attempts=3))
+    other.submit_groups(put_group("billing", invisible_ms=20_000))
+    settings = other.groups.group("billing").settings
+    assert (settings.max_attempts, settings.invisible_ms) == (3, 20_000)

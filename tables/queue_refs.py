@@ -1,0 +1,80 @@
+"""Where the queue's own logs lie: partitions like all others, in spaces that clients cannot produce to (SPEC MODEL-5).
+
+| what                   | space | topic                           | partition                         | life  |
+|------------------------|-------|---------------------------------|-----------------------------------|-------|
+| checkpoints, acks      | sys   | `rmq_sys_REVIVE_LOG_{cluster}`  | `{topic}#{queue}@{broker}`        |       |
+| offset commits         | sys   | `rmq_sys_OFFSETS_{cluster}`     | `{topic}@{broker}`                |       |
+| lost messages          | sys   | `rmq_sys_LOST_{cluster}`        | `{topic}@{broker}`                |       |
+| delayed messages       | sys   | `rmq_sys_DELAY_{cluster}`       | `{topic}@{broker}`                |       |
+| what became of these   | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
+| messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
+| dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
+
+Each broker has partitions of its own, so that brokers in different processes do not race for one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mq.names import partition_name
+from mq.queue_limits import REVIVE_QUEUES
+from mq.retry_topic import DeadLetterTopic, RetryTopic
+from tables.paths import PartitionRef, Space
+
+__all__ = [
+    "DELAY",
+    "DELAY_MARKS",
+    "LOST",
+    "OFFSETS",
+    "REVIVE_LOG",
+    "dead_ref",
+    "retry_ref",
+    "revive_ref",
+    "revive_refs",
+    "system_ref",
+]
+
+REVIVE_LOG: Final = "rmq_sys_REVIVE_LOG"
+OFFSETS: Final = "rmq_sys_OFFSETS"
+LOST: Final = "rmq_sys_LOST"
+DELAY: Final = "rmq_sys_DELAY"
+DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
+
+#: Lives of one topic name that a retry partition's generation has room for, beside its group's.
+_TOPIC_LIVES_MAX: Final = 1 << 20
+
+
+def system_ref(kind: str, cluster: str, broker: str) -> PartitionRef:
+    """The partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
+    topic = f"{kind}_{cluster}"
+    return PartitionRef(Space.SYS, topic, partition_name(topic, broker))
+
+
+def revive_ref(cluster: str, queue: int, broker: str) -> PartitionRef:
+    """One queue of the revive log on a broker (SPEC POP-6)."""
+    assert 0 <= queue < REVIVE_QUEUES, "ordered pops store no checkpoints"
+    topic = f"{REVIVE_LOG}_{cluster}"
+    return PartitionRef(Space.SYS, topic, partition_name(f"{topic}#{queue}", broker))
+
+
+def revive_refs(cluster: str, broker: str) -> list[PartitionRef]:
+    """All queues of the revive log on a broker."""
+    return [revive_ref(cluster, queue, broker) for queue in range(REVIVE_QUEUES)]
+
+
+def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, broker: str) -> PartitionRef:
+    """A group's retry partition for a topic on a broker, in this life of both (SPEC POP-11, POP-12).
+
+    `group_epoch` is the group's own (`Group.epoch`), not the one in a partition: a reset keeps retried messages.
+    """
+    assert topic_generation < _TOPIC_LIVES_MAX, "a name that was made again a million times"
+    retry = RetryTopic(group, topic)
+    life = group_epoch * _TOPIC_LIVES_MAX + topic_generation
+    return PartitionRef(Space.RETRY, retry.storage_name, retry.partition(broker), life)
+
+
+def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
+    """A group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
+    dead = DeadLetterTopic(group)
+    return PartitionRef(Space.DLQ, dead.storage_name, dead.partition(broker), group_epoch)

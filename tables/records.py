@@ -1,0 +1,109 @@
+"""The records of the queue's own logs as message rows, and back: one JSON body each, the kind in the tag.
+
+revive log       checkpoint, acknowledgement, done      deliver_time: when it falls due
+offsets          a group's progress in a lane
+lost             offsets that a group can no longer have
+delay marks      cancelled, ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from mq.delay_mark import DelayMark, mark_from_json, mark_to_json
+from mq.errors import Corrupt
+from mq.lost import LostRecord
+from mq.progress import OffsetRecord
+from mq.revive_record import Record, record_from_json, record_to_json
+from tables.schema import INGEST_SCHEMA, TIME
+
+__all__ = [
+    "delay_marks_of",
+    "lost_records_of",
+    "offset_records_of",
+    "records_of",
+    "rows_of_delay_marks",
+    "rows_of_lost_records",
+    "rows_of_offset_records",
+    "rows_of_records",
+]
+
+T = TypeVar("T")
+
+_OFFSET: Final = "offset"
+_LOST: Final = "lost"
+_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body")])
+_DUE_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "body", "deliver_time")])
+
+
+def rows_of_records(records: Sequence[Record]) -> pa.RecordBatch:
+    """Records for one queue of the revive log (SPEC POP-6)."""
+    tags, bodies = _encoded([record_to_json(record) for record in records])
+    due = pa.array([record.due_time_ms * 1_000 for record in records], TIME)
+    return pa.RecordBatch.from_arrays([tags, bodies, due], schema=_DUE_SCHEMA)
+
+
+def records_of(rows: pa.Table) -> list[Record]:
+    """The records of rows of the revive log; a checkpoint knows where it lies.
+
+    Raises
+    ------
+    Corrupt
+        A row holds no record; the detail names its offset. So do the others here.
+    """
+    return _decoded(rows, lambda tag, value, offset: record_from_json(tag, value, revive_offset=offset))
+
+
+def rows_of_offset_records(records: Sequence[OffsetRecord]) -> pa.RecordBatch:
+    """Commits for the offsets log."""
+    return _plain([(_OFFSET, record.to_json()) for record in records])
+
+
+def offset_records_of(rows: pa.Table) -> list[OffsetRecord]:
+    """The commits of rows of the offsets log."""
+    return _decoded(rows, lambda _, value, __: OffsetRecord.from_json(value))
+
+
+def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
+    """Losses for the log of losses."""
+    return _plain([(_LOST, record.to_json()) for record in records])
+
+
+def lost_records_of(rows: pa.Table) -> list[LostRecord]:
+    """The losses of rows of the log of losses."""
+    return _decoded(rows, lambda _, value, __: LostRecord.from_json(value))
+
+
+def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
+    """Marks for the delay marks."""
+    return _plain([mark_to_json(mark) for mark in marks])
+
+
+def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
+    """The marks of rows of the delay marks."""
+    return _decoded(rows, lambda tag, value, _: mark_from_json(tag, value))
+
+
+def _plain(tagged: Sequence[tuple[str, object]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(_encoded(tagged)), schema=_SCHEMA)
+
+
+def _encoded(tagged: Sequence[tuple[str, object]]) -> tuple[pa.Array, pa.Array]:
+    encode = msgspec.json.Encoder().encode
+    return pa.array([tag for tag, _ in tagged], pa.string()), pa.array([encode(v) for _, v in tagged], pa.binary())
+
+
+def _decoded(rows: pa.Table, decode: Callable[[str, object, int], T]) -> list[T]:
+    columns = [rows.column(name).to_pylist() for name in ("tag", "body", "offset")]
+    from_json = msgspec.json.Decoder().decode
+    found = []
+    for tag, body, offset in zip(*columns, strict=True):
+        try:
+            found.append(decode(tag, from_json(body), offset))
+        except (msgspec.DecodeError, Corrupt) as error:
+            raise Corrupt(f"the record at offset {offset} is damaged: {error}", code="record_corrupt") from error
+    return found
