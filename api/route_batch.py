@@ -99,6 +99,8 @@ def _check_same_request(part: Part, count: int) -> None:
 
 
 def _spread(messages: Rows | ArrowRows, route: Route, draw: int) -> list[Share]:
+    if messages.count == 1:
+        return [Share(route.partitions[route.table[draw % len(route.table)]], messages, None)]
     slices = spread(messages.count, route, draw)
     if len(slices) == 1:
         return [Share(route.partitions[slices[0][0]], messages, None)]

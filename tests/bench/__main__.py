@@ -23,7 +23,7 @@ from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.machine import commit_of, facts
 from tests.bench.peers import PAIRS, Peers, Ratio, ratios
-from tests.bench.registry import selected
+from tests.bench.registry import Bench, selected
 from tests.bench.report import print_figures, print_ratios, write_json
 from tests.bench.session import Session
 
@@ -51,11 +51,10 @@ def main(only: str, quick: bool, long_: bool, peers: Path | None, out: Path, lis
     about = {"time": stamp, "effort": effort.name, "commit": commit_of(Path.cwd()), **facts(out.absolute())}
     figures: list[Figure] = []
     found: list[Ratio] = []
+    failed = 0
     try:
         for name, function in benches.items():
-            began = time.monotonic()
-            figures += function(session)
-            console.log(f"{name} done in {time.monotonic() - began:.0f} s")
+            failed += not _ran(name, function, session, figures)
         if compared is not None:
             measured = {f.name for f in figures}
             found = ratios(figures, compared.measure([p for p in PAIRS if p.ours in measured]))
@@ -66,6 +65,21 @@ def main(only: str, quick: bool, long_: bool, peers: Path | None, out: Path, lis
         write_json(path, about, figures, found)
         console.print(f"written to {path}")
         session.close()
+    if failed:
+        raise click.ClickException(f"{failed} benchmarks failed; see above")
+
+
+def _ran(name: str, function: Bench, session: Session, figures: list[Figure]) -> bool:
+    """Run one benchmark; False when it failed: what the others measured is worth having."""
+    began = time.monotonic()
+    try:
+        figures += function(session)
+    except Exception as error:
+        session.say(f"{name} FAILED: {error!r}")
+        return False
+    session.say(f"{name} done in {time.monotonic() - began:.0f} s")
+    session.make_room()
+    return True
 
 
 def _check_space(out: Path, effort: Effort) -> None:

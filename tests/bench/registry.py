@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tests.bench.figure import Figure
 from tests.bench.session import Session
 
-__all__ = ["BENCHES", "bench", "selected"]
+__all__ = ["BENCHES", "Bench", "bench", "selected"]
 
 Bench = Callable[[Session], Iterator[Figure]]
 

@@ -1,9 +1,9 @@
 """One go of the benchmarks: fresh folders, repeated windows, figures.
 
-Every benchmark writes into a folder that nobody used before, and nothing is deleted until the end of the go: ext4
-does not hand out an inode for minutes after it was freed and looks past every such inode when a file is created, so
-that creating files costs up to 20 times as much next to a folder that was just removed. Wait some minutes between
-two goes if the first one stored millions of files.
+Every benchmark writes into a folder that nobody used before. Only its large files are deleted when it has ended, all
+others at the end of the go: ext4 does not hand out an inode for minutes after it was freed and looks past every such
+inode when a file is created, so that creating files costs up to 20 times as much next to a folder with many that was
+just removed. Wait some minutes between two goes if the first one stored millions of files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tests.bench.effort import Effort
 from tests.bench.figure import Figure
@@ -22,6 +23,8 @@ from tests.bench.targets import TARGETS
 
 __all__ = ["Session", "Window"]
 
+#: A minute of large batches stores tens of gigabytes, in a few files.
+_LARGE_BYTES: Final = 1 << 20
 #: The values of one window by name; `others` and `stolen` are added: percent of the machine.
 Window = Mapping[str, float]
 
@@ -43,6 +46,12 @@ class Session:
         path = self.folder / f"{self._folders:03d}-{name}"
         path.mkdir()
         return path
+
+    def make_room(self) -> None:
+        """Delete what a benchmark stored in large files."""
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.stat().st_size >= _LARGE_BYTES:
+                path.unlink()
 
     def windows(self, measure: Callable[[float], Mapping[str, float]]) -> list[Window]:
         """Warm up, then call `measure(seconds)` for each window; windows that others disturbed are measured again.

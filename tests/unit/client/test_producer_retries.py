@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -497,6 +498,38 @@ def test_route_07_a_named_partition_that_is_gone_is_told(stub: StubService, prod
         producer.send("orders", b"y", partition=gone)
     assert caught.value.code == "partition_not_found"
     assert producer.send("orders", b"z", key="k").partition == "orders@broker-a"
+
+
+def test_rows_whose_partition_goes_away_before_their_turn_are_split_anew(
+    stub: StubService, make_producer: MakeProducer
+) -> None:
+    route = stub.create("orders", 4).route
+    producer = make_producer(
+        buffer_bytes_max=160_000, message_bytes_max=10_000, timeout_s=60, request_timeout_s=60, retries=100
+    )
+    key_of = {route.partition_of(str(n)): str(n) for n in range(99)}
+    # Three pieces of just under half the buffer: two are sent and held, the third waits for room.
+    keys = [key_of[0]] * 70 + [key_of[1]] * 70 + [key_of[0]] * 70
+    table = pa.table({"key": keys, "body": [f"{n:01000}" for n in range(210)]})
+    gate = threading.Event()
+
+    def hold(post: Post) -> None:
+        if post.count > 1:
+            assert gate.wait(60), "the test has failed before it opened the gate"
+
+    stub.on_post = hold
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            sending = pool.submit(producer.send_arrow, "orders", table)
+            stub.wait_for(lambda: len(stub.posts) >= 2)
+            stub.create("orders", 1)
+            assert producer.send("orders", b"0", key=key_of[2]).partition == "orders@broker-a"
+        finally:
+            gate.set()
+        assert sending.result(60).count == 210
+    stored = [int(body) for body in stub.bodies("orders")]
+    assert sorted(stored) == sorted([0, *range(210)])
+    assert [n for n in stored[1:] if not 70 <= n < 140] == [*range(70), *range(140, 210)]
 
 
 def test_a_topic_deleted_under_a_producer_is_told_where_no_send_creates_it(
