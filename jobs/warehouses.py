@@ -1,0 +1,56 @@
+"""The open warehouses of a process that runs jobs: one for each place, shared by all jobs and their threads.
+
+A job that follows logs keeps its partitions open from run to run, and two jobs that read one log read it once.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from mq.limits import MIB
+from tables.config import Config
+from tables.settings import LogSettings
+from tables.warehouse import Warehouse
+
+__all__ = ["close_warehouses", "warehouse_of"]
+
+#: What a job appends is seldom read by that process again: a small tail saves memory, and roll-ups read files.
+_TAIL_BYTES_MAX: Final = 4 * MIB
+
+_lock: Final = threading.Lock()
+_opened: Final[dict[tuple[str, LogSettings], Warehouse]] = {}
+
+
+def warehouse_of(conf: Config) -> Warehouse:
+    """The warehouse of these settings, opened at the first call.
+
+    Raises
+    ------
+    StoreUnsafe
+        Put-if-absent does not hold there.
+    """
+    settings = replace(conf.log, tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX))
+    key = (_absolute(conf.warehouse.uri), settings)
+    with _lock:
+        found = _opened.get(key)
+        if found is None:
+            found = _opened[key] = Warehouse.open(key[0], settings=settings)
+        return found
+
+
+def close_warehouses() -> None:
+    """Let go of all of them: at the end of the application, when no job runs any more."""
+    with _lock:
+        opened = list(_opened.values())
+        _opened.clear()
+    for warehouse in opened:
+        warehouse.close()
+
+
+def _absolute(uri: str) -> str:
+    """The same place under one name, whatever folder the process runs in."""
+    return uri if len(urlsplit(uri).scheme) > 1 else str(Path(uri).resolve())
