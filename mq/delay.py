@@ -116,6 +116,8 @@ def is_due(message: Delayed, now_ms: int) -> bool:
 def check_cancel(message: Delayed, now_ms: int) -> None:
     """Refuse a cancellation that comes too late, before anything is stored.
 
+    What is cancelled is the message in its place, not its id: that may be used again.
+
     Raises
     ------
     Conflict
@@ -145,12 +147,12 @@ def decide(
     *,
     now_ms: int,
     ended: Collection[tuple[str, int]] = (),
-    cancelled: Collection[tuple[str, str]] = (),
+    cancelled: Collection[tuple[str, int]] = (),
     topic_ids: Collection[str] = (),
 ) -> list[Decision]:
     """What becomes of each message that is due and not `ended`, in order of deliver time and place.
 
-    `ended` are delay partition and offset of what earlier runs dealt with, `cancelled` topic id and message id,
+    `ended` are delay partition and offset of what earlier runs dealt with, `cancelled` those of what was cancelled,
     `topic_ids` the ids of the topics that there are now.
     """
     due = [one for one in waiting if is_due(one, now_ms) and (one.delay_partition, one.offset) not in ended]
@@ -158,9 +160,9 @@ def decide(
     return [_decide(one, cancelled, topic_ids) for one in due]
 
 
-def _decide(message: Delayed, cancelled: Collection[tuple[str, str]], topic_ids: Collection[str]) -> Decision:
+def _decide(message: Delayed, cancelled: Collection[tuple[str, int]], topic_ids: Collection[str]) -> Decision:
     if message.topic_id not in topic_ids:
         return Skip(message, SkipReason.TOPIC_OVER)
-    if (message.topic_id, message.message_id) in cancelled:
+    if (message.delay_partition, message.offset) in cancelled:
         return Skip(message, SkipReason.CANCELLED)
     return Forward(message)

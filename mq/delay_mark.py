@@ -15,9 +15,13 @@ __all__ = ["Cancelled", "DelayMark", "Ended", "mark_from_json", "mark_to_json"]
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A delayed message is not to be delivered."""
+    """The message that waits at `offset` of a delay partition is not to be delivered.
 
-    topic_id: str
+    It names the place, and the id only for people: an id may be used again after its message was cancelled.
+    """
+
+    delay_partition: str
+    offset: int
     message_id: str
 
 
@@ -35,7 +39,8 @@ DelayMark = Cancelled | Ended
 def mark_to_json(mark: DelayMark) -> tuple[str, dict[str, object]]:
     """The tag and the body of a mark."""
     if isinstance(mark, Cancelled):
-        return "cancelled", {"topic_id": mark.topic_id, "message_id": mark.message_id}
+        place = {"partition": mark.delay_partition, "offset": mark.offset}
+        return "cancelled", {**place, "message_id": mark.message_id}
     return "ended", {"partition": mark.delay_partition, "ranges": [list(one) for one in mark.ranges]}
 
 
@@ -44,7 +49,7 @@ def mark_from_json(tag: str, value: object) -> DelayMark:
     with corrupt_when_damaged(f"a stored {tag} mark", code="delay_mark_corrupt"):
         stored = mapping(value)
         if tag == "cancelled":
-            return Cancelled(text(stored["topic_id"]), text(stored["message_id"]))
+            return Cancelled(text(stored["partition"]), integer(stored["offset"]), text(stored["message_id"]))
         if tag == "ended":
             ranges = []
             for one in array(stored["ranges"]):

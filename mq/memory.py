@@ -21,7 +21,7 @@ from itertools import islice
 
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
-from mq.delay import check_cancel, deliver_time
+from mq.delay import check_cancel, deliver_time, is_due
 from mq.errors import DeltaMQError, NotFound
 from mq.group import decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.group_settings import GroupRequest, InvisibleBounds, Ordering
@@ -165,9 +165,9 @@ class MemoryQueue:
         waiting = [message for message in waiting if message.topic_id == found.id]
         if not waiting:
             raise NotFound(f"no message {message_id} waits", code="message_not_found", field="message_id")
-        for message in waiting:
+        for message in [one for one in waiting if not is_due(one, self.now_ms)] or waiting:
             check_cancel(message, self.now_ms)
-        self.tables.cancelled.add((found.id, message_id))
+            self.tables.cancelled.add((message.delay_partition, message.offset))
 
     # Pop, acknowledge, change.
 

@@ -123,9 +123,9 @@ class Tables:
         self.states: dict[CheckpointKey, CheckpointState] = {}
         self.committed: dict[LaneKey, Committed] = {}
         self.lost: dict[tuple[LaneKey, int], LostReason] = {}
-        #: Places in the delay partition that were dealt with, and (topic id, message id) that were cancelled.
+        #: Places in the delay partition that were dealt with, and those whose messages were cancelled.
         self.delay_ended: set[tuple[str, int]] = set()
-        self.cancelled: set[tuple[str, str]] = set()
+        self.cancelled: set[tuple[str, int]] = set()
         self._logs: dict[tuple[object, ...], MemoryLog] = {}
 
     def log(self, *place: object) -> MemoryLog:

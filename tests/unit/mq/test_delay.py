@@ -82,9 +82,9 @@ def test_retry_5_what_was_dealt_with_is_not_forwarded_again() -> None:
 
 
 def test_retry_4_a_cancelled_message_is_not_forwarded() -> None:
-    waiting = [delayed(0), delayed(1), delayed(2, topic_id="id-2")]
-    cancelled = {("id-1", "m0"), ("id-1", "m2")}
-    assert decide(waiting, now_ms=NOW, cancelled=cancelled, topic_ids={"id-1", "id-2"}) == [
+    waiting = [delayed(0), delayed(1), delayed(2, delay_partition="delay@B")]
+    cancelled = {("delay@A", 0), ("delay@A", 2)}
+    assert decide(waiting, now_ms=NOW, cancelled=cancelled, topic_ids={"id-1"}) == [
         Skip(waiting[0], SkipReason.CANCELLED),
         Forward(waiting[1]),
         Forward(waiting[2]),

@@ -231,6 +231,19 @@ def test_retry_4_a_delayed_message_can_be_cancelled_before_it_is_due() -> None:
     assert bodies(queue.pop("billing", "orders")) == [b"later"]
 
 
+def test_retry_4_an_id_may_be_used_again_after_its_message_was_cancelled() -> None:
+    queue = queue_of(0)
+    queue.send("orders", b"first", delay_ms=5_000, message_id="a")
+    queue.cancel("orders", "a")
+    queue.send("orders", b"second", delay_ms=6_000, message_id="a")
+    queue.advance(5_500)
+    queue.run_jobs()
+    assert queue.pop("billing", "orders") == []
+    queue.advance(500)
+    queue.run_jobs()
+    assert bodies(queue.pop("billing", "orders")) == [b"second"]
+
+
 def test_pop_18_after_a_reset_old_handles_are_refused_and_messages_come_anew() -> None:
     queue = queue_of(2)
     old = queue.pop("billing", "orders")

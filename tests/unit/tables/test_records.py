@@ -62,7 +62,7 @@ def _stored(rows: pa.RecordBatch, base: int) -> pa.Table:
         (
             records.rows_of_delay_marks,
             records.delay_marks_of,
-            [Cancelled("id-1", "m-1"), Ended("delay@a", ((0, 3), (5, 6)))],
+            [Cancelled("delay@a", 4, "m-1"), Ended("delay@a", ((0, 3), (5, 6)))],
         ),
     ],
     ids=["revive", "offsets", "lost", "marks"],
@@ -83,7 +83,7 @@ def test_pop_06_a_checkpoint_knows_where_it_lies_and_when_it_is_due() -> None:
     ("rows_of", "back", "good"),
     [
         (records.rows_of_records, records.records_of, CHECKPOINT),
-        (records.rows_of_delay_marks, records.delay_marks_of, Cancelled("id-1", "m-1")),
+        (records.rows_of_delay_marks, records.delay_marks_of, Cancelled("delay@a", 4, "m-1")),
     ],
 )
 @pytest.mark.parametrize(("tag", "body"), [("ck", b"{"), ("ck", b"[]"), ("what", b"{}"), ("ended", b'{"ranges": 1}')])
