@@ -36,7 +36,7 @@ from tables.schema import MESSAGE_SCHEMA
 from tables.settings import STALE_FRACTION, Flush, LogSettings
 from tables.snapshot import ORPHAN_KEEP, Snapshot
 from tables.store import NotDurable, Store
-from tables.tail import Tail
+from tables.tail import Tail, TailBudget
 from tables.unsynced import Unsynced
 from tables.upkeep import Upkeep
 
@@ -67,7 +67,14 @@ class PartitionLog:
     """An open partition. Made by `Warehouse`, one for each partition and process."""
 
     def __init__(
-        self, ref: PartitionRef, store: Store, *, settings: LogSettings, clock: Clock, cache: RowCache
+        self,
+        ref: PartitionRef,
+        store: Store,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        cache: RowCache,
+        tails: TailBudget,
     ) -> None:
         self.ref = ref
         self.location = store.uri(ref.folder)
@@ -76,7 +83,7 @@ class PartitionLog:
         self._clock = clock
         self._lock = threading.RLock()
         self._reader = FileReader(store, ref.folder, cache)
-        self._tail = Tail(settings.tail_bytes_max)
+        self._tail = Tail(settings.tail_bytes_max, tails)
         self._window = ProducerWindow()
         self._parts: dict[str, tuple[Part, ...]] = {}
         self._unsynced = Unsynced(store)
@@ -537,6 +544,10 @@ class PartitionLog:
     def close(self) -> None:
         """Flush and let go."""
         self.flush()
+
+    def release(self) -> None:
+        """Give the memory back: the partition was deleted."""
+        self._tail.clear()
 
     def _check_running(self) -> None:
         if self._stopped is not None:

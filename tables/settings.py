@@ -32,6 +32,8 @@ class LogSettings:
     flush_interval_ms: int = 200
     #: Recent rows of one partition kept in memory as Arrow.
     tail_bytes_max: int = 64 * MIB
+    #: The same for all partitions of the process together; the one that was quiet longest gives way.
+    tails_bytes_max: int = 512 * MIB
     #: Decoded row groups kept for readers of history, over all partitions of the process.
     cache_bytes_max: int = 256 * MIB
     #: So many adjacent files of one size class are rolled up into one.
@@ -67,6 +69,8 @@ class LogSettings:
             raise ValueError("log.rollup_files must be at least 2")
         if self.tail_bytes_max < 64 * KIB:
             raise ValueError("log.tail_bytes_max must be at least 65536")
+        if self.tails_bytes_max < self.tail_bytes_max:
+            raise ValueError("log.tails_bytes_max must be at least log.tail_bytes_max")
 
 
 #: An operation that lasted longer than this part of a deadline looks at the log again before it believes itself.

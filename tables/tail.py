@@ -1,14 +1,19 @@
-"""The newest rows of a partition in memory, as Arrow: what most readers ask for, and what roll-ups merge."""
+"""The newest rows of a partition in memory, as Arrow: what most readers ask for, and what roll-ups merge.
+
+Each tail is bounded, and all tails of a process together are: the one that was quiet longest gives way.
+"""
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["Tail"]
+__all__ = ["Tail", "TailBudget"]
 
 #: What a table costs beside its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
 _TABLE_BYTES: Final = 6 * 1024
@@ -25,16 +30,70 @@ class _Piece:
         return self.start + int(self.rows.num_rows)
 
 
-class Tail:
-    """Adjacent pieces of rows up to the end of the log, bounded by bytes.
-
-    Writers hold the partition's lock. Readers need none: they take `pieces` once, a tuple that is replaced, never
-    changed.
-    """
+class TailBudget:
+    """What the tails of one process may hold together. Safe for threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
+        self._lock = threading.Lock()
+        #: Bytes of each tail that holds any, the one that was quiet longest first.
+        self._held: OrderedDict[Tail, int] = OrderedDict()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tails, estimated."""
+        return self._bytes
+
+    def grew(self, tail: Tail) -> None:
+        """`tail` has changed, and others give way to it. The caller holds no tail's lock."""
+        with self._lock:
+            self._note(tail)
+            if tail in self._held:
+                self._held.move_to_end(tail)
+            victims = self._victims(tail)
+        for victim, excess in victims:
+            victim.give_way(excess)
+
+    def shrank(self, tail: Tail) -> None:
+        """`tail` holds less."""
+        with self._lock:
+            self._note(tail)
+
+    def _note(self, tail: Tail) -> None:
+        # Read here, so that of two threads that changed it the last one to come notes what holds.
+        nbytes = tail.bytes
+        self._bytes += nbytes - self._held.get(tail, 0)
+        if nbytes:
+            self._held[tail] = nbytes
+        else:
+            self._held.pop(tail, None)
+
+    def _victims(self, but: Tail) -> list[tuple[Tail, int]]:
+        """Who has to give how much."""
+        excess = self._bytes - self._bytes_max
+        victims = []
+        for tail, nbytes in self._held.items():
+            if excess <= 0:
+                break
+            if tail is not but:
+                victims.append((tail, min(excess, nbytes)))
+                excess -= nbytes
+        return victims
+
+
+class Tail:
+    """Adjacent pieces of rows up to the end of the log, bounded by bytes.
+
+    Writers hold the partition's lock; the tail's own is for other partitions, to which it may have to give way.
+    Readers need none: they take `pieces` once, a tuple that is replaced, never changed.
+    """
+
+    def __init__(self, bytes_max: int, budget: TailBudget) -> None:
+        self._bytes_max = bytes_max
+        self._budget = budget
+        self._bytes = 0
+        self._lock = threading.Lock()
         self.pieces: tuple[_Piece, ...] = ()
 
     @property
@@ -44,39 +103,58 @@ class Tail:
 
     def clear(self) -> None:
         """Forget all: the log went on without us."""
-        self.pieces = ()
-        self._bytes = 0
+        with self._lock:
+            self._drop(len(self.pieces))
+        self._budget.shrank(self)
 
     def add(self, start: int, rows: pa.Table, nbytes: int) -> None:
         """Add the rows of a commit, which hold `nbytes`; a gap before them makes the tail start anew."""
-        if self.pieces and self.pieces[-1].end != start:
-            self.clear()
-        piece = _Piece(start, rows, nbytes + _TABLE_BYTES)
-        self._bytes += piece.bytes
-        self.pieces = (*self.pieces, piece)
-        self._shrink()
+        with self._lock:
+            if self.pieces and self.pieces[-1].end != start:
+                self._drop(len(self.pieces))
+            piece = _Piece(start, rows, nbytes + _TABLE_BYTES)
+            self._bytes += piece.bytes
+            self.pieces = (*self.pieces, piece)
+            self._shrink(self._bytes_max)
+        self._budget.grew(self)
 
     def merge(self, start: int, rows: pa.Table) -> None:
         """Replace the pieces that `rows` covers by this one piece, if they are all here."""
         end = start + rows.num_rows
-        low = bisect_left(self.pieces, start, key=lambda p: p.start)
-        high = bisect_left(self.pieces, end, key=lambda p: p.start)
-        inside = self.pieces[low:high]
-        if not inside or inside[0].start != start or inside[-1].end != end:
-            return
-        merged = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
-        self._bytes += merged.bytes - sum(p.bytes for p in inside)
-        self.pieces = (*self.pieces[:low], merged, *self.pieces[high:])
-        self._shrink()
+        with self._lock:
+            low = bisect_left(self.pieces, start, key=lambda p: p.start)
+            high = bisect_left(self.pieces, end, key=lambda p: p.start)
+            inside = self.pieces[low:high]
+            if not inside or inside[0].start != start or inside[-1].end != end:
+                return
+            merged = _Piece(start, rows, rows.nbytes + _TABLE_BYTES)
+            self._bytes += merged.bytes - sum(p.bytes for p in inside)
+            self.pieces = (*self.pieces[:low], merged, *self.pieces[high:])
+            self._shrink(self._bytes_max)
+        self._budget.grew(self)
 
-    def _shrink(self) -> None:
+    def give_way(self, nbytes: int) -> None:
+        """Drop the oldest pieces, at least `nbytes` of them: another partition needs the memory more."""
+        with self._lock:
+            wanted = max(0, self._bytes - nbytes)
+            self._shrink(wanted)
+            if self._bytes > wanted:
+                self._drop(len(self.pieces))
+        self._budget.shrank(self)
+
+    def _shrink(self, bytes_max: int) -> None:
         """Drop the oldest pieces over the bound; the newest stays: waiting readers are about to ask for it."""
-        drop = 0
-        while drop < len(self.pieces) - 1 and self._bytes > self._bytes_max:
-            self._bytes -= self.pieces[drop].bytes
+        drop, held = 0, self._bytes
+        while drop < len(self.pieces) - 1 and held > bytes_max:
+            held -= self.pieces[drop].bytes
             drop += 1
-        if drop:
-            self.pieces = self.pieces[drop:]
+        self._drop(drop)
+
+    def _drop(self, count: int) -> None:
+        """Forget the oldest pieces."""
+        if count:
+            self._bytes -= sum(p.bytes for p in self.pieces[:count])
+            self.pieces = self.pieces[count:]
 
     def rows(self, start: int, stop: int) -> pa.Table | None:
         """Rows `[start, stop)`, or None when the tail does not hold them all."""

@@ -21,6 +21,7 @@ from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
 from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
 from tables.store import Store, probe
+from tables.tail import TailBudget
 
 __all__ = ["Warehouse", "refs"]
 
@@ -49,6 +50,7 @@ class Warehouse:
         self.settings = settings
         self.clock = clock
         self._cache = RowCache(settings.cache_bytes_max)
+        self._tails = TailBudget(settings.tails_bytes_max)
         self._logs: dict[PartitionRef, PartitionLog] = {}
         self._lock = threading.Lock()
         self._opening: dict[PartitionRef, threading.Lock] = {}
@@ -131,7 +133,14 @@ class Warehouse:
         with opening:
             found = self._logs.get(ref)
             if found is None:
-                found = PartitionLog(ref, self.store, settings=self.settings, clock=self.clock, cache=self._cache)
+                found = PartitionLog(
+                    ref,
+                    self.store,
+                    settings=self.settings,
+                    clock=self.clock,
+                    cache=self._cache,
+                    tails=self._tails,
+                )
                 with self._lock:
                     self._logs[ref] = found
                     self._start_flusher()
@@ -149,7 +158,7 @@ class Warehouse:
         """Remove all partitions of one life of a topic, open or not; their data is gone when this returns."""
         with self._lock:
             for ref in [r for r in self._logs if (r.space, r.topic, r.generation) == (space, topic, generation)]:
-                del self._logs[ref]
+                self._logs.pop(ref).release()
         folder = topic_folder(space, topic)
         for partition in self.store.folders(folder):
             if generation_of(partition) == generation:
@@ -165,6 +174,11 @@ class Warehouse:
     def cached_bytes(self) -> int:
         """Bytes of decoded history in memory."""
         return self._cache.bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of recent rows in memory, over all partitions."""
+        return self._tails.bytes
 
     def _start_flusher(self) -> None:
         if self._flusher is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tables.tail import Tail
+from tables.tail import Tail, TailBudget
 
 
 def rows(start: int, count: int, size: int = 8) -> pa.Table:
@@ -28,7 +30,7 @@ def offsets(found: pa.Table | None) -> list[int] | None:
 
 
 def filled(bytes_max: int, counts: list[int], size: int = 8) -> Tail:
-    tail, at = Tail(bytes_max), 0
+    tail, at = Tail(bytes_max, TailBudget(1 << 40)), 0
     for count in counts:
         add(tail, at, count, size)
         at += count
@@ -43,7 +45,7 @@ def test_rows_that_are_all_there_are_found_across_pieces() -> None:
 
 
 def test_rows_that_are_not_all_there_are_not_found() -> None:
-    tail = Tail(1 << 20)
+    tail = Tail(1 << 20, TailBudget(1 << 40))
     assert tail.rows(0, 1) is None
     add(tail, 5, 3)
     assert tail.rows(4, 6) is None
@@ -61,7 +63,7 @@ def test_a_gap_starts_the_tail_anew() -> None:
 
 
 def test_the_tail_stays_within_its_bytes_and_keeps_the_newest() -> None:
-    tail = Tail(100_000)
+    tail = Tail(100_000, TailBudget(1 << 40))
     for i in range(500):
         add(tail, i, 1, size=5_000)
         assert tail.bytes <= 100_000 or len(tail.pieces) == 1
@@ -113,7 +115,7 @@ def test_readers_keep_what_they_took() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, int, int]], bytes_max: int) -> None:
-    tail, end = Tail(bytes_max), 0
+    tail, end = Tail(bytes_max, TailBudget(1 << 40)), 0
     for step, count, size in steps:
         if step == "clear":
             tail.clear()
@@ -133,3 +135,56 @@ def test_what_the_tail_holds_is_always_right_and_bounded(steps: list[tuple[str, 
             assert tail.pieces[-1].end == end
             assert offsets(tail.rows(first, end)) == list(range(first, end))
             assert tail.rows(first - 1, end) is None
+
+
+# All tails together.
+
+
+def test_the_tail_that_was_quiet_longest_gives_way() -> None:
+    budget = TailBudget(100_000)
+    quiet, busy = Tail(1 << 20, budget), Tail(1 << 20, budget)
+    for i in range(8):
+        add(quiet, i, 1, size=5_000)
+    for i in range(16):
+        add(busy, i, 1, size=5_000)
+        assert budget.bytes == quiet.bytes + busy.bytes
+        assert budget.bytes <= 100_000 or not quiet.pieces
+    assert not quiet.pieces and offsets(busy.rows(0, 16)) == list(range(16))
+    add(quiet, 8, 1, size=5_000)
+    assert offsets(quiet.rows(8, 9)) == [8] and budget.bytes <= 100_000
+
+
+def test_a_tail_gives_its_oldest_rows_first() -> None:
+    budget = TailBudget(60_000)
+    quiet, busy = Tail(1 << 20, budget), Tail(1 << 20, budget)
+    for i in range(4):
+        add(quiet, i, 1, size=5_000)
+    add(busy, 0, 1, size=30_000)
+    assert quiet.rows(0, 1) is None and offsets(quiet.rows(3, 4)) == [3]
+
+
+def test_a_cleared_tail_counts_no_more() -> None:
+    budget = TailBudget(100_000)
+    tail = Tail(1 << 20, budget)
+    add(tail, 0, 10)
+    tail.clear()
+    assert budget.bytes == 0
+
+
+def test_tails_of_many_threads_stay_within_their_budget() -> None:
+    budget = TailBudget(200_000)
+    tails = [Tail(1 << 20, budget) for _ in range(6)]
+
+    def work(tail: Tail) -> None:
+        for i in range(300):
+            add(tail, i, 1, size=2_000)
+            if i % 50 == 49:
+                tail.merge(i - 9, rows(i - 9, 10, 2_000))
+
+    with ThreadPoolExecutor(len(tails)) as pool:
+        list(pool.map(work, tails))
+    assert budget.bytes == sum(tail.bytes for tail in tails)
+    assert budget.bytes <= 200_000 + max(tail.bytes for tail in tails)
+    for tail in tails:
+        assert tail.bytes == sum(piece.bytes for piece in tail.pieces)
+        assert not tail.pieces or offsets(tail.rows(299, 300)) == [299]
