@@ -25,10 +25,10 @@ from api.rows import Indexes, Rows, to_record_batch
 from api.workers import Workers
 from mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX
+from tables.batch import one_batch
 from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog
-from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
 
 __all__ = ["CommitQueue", "Part", "Pending"]
@@ -207,22 +207,7 @@ def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
             spans += [RowsPart(p.messages.count, p.stamp) for p in among]
         else:
             spans.append(RowsPart(sum(p.messages.count for p in among)))
-    return _one_batch(batches), spans
-
-
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches with possibly different columns as one."""
-    if len(batches) == 1:
-        return batches[0]
-    names = {name for batch in batches for name in batch.schema.names}
-    fields = [f for f in INGEST_SCHEMA if f.name in names]
-    columns = []
-    for field in fields:
-        found = [(batch, batch.schema.get_field_index(field.name)) for batch in batches]
-        columns.append(
-            pa.concat_arrays([b.column(at) if at >= 0 else pa.nulls(b.num_rows, field.type) for b, at in found])
-        )
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    return one_batch(batches), spans
 
 
 def _divide(whole: Appended, parts: list[Part]) -> None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from api.group_commit import CommitQueue, Part
@@ -36,15 +37,16 @@ _UPKEEP_AFTER_S: Final = 0.02
 
 
 class Partition:
-    """One physical partition of one life of a topic."""
+    """One physical partition: of one life of a topic, or one of the queue's own logs."""
 
-    def __init__(self, owner: Partitions, topic: Topic, name: str) -> None:
-        self.topic = topic.name
-        self.name = name
-        self.ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
+    def __init__(self, owner: Partitions, ref: PartitionRef, table_id: str | None = None) -> None:
+        self.topic = ref.topic
+        self.name = ref.name
+        self.ref = ref
         self._owner = owner
-        # The same in every process that makes the table, and another in every life of the topic.
-        self._table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
+        self._table_id = table_id
+        #: Whether it has no table before its first append; readers take it for empty then.
+        self._is_lazy = ref.space is not Space.TOPICS
         self._opening = threading.Lock()
         self._failed: tuple[float, DeltaMQError] | None = None
         self._closed = False
@@ -52,6 +54,8 @@ class Partition:
         self.queue = CommitQueue(self.open, owner.commits, owner.loop, self)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
+        #: Until when the commits of other processes are looked for though nobody waits.
+        self.followed_until = 0.0
         self._in_upkeep = False
 
     def open(self) -> PartitionLog:
@@ -61,7 +65,7 @@ class Partition:
             return opened
         with self._opening:
             if self._closed:
-                raise NotFound(f"topic {self.topic} was deleted", code="topic_not_found", field="topic")
+                raise NotFound(f"{self.topic} was deleted", code="topic_not_found", field="topic")
             opened = self.log or self._open_once()
             self.log = opened
             return opened
@@ -96,16 +100,29 @@ class Partition:
 
     async def refresh(self) -> None:
         """See the commits of other processes, and wake the readers if there are any."""
-        opened = await self.opened()
+        await self.look()
+
+    async def look(self) -> PartitionLog | None:
+        """The log with the commits of other processes; None when its first append, which makes it, is still to come."""
         self.refreshed_at = self._owner.loop.time()
-        if await self._owner.run(opened.refresh):
+        known = self.log
+        opened = known or await self._found()
+        if opened is not None and (await self._owner.run(opened.refresh) or known is None):
             self.wake()
+        return opened
+
+    async def _found(self) -> PartitionLog | None:
+        """The log; None when it is made by its first append and there was none yet."""
+        if self._is_lazy and not await self._owner.run(partial(self._owner.warehouse.exists, self.ref)):
+            return None
+        return await self.opened()
 
     # Readers that wait for a message.
 
     @property
     def has_waiters(self) -> bool:
-        return bool(self._waiters)
+        """Whether somebody wants to know of new messages."""
+        return bool(self._waiters) or self.followed_until > self._owner.loop.time()
 
     def wake(self) -> None:
         """Tell every waiting reader to look again."""
@@ -117,8 +134,12 @@ class Partition:
     def waiter(self) -> asyncio.Future[None]:
         """A future that is done at the next commit; the caller looks at the end offset after asking for it."""
         waiter: asyncio.Future[None] = self._owner.loop.create_future()
-        self._waiters.add(waiter)
+        self.watch(waiter)
         return waiter
+
+    def watch(self, waiter: asyncio.Future[None]) -> None:
+        """Let a future of the caller's be done at the next commit; it may wait for several partitions."""
+        self._waiters.add(waiter)
 
     def forget(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.discard(waiter)
@@ -165,24 +186,34 @@ class Partitions:
         self.upkeep = upkeep
         self.metrics = metrics
         self._threads = threads
-        self._found: dict[tuple[str, str], Partition] = {}
+        self._found: dict[PartitionRef, Partition] = {}
 
     def get(self, topic: Topic, name: str) -> Partition:
-        """The partition; its table is opened when it is first needed."""
-        key = (topic.id, name)
-        found = self._found.get(key)
+        """A topic's partition; its table is opened when it is first needed."""
+        ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
+        found = self._found.get(ref)
         if found is None:
-            found = self._found[key] = Partition(self, topic, name)
+            # The same in every process that makes the table, and another in every life of the topic.
+            table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
+            found = self._found[ref] = Partition(self, ref, table_id)
+        return found
+
+    def of(self, ref: PartitionRef) -> Partition:
+        """A partition of the queue's own: revive log, offsets, retries, dead letters (see `tables.queue_refs`)."""
+        assert ref.space is not Space.TOPICS, "these belong to a topic's life"
+        found = self._found.get(ref)
+        if found is None:
+            found = self._found[ref] = Partition(self, ref)
         return found
 
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking work on a thread."""
         return await self.loop.run_in_executor(self._threads, work)
 
-    def drop(self, topic_id: str) -> None:
-        """Forget a deleted topic's partitions."""
-        for key in [k for k in self._found if k[0] == topic_id]:
-            self._found.pop(key).close()
+    def drop(self, space: Space, topic: str, generation: int) -> None:
+        """Forget the partitions of a life that is over."""
+        for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
+            self._found.pop(ref).close()
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._found.values()))

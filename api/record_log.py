@@ -1,0 +1,62 @@
+"""One of the queue's own logs as the service appends to it: durable, in groups, repeated until the outcome is known.
+
+    records --one batch--> commit queue --group commit, fsync--> stored
+                   ^-------- nobody knows --------'
+
+A record that stands twice in such a log counts once (see `mq.checkpoint_state`, `mq.progress`), so an append whose
+answer was lost is simply made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pyarrow as pa
+
+from api.decode_arrow import ArrowRows
+from api.group_commit import Part, Pending
+from api.partition import Partition
+from mq.errors import Unknown
+from tables.settings import Flush
+
+__all__ = ["RecordLog"]
+
+#: Between two tries of an append whose outcome nobody knows; doubled up to a second.
+_AGAIN_S: Final = 0.01
+_AGAIN_S_MAX: Final = 1.0
+
+
+class RecordLog:
+    """Appends to one partition; used on the event loop."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.appends = 0
+
+    async def append(self, rows: pa.RecordBatch) -> None:
+        """Store the rows; returns when they are durable.
+
+        Raises
+        ------
+        DeltaMQError
+            They certainly are not stored.
+        """
+        wait_s = _AGAIN_S
+        while True:
+            part = self.begin(rows)
+            await part.pending.wait()
+            if part.error is None:
+                return
+            if not isinstance(part.error, Unknown):
+                raise part.error
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+
+    def begin(self, rows: pa.RecordBatch) -> Part:
+        """Queue the rows for the next commit."""
+        self.appends += 1
+        loop = asyncio.get_running_loop()
+        part = Part(ArrowRows(rows.num_rows, rows.nbytes, rows), Pending(1, loop), Flush.SYNC)
+        self.partition.queue.put(part)
+        return part
