@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
 from api.producers import ProducerGate
 from mq.errors import Corrupt
@@ -22,7 +23,7 @@ from mq.names import check_topic
 from mq.routing import Route
 from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
 from tables.log import PartitionLog
-from tables.metadata import MetaLog
+from tables.metadata import Meta
 from tables.paths import Space
 
 __all__ = ["HostedTopic", "Topics"]
@@ -40,6 +41,7 @@ class HostedTopic:
         self.topic = topic
         self.gate = ProducerGate()
         self._partitions = partitions
+        self._named: dict[str, Partition] = {}
         self._logs: dict[str, PartitionLog] = {}
         self._drawn = 0
         self._drawn_until_s = 0.0
@@ -69,7 +71,10 @@ class HostedTopic:
 
     def partition(self, name: str) -> Partition:
         """The partition of this life of the topic; the caller knows that the route has it."""
-        return self._partitions.get(self.topic, name)
+        found = self._named.get(name)
+        if found is None:
+            found = self._named[name] = self._partitions.get(self.topic, name)
+        return found
 
     @property
     def partitions(self) -> list[Partition]:
@@ -98,8 +103,11 @@ class HostedTopic:
 class Topics:
     """All topics of the warehouse."""
 
-    def __init__(self, meta: MetaLog, partitions: Partitions, *, brokers: tuple[str, ...], auto_create: bool) -> None:
+    def __init__(
+        self, meta: HostedMeta, partitions: Partitions, *, brokers: tuple[str, ...], auto_create: bool
+    ) -> None:
         self._meta = meta
+        meta.follow(self._forget_deleted)
         self._partitions = partitions
         self._brokers = brokers
         self._auto_create = auto_create
@@ -107,11 +115,11 @@ class Topics:
 
     @property
     def state(self) -> MetaState:
-        return self._meta.state
+        return self._meta.now.topics
 
     def find(self, name: str) -> HostedTopic | None:
         """The topic as far as this process knows."""
-        topic = self._meta.state.topics.get(name)
+        topic = self.state.topics.get(name)
         return None if topic is None else self._host(topic)
 
     def _host(self, topic: Topic) -> HostedTopic:
@@ -127,7 +135,7 @@ class Topics:
         found = self.find(check_topic(name))
         if found is None:
             await self.refresh()
-            found = self._host(self._meta.state.topic(name))
+            found = self._host(self.state.topic(name))
         return found
 
     async def for_produce(self, name: str) -> HostedTopic:
@@ -142,26 +150,23 @@ class Topics:
         new_id = str(uuid.uuid4())
         now_ms = time.time_ns() // 1_000_000
 
-        def decide_and_open() -> Topic:
-            state = self._meta.submit(
-                lambda state: decide_put_topic(state, name, request, self._brokers, new_id, now_ms)
-            )
-            return state.topic(name)
-
-        topic = await self._partitions.run(decide_and_open)
+        state = await self._meta.submit(
+            lambda state: decide_put_topic(state, name, request, self._brokers, new_id, now_ms)
+        )
+        topic = state.topic(name)
         hosted = self._host(topic)
         await hosted.logs()
         created = topic.id == new_id
         log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
         return hosted, created
 
-    async def delete(self, name: str) -> None:
-        """End a topic: first its metadata, so that nobody is sent there any more, then its data."""
+    async def delete(self, name: str) -> Topic:
+        """End a topic: first its metadata, so nobody is sent there any more, then its data. Returns what it was."""
         topic = (await self.require(name)).topic
-        await self._partitions.run(lambda: self._meta.submit(lambda state: decide_delete_topic(state, name)))
-        self._forget_deleted()
+        await self._meta.submit(lambda state: decide_delete_topic(state, name))
         log.info("event=topic_deleted topic=%r", name)
         await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
+        return topic
 
     async def sweep(self) -> None:
         """Remove the data of topics whose deletion was cut short: their metadata is gone, their folders are not."""
@@ -171,8 +176,8 @@ class Topics:
             (ref.topic, ref.generation) for ref in await self._partitions.run(partial(warehouse.refs, Space.TOPICS))
         }
         await self.refresh()
-        alive = {(topic.name, topic.generation) for topic in self._meta.state.topics.values()}
-        ended = {(name, life) for name, life in stored - alive if name in self._meta.state.ended}
+        alive = {(topic.name, topic.generation) for topic in self.state.topics.values()}
+        ended = {(name, life) for name, life in stored - alive if name in self.state.ended}
         await self._partitions.run(partial(self._drop, ended))
 
     def _drop(self, lives: Iterable[tuple[str, int]]) -> None:
@@ -181,11 +186,10 @@ class Topics:
 
     async def refresh(self) -> None:
         """See what other processes did."""
-        if await self._partitions.run(self._meta.refresh):
-            self._forget_deleted()
+        await self._meta.refresh()
 
-    def _forget_deleted(self) -> None:
-        alive = {topic.id for topic in self._meta.state.topics.values()}
+    def _forget_deleted(self, _: Meta, after: Meta) -> None:
+        alive = {topic.id for topic in after.topics.topics.values()}
         for topic_id in [i for i in self._hosted if i not in alive]:
-            del self._hosted[topic_id]
-            self._partitions.drop(topic_id)
+            topic = self._hosted.pop(topic_id).topic
+            self._partitions.drop(Space.TOPICS, topic.name, topic.generation)

@@ -15,14 +15,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from api.hosted_group import Groups
+from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
+from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.partition import Partition, Partitions
 from api.request import Admission
 from api.workers import Workers
 from mq.errors import DeltaMQError
+from mq.names import split_partition
 from tables.config import Config
 from tables.metadata import MetaLog
+from tables.recovery import Recovered, recover
 from tables.warehouse import Warehouse
 
 __all__ = ["HostedTopic", "Service"]
@@ -39,7 +44,7 @@ _BROKER_EPOCH: Final = 1
 class Service:
     """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
 
-    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog) -> None:
+    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog, recovered: Recovered) -> None:
         self.config = config
         self.settings = config.service
         self.flush_default = config.log.flush
@@ -65,22 +70,28 @@ class Service:
             threads=self._threads,
             metrics=self.metrics,
         )
+        self.meta = HostedMeta(meta, self.partitions)
         self.topics = Topics(
-            meta,
+            self.meta,
             self.partitions,
             brokers=self.settings.brokers,
             auto_create=self.settings.auto_create_topics,
+        )
+        self.lanes = Lanes(self.partitions, meta, config.queue, config.warehouse.cluster, recovered)
+        self.groups = Groups(
+            self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
         )
         self._watcher = self.loop.create_task(self._watch())
         self._observe()
 
     @classmethod
     async def start(cls, config: Config) -> Service:
-        """Open the warehouse and the metadata log, and be ready to serve."""
+        """Open the warehouse and the metadata log, read what groups have done, and be ready to serve."""
 
-        def open_all() -> tuple[Warehouse, MetaLog]:
+        def open_all() -> tuple[Warehouse, MetaLog, Recovered]:
             warehouse = Warehouse.open(config.warehouse.uri, settings=config.log)
-            return warehouse, MetaLog(warehouse)
+            meta = MetaLog(warehouse)
+            return warehouse, meta, recover(warehouse, config.warehouse.cluster, _brokers(config, meta))
 
         return cls(config, *await asyncio.to_thread(open_all))
 
@@ -91,6 +102,10 @@ class Service:
     async def topic_for_produce(self, name: str) -> HostedTopic:
         """The topic to produce to; see `Topics.for_produce`."""
         return self.topics.find(name) or await self.topics.for_produce(name)
+
+    async def delete_topic(self, name: str) -> None:
+        """End a topic, and what groups were to get again of it."""
+        await self.groups.drop_retries(await self.topics.delete(name))
 
     def begin_stop(self) -> None:
         """Answer no more than what is under way: long polls and event streams end at once."""
@@ -104,6 +119,7 @@ class Service:
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher
+        await self.lanes.flush()
         await asyncio.to_thread(self._commits.stop)
         await asyncio.to_thread(self._upkeep.stop)
         self._threads.shutdown()
@@ -116,6 +132,7 @@ class Service:
         every_s = self.settings.refresh_ms / 1000
         meta_at = self.loop.time()
         await self._guarded(self.topics.sweep, None)
+        await self._guarded(self.groups.sweep, None)
         while True:
             await asyncio.sleep(every_s)
             for partition in self.partitions:
@@ -159,3 +176,9 @@ class Service:
                     files=stats.files,
                     bytes=stats.bytes,
                 )
+
+
+def _brokers(config: Config, meta: MetaLog) -> list[str]:
+    """The brokers of the settings, and those that topics were given while the settings were others."""
+    routed = {split_partition(name)[1] for topic in meta.state.topics.values() for name in topic.route.partitions}
+    return sorted(routed.union(config.service.brokers))

@@ -7,17 +7,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Final
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.hosted_topic import HostedTopic
+from api.json_body import json_object
 from api.openapi import TOPIC_PATTERN, problems
 from api.partition import Partition
-from api.request import headers_of, media_type
 from api.service import Service
-from mq.errors import Corrupt, Refused, Unavailable, UnsupportedMedia
+from mq.errors import Corrupt, Refused, Unavailable
 from mq.limits import (
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
@@ -146,7 +145,7 @@ async def show_topic(topic: TopicName, service: Running) -> Any:
 )
 async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
     check_client_topic(topic)
-    wanted = TopicRequest.from_json(await _json_object(request))
+    wanted = TopicRequest.from_json(await json_object(request))
     hosted, created = await service.topics.put(topic, wanted)
     response.status_code = 201 if created else 200
     return await _view(service, hosted)
@@ -160,7 +159,7 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
 )
 async def delete_topic(topic: TopicName, service: Running) -> None:
     check_client_topic(topic)
-    await service.topics.delete(topic)
+    await service.delete_topic(topic)
 
 
 @router.get(
@@ -208,26 +207,6 @@ def parse_time(text: str) -> int:
         return (time - _EPOCH) // _EPOCH.resolution
     except (ValueError, OverflowError):
         raise Refused("time: write RFC 3339, for example 2013-01-01T05:15:00Z", field="time") from None
-
-
-async def _json_object(request: Request) -> dict[str, object]:
-    """The body as a JSON object; an empty body is an empty one."""
-    body = await request.body()
-    if not body:
-        return {}
-    kind = media_type(headers_of(request.scope))
-    if kind != "application/json":
-        raise UnsupportedMedia(
-            f"content-type {kind or 'is missing; it'} must be application/json", field="content-type"
-        )
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"body: not JSON: {error}", code="invalid_json", field="body") from None
-    if not isinstance(value, dict):
-        raise Refused("body: must be a JSON object", code="invalid_type", field="body")
-    # JSON has one kind of number: 4.0 is 4.
-    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in value.items()}
 
 
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:

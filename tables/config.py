@@ -126,6 +126,8 @@ class ServiceSettings:
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
     #: A topic that is produced to before it exists is created with the default route.
     auto_create_topics: bool = True
+    #: A group that consumes before it exists is created with default settings.
+    auto_create_groups: bool = True
     #: After SIGTERM, requests in flight get so long to end.
     drain_ms: int = _between(10_000, 0, 600_000)
     #: Whether it may listen beyond this machine without authentication: only behind a proxy that authenticates.

@@ -29,6 +29,8 @@ __all__ = [
     "OFFSETS",
     "REVIVE_LOG",
     "dead_ref",
+    "lives_of_retry",
+    "retry_life",
     "retry_ref",
     "revive_ref",
     "revive_refs",
@@ -68,10 +70,20 @@ def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, b
 
     `group_epoch` is the group's own (`Group.epoch`), not the one in a partition: a reset keeps retried messages.
     """
-    assert topic_generation < _TOPIC_LIVES_MAX, "a name that was made again a million times"
     retry = RetryTopic(group, topic)
-    life = group_epoch * _TOPIC_LIVES_MAX + topic_generation
+    life = retry_life(group_epoch, topic_generation)
     return PartitionRef(Space.RETRY, retry.storage_name, retry.partition(broker), life)
+
+
+def retry_life(group_epoch: int, topic_generation: int) -> int:
+    """The generation of a group's retry partitions for a topic, in this life of both."""
+    assert topic_generation < _TOPIC_LIVES_MAX, "a name that was made again a million times"
+    return group_epoch * _TOPIC_LIVES_MAX + topic_generation
+
+
+def lives_of_retry(generation: int) -> tuple[int, int]:
+    """The inverse of `retry_life`: the epoch of the group, the generation of the topic."""
+    return divmod(generation, _TOPIC_LIVES_MAX)
 
 
 def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:

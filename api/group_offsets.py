@@ -1,0 +1,271 @@
+"""A group's offsets in one topic over REST: read, commit, reset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.groups import GroupName
+from api.hosted_group import lanes_of
+from api.json_body import json_object
+from api.lane_views import LaneView, lane_bounds, lane_views
+from api.openapi import problems
+from api.service import Service
+from api.topics import Running, TopicName
+from mq.checkpoint import LaneKey
+from mq.errors import NotFound, Refused, Unprocessable
+from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from mq.progress import Bounds, Committed, Start, reset_position
+from mq.topics import Topic
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
+
+_EMPTY: Final = Bounds(0, 0)
+_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
+_Offsets = Annotated[dict[str, _Offset], Field(min_length=1, description="By partition, `NAME@BROKER`.")]
+
+
+class CommitRequest(BaseModel):
+    """Offsets up to which a client has consumed: the next ones that the group wants."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"}]}
+    )
+
+    offsets: _Offsets
+    client_id: Annotated[str | None, Field(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)] = None
+
+
+class ResetRequest(BaseModel):
+    """Where the group shall go on: everywhere in the topic, or at offsets of the partitions that are named."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": "first", "retries": "drop"}]})
+
+    to: Annotated[
+        str | _Offsets, Field(description="`first`, `last`, an RFC 3339 time, or an object of partition to offset.")
+    ]
+    retries: Annotated[
+        Literal["keep", "drop"] | None,
+        Field(description="Whether messages that wait to be delivered again still are; kept by default."),
+    ] = None
+
+
+class GroupOffsets(BaseModel):
+    """Where the group is: by partition, for those in which it has a committed offset, and in detail for all."""
+
+    group: str
+    topic: str
+    offsets: dict[str, int]
+    partitions: list[LaneView]
+
+
+class CommittedOffsets(BaseModel):
+    """The group's offsets after the commit: where it was ahead already, it stays there."""
+
+    group: str
+    topic: str
+    offsets: dict[str, int]
+
+
+class ResetOffsets(BaseModel):
+    """Where the group goes on, and its epoch there: handles of earlier ones are refused."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: dict[str, int]
+
+
+@router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
+async def show_offsets(group: GroupName, topic: TopicName, service: Running) -> Any:
+    await service.groups.require(group)
+    found = (await service.topics.require(topic)).topic
+    views = await lane_views(service, group, found, consumed=False)
+    offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
+    return {"group": group, "topic": topic, "offsets": offsets, "partitions": views}
+
+
+def _body(model: type[BaseModel]) -> dict[str, object]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@router.put(
+    "",
+    summary="Commit offsets; durable when answered",
+    response_model=CommittedOffsets,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=_body(CommitRequest),
+)
+async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    _known_fields(body, CommitRequest)
+    _check_client_id(body.get("client_id"))
+    wanted = _offsets_of(body.get("offsets"), "offsets")
+    found = (await service.topics.require(topic)).topic
+    await service.groups.for_use(group)
+    lanes = _named_lanes(group, found, wanted, "offsets")
+    # All of them before any is stored.
+    for lane, offset in lanes.items():
+        _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
+    commits = [service.lanes.commit(lane, topic, offset) for lane, offset in lanes.items()]
+    done = await asyncio.gather(*commits, return_exceptions=True)
+    for failed in done:
+        if isinstance(failed, BaseException):
+            raise failed
+    offsets = {lane.partition: at.offset for lane, at in zip(lanes, done, strict=True) if isinstance(at, Committed)}
+    return {"group": group, "topic": topic, "offsets": offsets}
+
+
+@router.post(
+    "/reset",
+    summary="Put a group elsewhere in a topic, in a new epoch",
+    response_model=ResetOffsets,
+    responses=problems(400, 404, 413, 415, 422, 500, 507),
+    openapi_extra=_body(ResetRequest),
+)
+async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    _known_fields(body, ResetRequest)
+    drop = _retries_of(body.get("retries")) == "drop"
+    to = body.get("to")
+    target = _offsets_of(to, "to") if isinstance(to, dict) else _start_of(to)
+    await service.groups.require(group)
+    found = (await service.topics.require(topic)).topic
+    offsets = await _targets(service, group, found, target)
+    if drop:
+        offsets |= await _past_retries(service, group, found)
+    epoch = await service.groups.reset(group, found, offsets)
+    for lane in offsets:
+        service.lanes.partition_of(lane, topic).wake()
+    return {
+        "group": group,
+        "topic": topic,
+        "epoch": epoch,
+        "offsets": {lane.partition: offset for lane, offset in offsets.items()},
+    }
+
+
+# What is asked --------------------------------------------------------------------------------------------------------
+
+
+def _known_fields(body: Mapping[str, object], model: type[BaseModel]) -> None:
+    for name in body:
+        if name not in model.model_fields:
+            raise Refused(f"{name} is not a field of this request", code="unknown_field", field=name)
+
+
+def _check_client_id(value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise Refused("client_id must be text", code="invalid_type", field="client_id")
+    if not 1 <= len(value) <= PRODUCER_ID_LENGTH_MAX:
+        raise Unprocessable(
+            f"client_id: 1 to {PRODUCER_ID_LENGTH_MAX} characters",
+            field="client_id",
+            extra={"limit": PRODUCER_ID_LENGTH_MAX},
+        )
+
+
+def _offsets_of(value: object, field: str) -> dict[str, int]:
+    """An object of partition to offset."""
+    if value is None:
+        raise Refused(f"{field} is missing", code="missing_field", field=field)
+    if not isinstance(value, dict):
+        raise Refused(f"{field} must be an object of partition to offset", code="invalid_type", field=field)
+    if not value:
+        raise Unprocessable(f"{field} must name at least one partition", field=field)
+    for partition, offset in value.items():
+        where = f"{field}.{partition}"
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise Refused(f"{where} must be a whole number", code="invalid_type", field=where)
+        if not 0 <= offset <= OFFSET_MAX:
+            limit = 0 if offset < 0 else OFFSET_MAX
+            raise Unprocessable(f"{where} must be from 0 to {OFFSET_MAX}", field=where, extra={"limit": limit})
+    return value
+
+
+def _start_of(value: object) -> Start:
+    if value is None:
+        raise Refused("to is missing", code="missing_field", field="to")
+    return Start.from_json(value, field="to")
+
+
+def _retries_of(value: object) -> str:
+    if value is None:
+        return "keep"
+    if not isinstance(value, str):
+        raise Refused("retries must be text", code="invalid_type", field="retries")
+    if value not in ("keep", "drop"):
+        raise Unprocessable("retries must be keep or drop", field="retries")
+    return value
+
+
+def _named_lanes(group: str, topic: Topic, wanted: Mapping[str, int], field: str) -> dict[LaneKey, int]:
+    """The lanes of the partitions that are named; a group's retry partitions may be, too."""
+    lanes = {lane.partition: lane for lane in lanes_of(group, topic)}
+    for partition in wanted:
+        if partition not in lanes:
+            raise NotFound(
+                f"{field}: topic {topic.name} has no partition {partition!r}",
+                code="partition_not_found",
+                field=f"{field}.{partition}",
+            )
+    return {lanes[partition]: offset for partition, offset in wanted.items()}
+
+
+def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> None:
+    if offset > bounds.end_offset:
+        raise Unprocessable(
+            f"{field}: {offset} is beyond the end offset {bounds.end_offset} of {lane.partition}",
+            code="offset_out_of_range",
+            field=f"{field}.{lane.partition}",
+            extra={"end_offset": bounds.end_offset},
+        )
+
+
+# Where a reset goes ---------------------------------------------------------------------------------------------------
+
+
+async def _targets(service: Service, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
+    """The offset of each lane that is to be reset."""
+    if isinstance(target, Start):
+        lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
+        return {
+            lane: reset_position(target, await _bounds_at(service, lane, topic.name, target.time_ms)) for lane in lanes
+        }
+    offsets = {}
+    for lane, offset in _named_lanes(group, topic, target, "to").items():
+        bounds = await lane_bounds(service, lane, topic.name) or _EMPTY
+        _check_offset(lane, offset, bounds, "to")
+        offsets[lane] = reset_position(offset, bounds)
+    return offsets
+
+
+async def _bounds_at(service: Service, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
+    """What a partition holds, and where a time lies in it."""
+    bounds = await lane_bounds(service, lane, topic)
+    log = service.lanes.partition_of(lane, topic).log
+    assert bounds is not None and log is not None, "a topic's partition is there, or raised why not"
+    if time_ms is None:
+        return bounds
+    return replace(bounds, time_offset=await service.run(partial(log.offset_at, time_ms * 1000)))
+
+
+async def _past_retries(service: Service, group: str, topic: Topic) -> dict[LaneKey, int]:
+    """The end of each of the group's retry partitions that exist."""
+    offsets = {}
+    for lane in lanes_of(group, topic):
+        bounds = await lane_bounds(service, lane, topic.name) if lane.retry else None
+        if bounds is not None:
+            offsets[lane] = bounds.end_offset
+    return offsets

@@ -1,0 +1,179 @@
+"""Groups over REST: create, change, show with progress, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.json_body import json_object
+from api.lane_views import LaneView, lane_views
+from api.openapi import TOPIC_PATTERN, problems
+from api.service import Service
+from api.topics import Running, rfc3339
+from mq.errors import NotFound
+from mq.group import Group
+from mq.group_settings import GroupRequest, InvisibleBounds
+from mq.names import check_group
+from mq.queue_limits import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MAX_ATTEMPTS_MAX,
+    RETRY_WAIT_MS_MAX,
+    RETRY_WAITS_MAX,
+)
+
+__all__ = ["GroupName", "router"]
+
+router = APIRouter(prefix="/v1/groups", tags=["groups"])
+
+GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
+_Wait = Annotated[int, Field(ge=0, le=RETRY_WAIT_MS_MAX)]
+
+
+class FixedWait(BaseModel):
+    """Always the same wait."""
+
+    model_config = ConfigDict(extra="forbid")
+    fixed_ms: _Wait
+
+
+class GrowingWaits(BaseModel):
+    """`initial_ms`, then `multiplier` times as long each time, never over `max_ms`, give or take `jitter`."""
+
+    model_config = ConfigDict(extra="forbid")
+    initial_ms: _Wait = 5_000
+    multiplier: Annotated[float, Field(ge=1, le=100)] = 2.0
+    max_ms: _Wait = 7_200_000
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class ExponentialWaits(BaseModel):
+    """Waits that grow."""
+
+    model_config = ConfigDict(extra="forbid")
+    exponential: GrowingWaits
+
+
+RetryPolicyView = Annotated[list[_Wait], Field(min_length=1, max_length=RETRY_WAITS_MAX)] | FixedWait | ExponentialWaits
+
+
+class GroupPutRequest(BaseModel):
+    """What a group shall be; what is left out stays as it is, or gets its default when the group is new."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"max_attempts": 5, "retry_policy": {"fixed_ms": 1000}}]}
+    )
+
+    consume_strategy: Annotated[
+        str | None, Field(json_schema_extra={"enum": ["shared", "exclusive", None]}, description="By default shared.")
+    ] = None
+    order: Annotated[
+        bool | Literal["key"] | None, Field(description='true: partitions in order; "key": each key in order.')
+    ] = None
+    consume_from: Annotated[
+        str | None, Field(description="Where a partition begins for the group: `first`, `last`, or an RFC 3339 time.")
+    ] = None
+    max_attempts: Annotated[int | None, Field(ge=1, le=MAX_ATTEMPTS_MAX)] = None
+    retry_policy: RetryPolicyView | None = None
+    invisible_ms: Annotated[
+        int | None, Field(ge=INVISIBLE_MS_MIN, le=INVISIBLE_MS_MAX, description="For pops that do not say.")
+    ] = None
+
+
+class TopicProgress(BaseModel):
+    """How far a group is in a topic that it has consumed; `lag` counts the messages of all its partitions."""
+
+    topic: str
+    lag: int
+    partitions: list[LaneView]
+
+
+class GroupView(BaseModel):
+    """A group's settings, and where it is in each topic that it has consumed."""
+
+    group: str
+    epoch: int
+    consume_strategy: str
+    order: bool | Literal["key"]
+    consume_from: str
+    max_attempts: int
+    retry_policy: RetryPolicyView
+    invisible_ms: int
+    created_time: str
+    topics: list[TopicProgress]
+
+
+class GroupList(BaseModel):
+    """Names of all groups, sorted."""
+
+    groups: list[str]
+
+
+@router.get("", summary="Names of all groups", response_model=GroupList, responses=problems(500))
+async def list_groups(service: Running) -> Any:
+    return {"groups": sorted(service.groups.state.groups)}
+
+
+@router.get(
+    "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
+)
+async def show_group(group: GroupName, service: Running) -> Any:
+    return await _view(service, await service.groups.require(group))
+
+
+_PUT_SCHEMA: Final = GroupPutRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+_PUT_SCHEMA.pop("$defs", None)  # the answer's schema has them
+
+
+@router.put(
+    "/{group}",
+    summary="Create or change a group",
+    response_model=GroupView,
+    responses={
+        201: {"model": GroupView, "description": "Created"},
+        **problems(400, 409, 413, 415, 422, 500, 507),
+    },
+    openapi_extra={
+        "requestBody": {"required": False, "content": {"application/json": {"schema": _PUT_SCHEMA}}},
+    },
+)
+async def put_group(group: GroupName, service: Running, request: Request, response: Response) -> Any:
+    check_group(group)
+    queue = service.config.queue
+    bounds = InvisibleBounds(queue.invisible_ms_min, queue.invisible_ms_max)
+    wanted = GroupRequest.from_json(await json_object(request), bounds)
+    found, created = await service.groups.put(group, wanted)
+    response.status_code = 201 if created else 200
+    return await _view(service, found)
+
+
+@router.delete(
+    "/{group}",
+    summary="Remove a group with its progress, retried and dead messages",
+    status_code=204,
+    responses=problems(400, 404, 500, 507),
+)
+async def delete_group(group: GroupName, service: Running) -> None:
+    await service.groups.delete(group)
+
+
+async def _view(service: Service, group: Group) -> dict[str, object]:
+    topics = []
+    for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
+        try:
+            lanes = await lane_views(service, group.name, topic, consumed=True)
+        except NotFound:  # the topic was deleted meanwhile
+            continue
+        if lanes:
+            lag = sum(lane.lag or 0 for lane in lanes)
+            topics.append(TopicProgress(topic=topic.name, lag=lag, partitions=lanes))
+    return {
+        "group": group.name,
+        "epoch": group.epoch,
+        **group.settings.to_json(),
+        "created_time": rfc3339(group.created_ms * 1000),
+        "topics": topics,
+    }

@@ -1,0 +1,202 @@
+"""The groups as the service sees them: the metadata log's state, and what ends with a group, a topic or a reset.
+
+Looking a group up never blocks. What ends goes in this order, so that a kill leaves nothing that anybody is sent to:
+
+    metadata (an event)  ->  lanes in memory are void  ->  folders of retries and dead letters
+                                                           (a start sweeps what a kill left)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from api.hosted_meta import HostedMeta
+from api.partition import Partitions
+from mq.checkpoint import LaneKey
+from mq.errors import NotFound
+from mq.group import Group, GroupEvent, GroupsState, decide_delete_group, decide_put_group, decide_reset_offsets
+from mq.group_settings import GroupRequest
+from mq.names import check_group, split_partition
+from mq.retry_topic import DeadLetterTopic, RetryTopic
+from mq.topics import Topic
+from tables.metadata import Meta
+from tables.paths import Space
+from tables.queue_refs import lives_of_retry, retry_life
+
+__all__ = ["Groups", "ended_lanes", "lanes_of"]
+
+log = logging.getLogger("deltamq.api")
+
+#: One life of a system topic: what `Warehouse.drop_topic` takes.
+_Life: TypeAlias = tuple[Space, str, int]
+_SPACES: Final = (Space.RETRY, Space.DLQ)
+
+
+class Groups:
+    """All groups of the warehouse."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        partitions: Partitions,
+        *,
+        forget: Callable[[Iterable[LaneKey]], None],
+        auto_create: bool,
+    ) -> None:
+        """`forget` makes void what memory knows of lanes."""
+        self._meta = meta
+        self._partitions = partitions
+        self._forget = forget
+        self._auto_create = auto_create
+        meta.follow(self._void)
+
+    @property
+    def state(self) -> GroupsState:
+        return self._meta.now.groups
+
+    def find(self, name: str) -> Group | None:
+        """The group as far as this process knows."""
+        return self.state.groups.get(name)
+
+    async def require(self, name: str) -> Group:
+        """The group, or `NotFound` when no process has made it."""
+        found = self.find(check_group(name))
+        return found or (await self._meta.refresh()).groups.group(name)
+
+    async def for_use(self, name: str) -> Group:
+        """The group; made with default settings when it is unknown and the service's settings allow it."""
+        found = self.find(name)
+        if found is None and self._auto_create:
+            found, _ = await self.put(name, GroupRequest())
+        return found or await self.require(name)
+
+    async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
+        """Create or change a group; True if it was created."""
+        now_ms = time.time_ns() // 1_000_000
+        created = False
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal created
+            created = name not in meta.groups.groups
+            return decide_put_group(meta.groups, name, request, now_ms)
+
+        meta = await self._meta.submit_groups(decide)
+        log.info("event=group_put group=%r created=%s", name, created)
+        return meta.groups.group(name), created
+
+    async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> int:
+        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); returns that epoch."""
+        assert offsets, "a topic has partitions"
+        epoch = -1
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal epoch
+            if meta.topics.topic(topic.name).id != topic.id:
+                raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")
+            events = decide_reset_offsets(meta.groups, name, topic.name, offsets)
+            epoch = meta.groups.apply_all(events).epoch
+            return events
+
+        await self._meta.submit_groups(decide)
+        log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
+        return epoch
+
+    async def delete(self, name: str) -> None:
+        """End a group: its progress, handles, retried and dead messages (SPEC POP-12)."""
+        group = await self.require(name)
+        topics: tuple[Topic, ...] = ()
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal group, topics
+            group, topics = meta.groups.group(name), tuple(meta.topics.topics.values())
+            return decide_delete_group(meta.groups, name)
+
+        await self._meta.submit_groups(decide)
+        log.info("event=group_deleted group=%r", name)
+        retries = [_retries(group, topic) for topic in topics]
+        await self._drop([*retries, (Space.DLQ, DeadLetterTopic(name).storage_name, group.epoch)])
+
+    async def drop_retries(self, topic: Topic) -> None:
+        """Remove what the groups were to get again of a topic that was deleted (SPEC POP-12)."""
+        await self._drop([_retries(group, topic) for group in self.state.groups.values()])
+
+    async def sweep(self) -> None:
+        """Remove retries and dead letters whose group or topic ended, and whose removal was cut short."""
+        warehouse = self._partitions.warehouse
+
+        def stored() -> set[_Life]:
+            return {(ref.space, ref.topic, ref.generation) for space in _SPACES for ref in warehouse.refs(space)}
+
+        # Folders first: the metadata of what they belong to is there before they are.
+        found = await self._partitions.run(stored)
+        meta = await self._meta.refresh()
+        await self._drop([life for life in found if _is_over(meta, life)])
+
+    async def _drop(self, lives: Iterable[_Life]) -> None:
+        lives = list(lives)
+        for life in lives:
+            self._partitions.drop(*life)
+
+        def remove() -> None:
+            for life in lives:
+                self._partitions.warehouse.drop_topic(*life)
+
+        await self._partitions.run(remove)
+
+    def _void(self, before: Meta, after: Meta) -> None:
+        """Follow the metadata: forget what has ended."""
+        lanes = ended_lanes(before, after)
+        if lanes:
+            self._forget(lanes)
+
+
+def lanes_of(group: str, topic: Topic) -> list[LaneKey]:
+    """The partitions of a topic as a group sees them: its own in route order, then a retry partition of each broker."""
+    partitions = topic.route.partitions
+    brokers = dict.fromkeys(split_partition(partition)[1] for partition in partitions)
+    retry = RetryTopic(group, topic.name)
+    normal = [LaneKey(topic.id, group, False, partition) for partition in partitions]
+    return [*normal, *(LaneKey(topic.id, group, True, retry.partition(broker)) for broker in brokers)]
+
+
+def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:
+    """Lanes in which all that groups did before is void: the group or topic is over, or its offsets were reset."""
+    topics, groups = before.topics.topics, before.groups.groups
+    over_groups = [name for name, group in groups.items() if _epoch(after, name) != group.epoch]
+    over_topics = [topic for topic in topics.values() if _topic_id(after, topic.name) != topic.id]
+    ended = {lane for group in over_groups for topic in topics.values() for lane in lanes_of(group, topic)}
+    ended |= {lane for topic in over_topics for group in groups for lane in lanes_of(group, topic)}
+    known = before.groups.resets
+    return ended | {lane for lane, reset in after.groups.resets.items() if known.get(lane) != reset}
+
+
+def _epoch(meta: Meta, group: str) -> int | None:
+    found = meta.groups.groups.get(group)
+    return None if found is None else found.epoch
+
+
+def _topic_id(meta: Meta, topic: str) -> str | None:
+    found = meta.topics.topics.get(topic)
+    return None if found is None else found.id
+
+
+def _retries(group: Group, topic: Topic) -> _Life:
+    """The retry partitions of a group for a topic, in these lives of both."""
+    return (Space.RETRY, RetryTopic(group.name, topic.name).storage_name, retry_life(group.epoch, topic.generation))
+
+
+def _is_over(meta: Meta, life: _Life) -> bool:
+    """Whether the metadata says that this life has ended; what it never heard of is left alone."""
+    space, storage_name, generation = life
+    if space is Space.DLQ:
+        return _group_is_over(meta, storage_name, generation)
+    retry = RetryTopic.of_storage_name(storage_name)
+    group_epoch, topic_generation = lives_of_retry(generation)
+    return _group_is_over(meta, retry.group, group_epoch) or topic_generation < meta.topics.ended.get(retry.topic, 0)
+
+
+def _group_is_over(meta: Meta, name: str, epoch: int) -> bool:
+    return epoch <= meta.groups.epoch and _epoch(meta, name) != epoch

@@ -1,0 +1,43 @@
+"""The small JSON bodies of calls that change settings or state: decoded strictly, every refusal names what is wrong."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from fastapi import Request
+
+from api.request import headers_of, media_type
+from mq.errors import Refused, UnsupportedMedia
+
+__all__ = ["json_object"]
+
+_JSON: Final = "application/json"
+
+
+async def json_object(request: Request) -> dict[str, object]:
+    """The body as a JSON object; an empty body is an empty one."""
+    body = await request.body()
+    if not body:
+        return {}
+    kind = media_type(headers_of(request.scope))
+    if kind != _JSON:
+        raise UnsupportedMedia(f"content-type {kind or 'is missing; it'} must be {_JSON}", field="content-type")
+    try:
+        value = _whole(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"body: not JSON: {error}", code="invalid_json", field="body") from None
+    if not isinstance(value, dict):
+        raise Refused("body: must be a JSON object", code="invalid_type", field="body")
+    return value
+
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: 4.0 is 4."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return value
