@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,15 +34,18 @@ from tests.bench.session import Session
 @click.option("--quick", is_flag=True, help="Seconds instead of minutes.")
 @click.option("--long", "long_", is_flag=True, help="The full sizes: hours.")
 @click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The peers' scripts.")
+@click.option("--wait", type=click.FloatRange(min=0), help="Seconds to wait before a window for a quiet machine.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out"), help="Where data and results go.")
 @click.option("--list", "list_", is_flag=True, help="Print the names and end.")
-def main(only: str, quick: bool, long_: bool, peers: Path | None, out: Path, list_: bool) -> None:
+def main(only: str, quick: bool, long_: bool, peers: Path | None, wait: float | None, out: Path, list_: bool) -> None:
     """Run what was asked for."""
     benches = selected([part for part in only.split(",") if part])
     if list_ or not benches:
         click.echo("\n".join(benches or selected([])))
         sys.exit(0 if benches else 2)
     effort = QUICK if quick else LONG if long_ else NORMAL
+    if wait is not None:
+        effort = replace(effort, quiet_s=wait)
     console = Console(width=None if sys.stdout.isatty() else 180)
     _check_space(out, effort)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
