@@ -12,7 +12,7 @@ import json
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +68,13 @@ class RowCache:
             while self._bytes > self._bytes_max:
                 _, (_, dropped) = self._items.popitem(last=False)
                 self._bytes -= dropped
+
+    def drop(self, key: object) -> object | None:
+        """Let a value go, and return it if it was there."""
+        with self._lock:
+            found, size = self._items.pop(key, (None, 0))
+            self._bytes -= size
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,14 @@ class FileReader:
             at += rows.num_rows
         if at != file.end:
             raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Let go of what is kept of files that are no longer in the table."""
+        for path in paths:
+            footer = self._cache.drop((self._folder, path))
+            if isinstance(footer, _Footer):
+                for index in range(len(footer.checksums)):
+                    self._cache.drop((self._folder, path, index))
 
     def _key(self, file: DataFile) -> str:
         return f"{self._folder}/{file.path}"

@@ -118,6 +118,12 @@ class Tail:
             self._shrink(self._bytes_max)
         self._budget.grew(self)
 
+    def drop_below(self, offset: int) -> None:
+        """Forget pieces that end at or below `offset`: their rows are gone."""
+        with self._lock:
+            self._drop(bisect_right(self.pieces, offset, key=lambda p: p.end))
+        self._budget.shrank(self)
+
     def merge(self, start: int, rows: pa.Table) -> None:
         """Replace the pieces that `rows` covers by this one piece, if they are all here."""
         end = start + rows.num_rows

@@ -3,7 +3,7 @@
     roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
     checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
     clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
-                 files that a roll-up replaced, after `file_keep_ms`;
+                 files that a roll-up replaced or retention removed, after `file_keep_ms`;
                  files that no commit names, after `orphan_keep_ms`
 
 Ages are measured on the boot clock from when this process saw the thing, never by a file's date: a wall clock that
@@ -16,12 +16,14 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from mq.errors import Corrupt
-from tables.actions import commit_name
+from tables.actions import DataFile, commit_name
 from tables.checkpoint import checkpoint_name, write_checkpoint
 from tables.clock import Clock
 from tables.encode import encode_file
@@ -58,8 +60,9 @@ class Upkeep:
         #: (boot time, version): versions up to this one existed at that time.
         self._sightings: deque[tuple[int, int]] = deque([(clock.boot_ms(), log.version)])
         self._cleaned_to = 0
-        #: (boot time of the replacement, file).
+        #: (boot time of the commit that let it go, file).
         self._graves: deque[tuple[int, str]] = deque()
+        self._graves_lock = threading.Lock()
         self._orphans: dict[str, int] = {}
         self._swept_ms = clock.boot_ms()
 
@@ -71,7 +74,13 @@ class Upkeep:
             now = self._clock.boot_ms()
             self._sight(now)
             # `|`, not `or`: each step has its turn.
-            return self._roll_up(now) | self._checkpoint() | self._clean_log(now) | self._bury(now) | self._sweep(now)
+            return (
+                self._roll_up()
+                | self._checkpoint()
+                | self._clean_log(now)
+                | self._delete_buried(now)
+                | self._sweep(now)
+            )
         finally:
             self._busy.release()
 
@@ -80,7 +89,7 @@ class Upkeep:
         if now - self._sightings[-1][0] >= self._log_keep_ms // 10:
             self._sightings.append((now, self._log.version))
 
-    def _roll_up(self, now: int) -> bool:
+    def _roll_up(self) -> bool:
         files = plan_rollup(
             self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
         )
@@ -103,9 +112,15 @@ class Upkeep:
             row_group_rows=self._settings.row_group_rows,
         )
         if self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows):
-            self._graves.extend((now, f.path) for f in files)
+            self.bury(files)
             return True
         return False
+
+    def bury(self, files: Sequence[DataFile]) -> None:
+        """Delete these files, which a commit of ours let go, when their time has passed."""
+        now = self._clock.boot_ms()
+        with self._graves_lock:
+            self._graves.extend((now, f.path) for f in files)
 
     def _checkpoint(self) -> bool:
         if self._log.version - self._log.checkpoint_version < self._settings.checkpoint_commits:
@@ -134,13 +149,15 @@ class Upkeep:
         self._cleaned_to = keep_from if len(doomed) < _CLEAN_BATCH else doomed[-1]
         return bool(doomed)
 
-    def _bury(self, now: int) -> bool:
-        """Delete files that a roll-up replaced long enough ago."""
-        buried = False
-        while self._graves and now - self._graves[0][0] >= self._settings.file_keep_ms:
-            self._store.delete(f"{self._folder}/{self._graves.popleft()[1]}")
-            buried = True
-        return buried
+    def _delete_buried(self, now: int) -> bool:
+        """Delete files that were let go long enough ago."""
+        with self._graves_lock:
+            old = list(takewhile(lambda grave: now - grave[0] >= self._settings.file_keep_ms, self._graves))
+        for grave in old:
+            self._store.delete(f"{self._folder}/{grave[1]}")
+            with self._graves_lock:
+                self._graves.remove(grave)
+        return bool(old)
 
     def _sweep(self, now: int) -> bool:
         """Delete files that no commit has named for `orphan_keep_ms`: leftovers of killed writers."""
@@ -148,7 +165,9 @@ class Upkeep:
             return False
         self._swept_ms = now
         self._log.refresh()
-        live = {f.path for f in self._log.files} | {path for _, path in self._graves}
+        with self._graves_lock:
+            live = {path for _, path in self._graves}
+        live |= {f.path for f in self._log.files}
         log = f"{self._folder}/{LOG_FOLDER}"
         found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
         found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]

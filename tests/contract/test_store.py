@@ -29,41 +29,21 @@ from tables.recycle import RecyclingFiles
 from tables.settings import LogSettings
 from tables.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tables.warehouse import Warehouse, open_store
+from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server
 
 # The first run builds the S3 server.
 pytestmark = pytest.mark.timeout(600)
 
-STORES = ["memory", "local", "recycling", "s3"]
 #: Small enough for roll-ups, checkpoints and clean-up within a test.
 BUSY = LogSettings(rollup_files=4, checkpoint_commits=8, row_group_rows=16)
-OpenAgain = Callable[[], Store]
 
 
 @pytest.fixture(params=STORES)
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenAgain]:
     """Opens the same files again and again, each time as another process would."""
-    memory = MemoryStore()
-    opened: list[Store] = []
-    prefix = uuid.uuid4().hex
-
-    def open_one() -> Store:
-        store: Store
-        if request.param == "memory":
-            store = memory
-        elif request.param == "local":
-            store = LocalStore(tmp_path)
-        elif request.param == "recycling":
-            store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
-        else:
-            store = request.getfixturevalue("s3").store(prefix)
-        opened.append(store)
-        return store
-
-    yield open_one
-    for store in opened:
-        store.close()
+    yield from opened_again(request, tmp_path)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_an_append_says_whether_it_is_durable(open_log: OpenLog) -> None:
 def test_offsets_that_are_used_up_are_refused(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log()
     log.append([batch(b"a")])
-    monkeypatch.setattr("tables.log.OFFSET_MAX", 2)
+    monkeypatch.setattr("tables.appender.OFFSET_MAX", 2)
     assert OFFSET_MAX > 2
     log.append([batch(b"b")])
     with pytest.raises(Unavailable, match="used up"):

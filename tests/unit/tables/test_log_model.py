@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from mq.errors import OffsetMismatch, Unknown
+from tables.actions import DataFile
 from tables.fetch import FetchStatus
 from tables.log import PartitionLog
 from tables.settings import Flush, LogSettings
@@ -221,18 +222,70 @@ class LogMachine(RuleBasedStateMachine):
         self.logs[who] = self._open(who)
         self.seen[who] = self.logs[who].end_offset
 
-    @rule(who=WHO, keep=st.integers(0, 3))
-    def retain(self, who: int, keep: int) -> None:
-        """Retention lets the oldest files go."""
+    @rule(who=WHO, data=st.data())
+    def retain(self, who: int, data: st.DataObject) -> None:
+        """Retention removes whole files: one that reaches beyond the offset stays."""
+        files = self._all_learnt(who)
+        edges = [self.first, *(file.end for file in files)]
+        offset = data.draw(st.sampled_from(edges) | st.integers(0, len(self.model) + 2))
+        gone = [file for file in files if file.end <= offset]
+        try:
+            removed = self.logs[who].delete_below(offset)
+        except Unknown:
+            self._retained({self.first, *(file.end for file in gone[-1:])})
+        else:
+            assert (removed.files, removed.messages) == (len(gone), sum(file.count for file in gone))
+            self._retained({gone[-1].end if gone else self.first})
+
+    def _all_learnt(self, who: int) -> list[DataFile]:
+        """The live files, when the model knows all that is in them."""
         log = self.logs[who]
         log.refresh()
         self._learn(log.end_offset)
-        old = list(log.files)[: max(0, len(log.files) - keep)]
-        try:
-            if old and log.rewrite([], old, operation="DELETE"):
-                self.first = old[-1].end
-        except Unknown:
-            self.first = self._open(who).min_offset
+        return list(log.files)
+
+    def _retained(self, allowed: set[int]) -> None:
+        """A process that opens the files now finds the minimum offset at one of these."""
+        found = Warehouse.open("", store=self.files, clock=self.clock).open_partition(REF)
+        assert found.min_offset in allowed
+        self.first = found.min_offset
+
+    @rule(who=WHO, rival=st.sampled_from(["append", "maintain", "delete_below"]), data=st.data())
+    def retain_against_a_rival(self, who: int, rival: str, data: st.DataObject) -> None:
+        """The other process appends, rolls up or removes in the middle of this one's removal."""
+        files = self._all_learnt(who)
+        offset = data.draw(st.sampled_from([self.first, *(file.end for file in files)]))
+
+        def meanwhile(_: str) -> None:
+            if rival == "append":
+                self.append(1 - who, 1, Flush.SYNC)
+            elif rival == "maintain":
+                self.maintain(1 - who)
+            else:
+                with contextlib.suppress(Unknown):
+                    self.logs[1 - who].delete_below(offset)
+
+        self.stores[who].once("before", "put_if_absent", meanwhile, key="/orders@")
+        with contextlib.suppress(Unknown):
+            self.logs[who].delete_below(offset)
+        self.stores[who].before.clear()
+        # A roll-up may have joined files across the offset: then they stay.
+        self._retained({self.first, *(file.end for file in files if file.end <= offset)})
+
+    @rule(who=WHO, call=st.sampled_from(["put_if_absent", "delete"]), before=st.booleans())
+    def crash_while_retaining(self, who: int, call: str, before: bool) -> None:
+        """A kill leaves all of it or nothing of it."""
+
+        def die(_: str) -> None:
+            raise Crash
+
+        files = self._all_learnt(who)
+        self.stores[who].once("before" if before else "after", call, die)
+        with contextlib.suppress(Crash, Unknown):
+            self.logs[who].delete_below(files[0].end if files else 0)
+            self.logs[who].maintain()
+        self.logs[who] = self._open(who)
+        self._retained({self.first, *(file.end for file in files[:1])})
 
     @rule(who=WHO, data=st.data(), count=st.integers(1, 7), size=st.sampled_from([1, 200, 100_000]))
     def read(self, who: int, data: st.DataObject, count: int, size: int) -> None:

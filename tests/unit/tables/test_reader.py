@@ -161,3 +161,20 @@ def test_the_cache_does_not_keep_what_would_fill_it_alone() -> None:
     cache.put("large", 2, 101)
     assert cache.get("large") is None
     assert cache.get("small") == 1
+
+
+def test_what_is_kept_of_a_file_goes_with_the_file() -> None:
+    found = encoded(10, row_group_rows=4)
+    cache = RowCache(1 << 20)
+    store = MemoryStore()
+    store.put(f"{FOLDER}/{found.file.path}", found.data, durable=True)
+    reader, other = FileReader(store, FOLDER, cache), FileReader(store, "elsewhere", cache)
+    reader.rows(found.file, 101, 107)
+    kept = cache.bytes
+    assert kept > 0
+    other.forget([found.file.path])
+    reader.forget(["another.parquet"])
+    assert cache.bytes == kept
+    reader.forget([found.file.path])
+    assert cache.bytes == 0
+    assert reader.rows(found.file, 101, 107).num_rows == 6

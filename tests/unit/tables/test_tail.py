@@ -188,3 +188,19 @@ def test_tails_of_many_threads_stay_within_their_budget() -> None:
     for tail in tails:
         assert tail.bytes == sum(piece.bytes for piece in tail.pieces)
         assert not tail.pieces or offsets(tail.rows(299, 300)) == [299]
+
+
+def test_rows_that_retention_removed_are_forgotten() -> None:
+    budget = TailBudget(1 << 40)
+    tail, at = Tail(1 << 20, budget), 0
+    for count in (3, 4, 5):
+        add(tail, at, count)
+        at += count
+    for offset, first in ((2, 0), (3, 3), (6, 3), (7, 7), (7, 7)):
+        tail.drop_below(offset)
+        assert tail.pieces[0].start == first
+        assert budget.bytes == tail.bytes == sum(piece.bytes for piece in tail.pieces)
+    tail.drop_below(12)
+    assert not tail.pieces and budget.bytes == 0
+    add(tail, 12, 1)
+    assert offsets(tail.rows(12, 13)) == [12]

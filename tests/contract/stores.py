@@ -1,0 +1,42 @@
+"""The stores on which a contract is proved: memory, local disk (plain and recycling), and a real S3 API server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tables.local_store import LocalStore
+from tables.recycle import RecyclingFiles
+from tables.store import MemoryStore, Store
+
+__all__ = ["STORES", "OpenAgain", "opened_again"]
+
+STORES = ["memory", "local", "recycling", "s3"]
+OpenAgain = Callable[[], Store]
+
+
+def opened_again(request: pytest.FixtureRequest, folder: Path) -> Iterator[OpenAgain]:
+    """For a fixture with `params=STORES`: a store on the same files at each call, as another process would have it."""
+    memory = MemoryStore()
+    opened: list[Store] = []
+    prefix = uuid.uuid4().hex
+
+    def open_one() -> Store:
+        store: Store
+        if request.param == "memory":
+            store = memory
+        elif request.param == "local":
+            store = LocalStore(folder)
+        elif request.param == "recycling":
+            store = LocalStore(folder, RecyclingFiles(str(folder)))
+        else:
+            store = request.getfixturevalue("s3").store(prefix)
+        opened.append(store)
+        return store
+
+    yield open_one
+    for store in opened:
+        store.close()
