@@ -1,16 +1,17 @@
 """`deltamq jobs`: run the Spark jobs, and see what they did.
 
-`list` reads small files and starts no Spark; `run` starts it once, when the first job is due.
+`list` reads small files and starts no Spark; `run` starts it once, when the first job that needs it is due.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from jobs.last_run import LastRun, read_last_run, seconds_behind, utc_now
 from jobs.registry import Facts, Job, all_jobs, jobs_named
 from jobs.schedule import Scheduler
 from jobs.storage import storage
+from jobs.warehouses import close_warehouses
 from mq.errors import DeltaMQError
 from tables.config import Config, load
 from tables.store import Store
@@ -44,20 +46,26 @@ def jobs_command() -> None:
 @jobs_command.command(name="run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero when a job failed.")
-@click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Instead of each job's schedule.")
+@click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
 @_warehouse
 @_profile
 def run_command(
     names: tuple[str, ...], once: bool, every: float | None, warehouse: str | None, profile: str | None
 ) -> None:
-    """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C."""
-    with _errors_told():
+    """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C.
+
+    One driver at a time: another that is started for the same warehouse names the one that runs, and exits with 1.
+    """
+    with _errors_told(), contextlib.ExitStack() as ending:
         conf = _conf(profile, warehouse)
+        ending.callback(close_warehouses)
+        runner = _SparkRunner(conf)
+        ending.callback(runner.close)
         scheduler = Scheduler(
             jobs_named(names),
             conf,
             _made(conf),
-            runner=_SparkRunner(conf),
+            runner=runner,
             tell=click.echo,
             every_s=every,
         )
@@ -101,6 +109,8 @@ def _as_json(job: Job, last: LastRun | None, conf: Config, now: datetime) -> dic
             "ok": last.ok,
             "detail": last.detail,
             "facts": last.facts,
+            "rows": last.rows,
+            "rows_since": last.since.isoformat() if last.since else None,
         }
     behind_s = round(seconds_behind(last, every_s, now), 3)
     return {"name": job.name, "does": job.summary, "every_s": every_s, "last_run": shown, "behind_s": behind_s}
@@ -116,7 +126,8 @@ def _as_text(job: Job, last: LastRun | None, conf: Config, now: datetime) -> str
         ran = f"last run {last.started_at:%Y-%m-%d %H:%M:%S} UTC, {last.seconds:g} s, {how}".rstrip()
     behind_s = seconds_behind(last, every_s, now)
     behind = f", {behind_s:.0f} s behind" if behind_s >= 1 else ""
-    return f"{job.name}: {job.summary}\n    every {every_s:g} s; {ran}{behind}"
+    rows = f"\n    {last.rows} rows since {last.since:%Y-%m-%d %H:%M:%S} UTC" if last and last.since else ""
+    return f"{job.name}: {job.summary}\n    every {every_s:g} s; {ran}{behind}{rows}"
 
 
 def _conf(profile: str | None, warehouse: str | None) -> Config:
@@ -133,20 +144,39 @@ def _made(conf: Config) -> Store:
 
 
 class _SparkRunner:
-    """Runs jobs in one session, which starts with the first of them."""
+    """Runs jobs, for any number of threads: one Spark application, and a session of its own for each job.
+
+    Jobs set what belongs to their session alone, such as the idempotent-write ids of Delta.
+    """
 
     def __init__(self, conf: Config) -> None:
         self._conf = conf
+        self._lock = threading.Lock()
+        self._first: SparkSession | None = None
+        self._sessions: dict[str, SparkSession] = {}
 
     def __call__(self, job: Job, conf: Config, now: datetime) -> Facts:
-        return job.run(self._session, conf, now)
+        return job.run(self._session(job) if job.needs_spark else None, conf, now)
 
-    @cached_property
-    def _session(self) -> SparkSession:
-        # importing Spark takes longer than `deltamq jobs list` should
-        from jobs.session import spark_session
+    def _session(self, job: Job) -> SparkSession:
+        with self._lock:
+            if self._first is None:
+                # importing Spark takes longer than `deltamq jobs list` should
+                from jobs.session import spark_session
 
-        return spark_session("deltamq-jobs", warehouse=self._conf.warehouse.uri)
+                self._first = spark_session("deltamq-jobs", warehouse=self._conf.warehouse.uri)
+            found = self._sessions.get(job.name)
+            if found is None:
+                from jobs.session import another_session
+
+                found = another_session(self._first, self._conf.warehouse.uri)
+                self._sessions[job.name] = found
+            return found
+
+    def close(self) -> None:
+        """End the Spark application, if one was started."""
+        if self._first is not None:
+            self._first.stop()
 
 
 @contextmanager

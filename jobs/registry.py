@@ -2,7 +2,10 @@
 
 A job is a function `run(spark, conf, now)` that is idempotent and can be restarted at any line. Its docstring says
 input, output, what makes it idempotent, and what a kill at any line leaves; a function without a docstring does not
-register. It returns facts to show (counts), and raises what went wrong.
+register. It returns facts to show, and raises what went wrong. Two kinds of facts have a meaning of their own:
+
+    rows         what this run wrote or changed; added up over the runs of one driver
+    behind_...   how far behind the job is after the run: `behind_ms`, `behind_records`
 """
 
 from __future__ import annotations
@@ -11,20 +14,19 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from mq.errors import Conflict, NotFound
 from tables.config import Config
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 __all__ = ["Facts", "Job", "all_jobs", "job", "jobs_named"]
 
 Facts = Mapping[str, int | str]
+#: Called with a Spark session (None for a job that needs none), the settings and the time.
+Run = Callable[[Any, Config, datetime], Facts]
 
 #: Modules that register jobs when they are imported.
-_MODULES: Final = ("jobs.verify",)
+_MODULES: Final = ("jobs.revive", "jobs.verify")
 _registered: Final[dict[str, Job]] = {}
 
 
@@ -33,9 +35,11 @@ class Job:
     """A registered job."""
 
     name: str
-    run: Callable[[SparkSession, Config, datetime], Facts]
+    run: Run
     every_s: Callable[[Config], float]
     document: str
+    #: Without it, `run` gets None instead of a session, and none is started for it.
+    needs_spark: bool = True
 
     @property
     def summary(self) -> str:
@@ -43,10 +47,7 @@ class Job:
         return self.document.strip().splitlines()[0]
 
 
-Run = Callable[["SparkSession", Config, datetime], Facts]
-
-
-def job(*, name: str, every_s: Callable[[Config], float]) -> Callable[[Run], Run]:
+def job(*, name: str, every_s: Callable[[Config], float], needs_spark: bool = True) -> Callable[[Run], Run]:
     """Register the decorated function as the job `name`, due every `every_s(conf)` seconds.
 
     Raises
@@ -63,7 +64,7 @@ def job(*, name: str, every_s: Callable[[Config], float]) -> Callable[[Run], Run
             raise SyntaxError(f"job {name}: {run.__qualname__} needs a docstring; people are shown its first line")
         if name in _registered:
             raise Conflict(f"there is a job {name!r} already: {_registered[name].run.__qualname__}")
-        _registered[name] = Job(name=name, run=run, every_s=every_s, document=document)
+        _registered[name] = Job(name=name, run=run, every_s=every_s, document=document, needs_spark=needs_spark)
         return run
 
     return register

@@ -19,7 +19,7 @@ from jobs.java import find_java
 from mq.errors import Refused
 from tables.config import Config, load
 
-__all__ = ["local_conf", "spark_session"]
+__all__ = ["another_session", "local_conf", "spark_session"]
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -59,6 +59,15 @@ def spark_session(
         spark = _built(app_name, {**local_conf(config, uri, spark_conf), **spark_conf})
     register(spark, warehouse=uri)
     return spark
+
+
+def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
+    """Return a session of the same application with settings of its own; over Spark Connect, the same session."""
+    if not isinstance(spark, SparkSession):  # Connect's class is another, and shares no application
+        return spark
+    made = spark.newSession()
+    register(made, warehouse=absolute(warehouse))
+    return made
 
 
 def absolute(uri: str) -> str:

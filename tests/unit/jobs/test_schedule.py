@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.driver_lock import driver_lock
-from jobs.last_run import LastRun, read_last_run, seconds_behind, seconds_until_due, write_last_run
+from jobs.driver_lock import DriverBusy, driver_lock
+from jobs.last_run import (
+    IDLE_RECORD_S,
+    LastRun,
+    Recorder,
+    read_last_run,
+    seconds_behind,
+    seconds_until_due,
+    write_last_run,
+)
 from jobs.registry import Facts, Job
 from jobs.schedule import Scheduler
 from tables.config import Config
@@ -117,3 +126,114 @@ def test_what_cannot_be_read_counts_as_never_run() -> None:
     store = MemoryStore()
     store.replace("jobs/a/last_run.json", b"{")
     assert read_last_run(store, "a") is None
+
+
+def test_a_job_does_not_wait_for_another() -> None:
+    """A merge that takes long must not delay a message that is due again."""
+    bench = Bench(_job("slow", every_s=0.01), _job("fast", every_s=0.01))
+    fast_ran_often = threading.Event()
+
+    def slow() -> Facts:
+        assert fast_ran_often.wait(20)
+        bench.scheduler.stop()
+        return {}
+
+    def fast() -> Facts:
+        if bench.ran.count("fast") == 5:
+            fast_ran_often.set()
+        return {}
+
+    bench.does.update(slow=slow, fast=fast)
+    bench.scheduler.run_until_stopped()
+    assert bench.ran.count("slow") == 1
+    assert bench.ran.count("fast") >= 5
+
+
+def test_a_second_driver_refuses_and_starts_nothing() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    with driver_lock(bench.store, "b"), pytest.raises(DriverBusy, match=r"job b is running in another process .*pid"):
+        bench.scheduler.run_until_stopped()
+    assert bench.ran == []
+    with driver_lock(bench.store, "a"):
+        pass  # and let go of what it had
+
+
+def test_a_driver_keeps_its_locks_between_runs() -> None:
+    """It tells of a run when that is over and the next has not begun."""
+    bench = Bench()
+    asked = []
+
+    def ask(_line: str) -> None:
+        with pytest.raises(DriverBusy), driver_lock(bench.store, "a"):
+            pass
+        asked.append(True)
+        scheduler.stop()
+
+    scheduler = Scheduler([_job("a")], Config(), bench.store, runner=bench._carry_out, tell=ask, now=lambda: NOW)
+    scheduler.run_until_stopped()
+    assert asked == [True]
+
+
+def test_an_error_outside_of_a_job_ends_the_driver_loudly() -> None:
+    bench = Bench(_job("a"))
+    broken = Job(name="b", run=_never, every_s=_no_period, document="Have no schedule.")
+    scheduler = Scheduler([broken], Config(), bench.store, runner=bench._carry_out, tell=bench.told.append)
+    with pytest.raises(ValueError, match="no period"):
+        scheduler.run_until_stopped()
+
+
+def _no_period(conf: Config) -> float:
+    raise ValueError("no period")
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_many_runs_a_second_write_one_file_a_second_and_idle_ones_fewer() -> None:
+    store, clock = MemoryStore(), Clock()
+    recorder = Recorder(store, "a", monotonic_s=clock)
+    written = set()
+
+    def run(rows: int) -> None:
+        at = NOW + timedelta(seconds=clock.now_s)
+        recorder.note(LastRun(job="a", started_at=at, seconds=0, ok=True, detail="", facts={"rows": rows}))
+        found = read_last_run(store, "a")
+        assert found is not None
+        written.add(found.started_at)
+
+    for _ in range(40):  # ten seconds of work
+        run(1)
+        clock.now_s += 0.25
+    assert len(written) == 10
+    written.clear()
+    run(0)
+    for _ in range(160):  # forty seconds of idling
+        run(0)
+        clock.now_s += 0.25
+    assert len(written) <= 40 / IDLE_RECORD_S + 2
+    recorder.flush()
+    found = read_last_run(store, "a")
+    assert found is not None
+    assert (found.rows, found.facts["rows"], found.since) == (40, 0, NOW + timedelta(seconds=100))
+
+
+def test_a_failure_and_its_end_are_written_at_once() -> None:
+    store, clock = MemoryStore(), Clock()
+    recorder = Recorder(store, "a", monotonic_s=clock)
+    for ok in (True, False, True):
+        recorder.note(_run("a", ok=ok))
+        found = read_last_run(store, "a")
+        assert found is not None
+        assert found.ok is ok
+
+
+def test_a_job_whose_idle_runs_are_not_written_is_not_behind() -> None:
+    assert seconds_behind(_run("a", at=NOW - timedelta(seconds=IDLE_RECORD_S)), 0.25, NOW) == 0
+    assert seconds_behind(_run("a", at=NOW - timedelta(seconds=10)), 0.25, NOW) == 10 - 0.25 - IDLE_RECORD_S

@@ -1,0 +1,100 @@
+"""Messages on their way to other partitions: one commit for each destination, however many requests it holds.
+
+Each request is of an idempotent producer of its own, so sending one again, in this run or after a kill, stores it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
+
+from mq.errors import DeltaMQError
+from mq.limits import MIB
+from tables.batch import one_batch
+from tables.encode import RowsPart
+from tables.failpoints import failpoint
+from tables.log import PartitionLog
+from tables.paths import PartitionRef
+from tables.settings import Flush
+
+__all__ = ["OUTBOX_BYTES_MAX", "NotSent", "Outbox"]
+
+T = TypeVar("T")
+
+#: Rows in memory before they are sent: a storm passes through in pieces of this size.
+OUTBOX_BYTES_MAX: Final = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent(Generic[T]):
+    """Requests whose rows are not stored, or perhaps not."""
+
+    tokens: Sequence[T]
+    why: str
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[T]):
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    parts: list[RowsPart] = field(default_factory=list)
+    tokens: list[T] = field(default_factory=list)
+
+
+class Outbox(Generic[T]):
+    """Requests by destination; a token stands for each request. For one thread."""
+
+    def __init__(self, open_log: Callable[[PartitionRef], PartitionLog], *, after_append: str) -> None:
+        """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append."""
+        self._open = open_log
+        self._after_append = after_append
+        self._waiting: dict[PartitionRef, _Waiting[T]] = {}
+        self.bytes = 0
+
+    def add(self, ref: PartitionRef, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]) -> None:
+        """Add requests, whose rows lie in `rows` one behind the other: `parts` and `tokens` have one item for each."""
+        waiting = self._waiting.setdefault(ref, _Waiting())
+        waiting.batches.append(rows)
+        waiting.parts += parts
+        waiting.tokens += tokens
+        self.bytes += rows.nbytes
+
+    def send(self) -> list[NotSent[T]]:
+        """Append everything; returns what could not be. The outbox is empty then, whatever happened."""
+        waiting, self._waiting, self.bytes = self._waiting, {}, 0
+        return [one for ref, all_of_it in waiting.items() for one in self._send(ref, all_of_it)]
+
+    def _send(self, ref: PartitionRef, waiting: _Waiting[T]) -> Iterator[NotSent[T]]:
+        try:
+            log = self._open(ref)
+        except (DeltaMQError, OSError) as error:
+            yield NotSent(waiting.tokens, _told(error))
+            return
+        yield from self._append(log, one_batch(waiting.batches), waiting.parts, waiting.tokens)
+
+    def _append(
+        self, log: PartitionLog, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]
+    ) -> Iterator[NotSent[T]]:
+        try:
+            log.append_rows(rows, parts, flush=Flush.SYNC)
+        except (DeltaMQError, OSError) as error:
+            # It is the destination that cannot be written.
+            yield NotSent(tokens, _told(error))
+            return
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            # It is one of the messages: the others must not wait for it.
+            if len(parts) == 1:
+                yield NotSent(tokens, _told(error))
+                return
+            half = len(parts) // 2
+            at = sum(part.count for part in parts[:half])
+            yield from self._append(log, rows.slice(0, at), parts[:half], tokens[:half])
+            yield from self._append(log, rows.slice(at), parts[half:], tokens[half:])
+            return
+        failpoint(self._after_append)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,407 @@
+"""One batch of due checkpoints: read what they gave away, decide, append, and record that it is done (SPEC POP-11).
+
+    1 ask the destinations what they hold of each checkpoint       3 append: retry topics, dead letters, losses
+    2 read the messages, lane by lane; decide                      4 append the `Done` records
+
+A kill behind any step leaves what was appended; the next run finds it at the destinations, by the producer that is
+named after the checkpoint, and goes on. What cannot be read or written waits for its next time, alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
+from mq.checkpoint import LaneKey, Pop, indexes
+from mq.errors import DeltaMQError
+from mq.group import Group
+from mq.lost import LostRecord
+from mq.names import split_partition
+from mq.offset_ranges import OffsetRanges
+from mq.revive import DeadLetter, Decision, Due, Later, Life, Lost, Revive, Skip, Stored, decide, life_of, settle
+from mq.revive import producer_id as producer_of
+from mq.revive_record import Done
+from mq.topics import Topic
+from tables.batch import Batch
+from tables.copies import again, with_reason
+from tables.encode import ProducerStamp, RowsPart
+from tables.failpoints import failpoint
+from tables.log import PartitionLog
+from tables.metadata import Meta
+from tables.paths import PartitionRef, Space
+from tables.picked import Picked, TooMuch, pick
+from tables.queue_refs import LOST, dead_ref, retry_ref, revive_ref, system_ref
+from tables.records import rows_of_lost_records, rows_of_records
+from tables.settings import Flush
+from tables.warehouse import Warehouse
+
+__all__ = ["Outcome", "ReviveBatch"]
+
+#: A destination that cannot be written is tried again after so long, then twice as long, ...
+_WRITE_RETRY_MS: Final = 1_000
+_WRITE_RETRY_MS_MAX: Final = 60_000
+#: Checkpoints that are read at once; fewer when their messages are large.
+_READ_CHECKPOINTS: Final = 512
+
+
+@dataclass(slots=True)
+class _Case:
+    """A due checkpoint and what becomes of it."""
+
+    due: Due
+    stored: Stored
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> list[int]:
+        """Offsets of the messages that no destination holds yet."""
+        span = self.due.checkpoint.span
+        return [span.offset_of(index) for index in indexes(self.due.bits & ~self.stored.bits)]
+
+    def put_off(self, decision: Revive | DeadLetter | Lost, at_ms: int) -> None:
+        """It could not be stored."""
+        self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch; messages are counted."""
+
+    revived: int = 0
+    dead: int = 0
+    skipped: int = 0
+    lost: int = 0
+    #: Checkpoints of which something waits for another time, and that time.
+    later: list[tuple[Due, int]] = field(default_factory=list)
+    #: Checkpoints that are dealt with.
+    settled: list[Due] = field(default_factory=list)
+    #: Why something could not be read or written, for people.
+    troubles: set[str] = field(default_factory=set)
+
+    def count(self, decision: Decision) -> None:
+        """Add a decision that was carried out."""
+        messages = decision.bits.bit_count()
+        if isinstance(decision, Revive):
+            self.revived += messages
+        elif isinstance(decision, DeadLetter):
+            self.dead += messages
+        elif isinstance(decision, Skip):
+            self.skipped += messages
+        elif isinstance(decision, Lost):
+            self.lost += messages
+
+
+_Token = tuple[_Case, Revive | DeadLetter]
+
+
+class ReviveBatch:
+    """Carries out batches against one state of the metadata."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        cluster: str,
+        meta: Meta,
+        now_ms: int,
+        failures: Callable[[Due], int],
+    ) -> None:
+        """`failures` says how often a checkpoint could not be delivered so far."""
+        self._warehouse = warehouse
+        self._cluster = cluster
+        self._meta = meta
+        self._now_ms = now_ms
+        self._failures = failures
+        self._outcome = Outcome()
+        self._outbox: Outbox[_Token] = Outbox(self._destination, after_append="revive.after_append")
+        self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
+
+    def run(self, batch: Sequence[Due]) -> Outcome:
+        """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages."""
+        self._outcome = Outcome()
+        self._refreshed = {}
+        cases: list[_Case] = []
+        for (lane, topic), dues in _by_lane(batch).items():
+            cases += self._lane(lane, topic, dues)
+        self._send()
+        self._lose(cases)
+        self._end(cases)
+        self._keep_up()
+        return self._outcome
+
+    def _keep_up(self) -> None:
+        """The upkeep of what only this job may be writing to."""
+        for log in self._refreshed.values():
+            if log is not None and log.ref.space is not Space.TOPICS:
+                try:
+                    log.maintain()
+                except (DeltaMQError, OSError) as error:
+                    self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+
+    # Deciding.
+
+    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[Due]) -> list[_Case]:
+        topic = self._meta.topics.topics.get(topic_name)
+        group = self._meta.groups.groups.get(lane.group)
+        epoch = self._meta.groups.epoch_of(lane)
+        lives: dict[Life, list[Due]] = {}
+        for due in dues:
+            life = life_of(
+                due.checkpoint,
+                topic_id=topic.id if topic else None,
+                epoch=epoch,
+                group_epoch=group.epoch if group else None,
+            )
+            lives.setdefault(life, []).append(due)
+        cases = []
+        for life, those in lives.items():
+            if life is Life.PRESENT and topic is not None and group is not None:
+                cases += self._present(_Lane(self._cluster, lane, topic, group), those)
+            else:
+                for due in those:
+                    case = _Case(due, Stored())
+                    case.decisions = decide(due, life=life, max_attempts=1, now_ms=self._now_ms)
+                    cases.append(case)
+        return cases
+
+    def _present(self, lane: _Lane, dues: Sequence[Due]) -> list[_Case]:
+        try:
+            retry, dead = self._look(lane.retry), self._look(lane.dead)
+        except (DeltaMQError, OSError) as error:
+            # Without knowing what the destinations hold nothing may be decided.
+            return [self._all_later(due, error) for due in dues]
+        cases = [
+            _Case(due, Stored(_seqs(retry, due), _seqs(dead, due)))
+            for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset)
+        ]
+        done, step = 0, _READ_CHECKPOINTS
+        while done < len(cases):
+            part = cases[done : done + step]
+            try:
+                picked = self._pick(lane, part, OUTBOX_BYTES_MAX if len(part) > 1 else None)
+            except TooMuch:
+                step = max(1, step // 2)
+                continue
+            except (DeltaMQError, OSError) as error:
+                picked = _nothing(part, error)
+            self._decide(lane, part, picked)
+            done += len(part)
+        return cases
+
+    def _all_later(self, due: Due, error: Exception) -> _Case:
+        self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+        case = _Case(due, Stored())
+        case.decisions = [Later(due.checkpoint, due.bits, self._now_ms + self._write_wait_ms(due))]
+        return case
+
+    def _pick(self, lane: _Lane, cases: Sequence[_Case], bytes_max: int | None) -> Picked:
+        source = self._look(lane.source)
+        if source is None:
+            raise DeltaMQError(f"{lane.source.folder} is not there")
+        wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
+        return pick(source, wanted, bytes_max=bytes_max)
+
+    def _decide(self, lane: _Lane, cases: Sequence[_Case], picked: Picked) -> None:
+        """Decide, and put what is to be appended into the outbox."""
+        self._outcome.troubles.update(picked.unreadable.values())
+        for case in cases:
+            tries = self._failures(case.due) + 1
+            case.decisions = decide(
+                case.due,
+                life=Life.PRESENT,
+                max_attempts=lane.group.settings.max_attempts,
+                now_ms=self._now_ms,
+                stored=case.stored,
+                gone=picked.gone,
+                unreadable=dict.fromkeys(picked.unreadable, tries),
+            )
+        for kind, ref in ((Revive, lane.retry), (DeadLetter, lane.dead)):
+            found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
+            if found:
+                self._outbox.add(ref, _rows(picked, lane.pop_place, found), _parts(found), found)
+        if self._outbox.bytes >= OUTBOX_BYTES_MAX:
+            self._send()
+
+    # Storing.
+
+    def _send(self) -> None:
+        for failed in self._outbox.send():
+            self._outcome.troubles.add(failed.why)
+            for case, decision in failed.tokens:
+                case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
+
+    def _lose(self, cases: Iterable[_Case]) -> None:
+        """Record what is gone (SPEC POP-12)."""
+        by_broker: dict[str, list[tuple[_Case, Lost]]] = {}
+        for case in cases:
+            for decision in case.decisions:
+                if isinstance(decision, Lost):
+                    by_broker.setdefault(_broker(decision.checkpoint.pop), []).append((case, decision))
+        for broker, lost in by_broker.items():
+            records = rows_of_lost_records([_lost_record(one, self._now_ms) for _, one in lost])
+            parts = [RowsPart(1, ProducerStamp(_producer_id(one), one.bits, None, 1)) for _, one in lost]
+            try:
+                log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
+                log.append_rows(records, parts, flush=Flush.SYNC)
+            except (DeltaMQError, OSError) as error:
+                self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+                for case, decision in lost:
+                    case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
+                continue
+            failpoint("revive.after_lost")
+
+    def _end(self, cases: Iterable[_Case]) -> None:
+        """Record what is dealt with, in the queues where the checkpoints lie."""
+        by_queue: dict[PartitionRef, list[tuple[_Case, Done]]] = {}
+        for case in cases:
+            end = settle(case.due, case.decisions)
+            if end is None:
+                self._note(case)
+            else:
+                by_queue.setdefault(self._queue(case.due.checkpoint.pop), []).append((case, end))
+        for ref, ends in by_queue.items():
+            try:
+                log = self._warehouse.create(ref)
+                log.append([Batch(rows_of_records([end for _, end in ends]))], flush=Flush.SYNC)
+            except (DeltaMQError, OSError) as error:
+                # All of it is stored: the next run finds that out at the destinations.
+                self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+                for case, _ in ends:
+                    at_ms = self._now_ms + self._write_wait_ms(case.due)
+                    case.decisions = [Later(case.due.checkpoint, case.due.bits, at_ms)]
+                    self._note(case)
+                continue
+            for case, _ in ends:
+                self._note(case)
+            failpoint("revive.after_done")
+
+    def _note(self, case: _Case) -> None:
+        times = [one.at_ms for one in case.decisions if isinstance(one, Later)]
+        for decision in case.decisions:
+            self._outcome.count(decision)
+        if times:
+            self._outcome.later.append((case.due, min(times)))
+        else:
+            self._outcome.settled.append(case.due)
+
+    # Places.
+
+    def _queue(self, pop: Pop) -> PartitionRef:
+        return revive_ref(self._cluster, pop.revive_queue, _broker(pop))
+
+    def _look(self, ref: PartitionRef) -> PartitionLog | None:
+        """The partition as it is now, seen once in a batch; None when it is not made yet."""
+        if ref not in self._refreshed:
+            log = self._warehouse.open_partition(ref) if self._warehouse.exists(ref) else None
+            if log is not None:
+                log.refresh()
+            self._refreshed[ref] = log
+        return self._refreshed[ref]
+
+    def _destination(self, ref: PartitionRef) -> PartitionLog:
+        return self._look(ref) or self._made(ref)
+
+    def _made(self, ref: PartitionRef) -> PartitionLog:
+        log = self._warehouse.create(ref)
+        self._refreshed[ref] = log
+        return log
+
+    def _write_wait_ms(self, due: Due) -> int:
+        return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A lane of the present life of its topic and group, and the partitions that it has to do with."""
+
+    cluster: str
+    lane: LaneKey
+    topic: Topic
+    group: Group
+
+    @property
+    def pop_place(self) -> tuple[str, str]:
+        """Topic and partition that a message which was never retried comes from."""
+        return self.topic.name, self.lane.partition
+
+    @property
+    def source(self) -> PartitionRef:
+        if self.lane.retry:
+            return self.retry
+        return PartitionRef(Space.TOPICS, self.topic.name, self.lane.partition, self.topic.generation)
+
+    @property
+    def retry(self) -> PartitionRef:
+        return retry_ref(self.group.name, self.group.epoch, self.topic.name, self.topic.generation, self._broker)
+
+    @property
+    def dead(self) -> PartitionRef:
+        return dead_ref(self.group.name, self.group.epoch, self._broker)
+
+    @property
+    def _broker(self) -> str:
+        return split_partition(self.lane.partition)[1]
+
+
+def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
+    lanes: dict[tuple[LaneKey, str], list[Due]] = {}
+    for due in batch:
+        pop = due.checkpoint.pop
+        lanes.setdefault((pop.lane, pop.topic), []).append(due)
+    return lanes
+
+
+def _broker(pop: Pop) -> str:
+    return split_partition(pop.partition)[1]
+
+
+def _producer_id(decision: Lost) -> str:
+    return producer_of(decision.checkpoint.key)
+
+
+def _seqs(destination: PartitionLog | None, due: Due) -> list[int]:
+    seen = None if destination is None else destination.known_producer(producer_of(due.checkpoint.key))
+    return [] if seen is None else list(seen.parts)
+
+
+def _nothing(cases: Iterable[_Case], error: Exception) -> Picked:
+    """Nothing can be read from the partition."""
+    told = f"{type(error).__name__}: {error}"
+    empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
+    return Picked(
+        empty, np.zeros(0, dtype=np.int64), unreadable={offset: told for case in cases for offset in case.wanted}
+    )
+
+
+def _rows(picked: Picked, place: tuple[str, str], found: Sequence[_Token]) -> pa.RecordBatch:
+    """The rows of the decisions, one behind the other."""
+    copies = [copy for _, decision in found for copy in decision.copies()]
+    places = picked.places(np.fromiter((copy.offset for copy in copies), dtype=np.int64, count=len(copies)))
+    taken = picked.rows if _is_all(places, picked) else picked.rows.take(pa.array(places))
+    rows = again(taken, *place, [copy.reconsume_times for copy in copies])
+    if isinstance(found[0][1], DeadLetter):
+        reasons = [one.reason for _, one in found if isinstance(one, DeadLetter) for _ in range(one.bits.bit_count())]
+        rows = with_reason(rows, reasons)
+    return rows
+
+
+def _is_all(places: np.ndarray, picked: Picked) -> bool:  # type: ignore[type-arg] # of any kind of integers
+    return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
+
+
+def _parts(found: Sequence[_Token]) -> list[RowsPart]:
+    return [
+        RowsPart(bits, ProducerStamp(one.producer_id, one.producer_seq, None, bits))
+        for _, one in found
+        for bits in (one.bits.bit_count(),)
+    ]
+
+
+def _lost_record(lost: Lost, now_ms: int) -> LostRecord:
+    pop = lost.checkpoint.pop
+    ranges = OffsetRanges((offset, offset + 1) for offset in lost.offsets())
+    return LostRecord(lane=pop.lane, topic=pop.topic, ranges=tuple(ranges), reason=lost.reason, time_ms=now_ms)

@@ -1,0 +1,87 @@
+"""Messages that move on to another partition, as columns: retried, dead-lettered, or delivered late.
+
+What a producer gave is kept: id, key, tag, headers, body, born time (SPEC RETRY-1). Offset, append time and producer
+are the new partition's affair. No row becomes a Python object, so a storm of a million messages is moved in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.retry import DEAD_REASON_HEADER
+from tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
+
+__all__ = ["again", "forwarded", "one_record_batch", "with_reason"]
+
+_KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
+_AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])
+_FORWARDED: Final = pa.schema([INGEST_SCHEMA.field(name) for name in (*_KEPT, "deliver_time")])
+
+
+def one_record_batch(rows: pa.Table) -> pa.RecordBatch:
+    """A table's rows in one record batch."""
+    batches = rows.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def again(rows: pa.RecordBatch, topic: str, partition: str, reconsume_times: Sequence[int]) -> pa.RecordBatch:
+    """Messages to be delivered again, each with the number of its failed deliveries so far.
+
+    `topic` and `partition` are where they were popped; the origin of a message that was retried before stays.
+    """
+    columns = [rows.column(name) for name in _KEPT]
+    times = pa.array(reconsume_times, pa.int32())
+    return pa.RecordBatch.from_arrays([*columns, times, _origins(rows, topic, partition)], schema=_AGAIN)
+
+
+def _origins(rows: pa.RecordBatch, topic: str, partition: str) -> pa.Array:
+    origin = rows.column("origin")
+    if len(origin) and origin.null_count == 0:
+        return origin
+    here = pa.StructArray.from_arrays(
+        [
+            pa.repeat(pa.scalar(topic, pa.string()), rows.num_rows),
+            pa.repeat(pa.scalar(partition, pa.string()), rows.num_rows),
+            rows.column("offset"),
+        ],
+        fields=list(ORIGIN),
+    )
+    return here if origin.null_count == len(origin) else pc.if_else(origin.is_valid(), origin, here)
+
+
+def with_reason(rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
+    """The rows with the reason why each is a dead letter in its headers, in the place of an earlier one."""
+    at = rows.schema.get_field_index("headers")
+    return rows.set_column(at, INTERNAL_SCHEMA.field("headers"), _with_header(rows.column(at), reasons))
+
+
+def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
+    """One more entry behind those of each row, instead of an entry of that name."""
+    rows = len(headers)
+    given = headers.offsets.to_numpy()
+    owner = np.repeat(np.arange(rows), np.diff(given))
+    entries = np.arange(given[0], given[-1]) if rows else np.zeros(0, dtype=np.int64)
+    names, texts = headers.keys.take(pa.array(entries)), headers.items.take(pa.array(entries))
+    # What lies under a row without headers is nobody's.
+    kept = np.asarray(headers.is_valid())[owner] & np.asarray(pc.not_equal(names, DEAD_REASON_HEADER))
+    ends = np.zeros(rows + 1, dtype=np.int32)
+    np.cumsum(np.bincount(owner[kept], minlength=rows) + 1, out=ends[1:])
+    added = np.zeros(int(ends[-1]), dtype=bool)
+    added[ends[1:] - 1] = True
+    place = np.empty(len(added), dtype=np.int64)
+    place[~added] = np.flatnonzero(kept)
+    place[added] = len(entries)
+    all_names = pa.concat_arrays([names, pa.array([DEAD_REASON_HEADER], pa.string())]).take(pa.array(place))
+    place[added] = len(entries) + np.arange(rows)
+    all_texts = pa.concat_arrays([texts, pa.array(values, pa.string())]).take(pa.array(place))
+    return pa.MapArray.from_arrays(pa.array(ends), all_names, all_texts, type=HEADERS)
+
+
+def forwarded(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Delayed messages as their target gets them: they keep their deliver time, and come from nowhere else."""
+    return pa.RecordBatch.from_arrays([rows.column(name) for name in _FORWARDED.names], schema=_FORWARDED)
