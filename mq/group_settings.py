@@ -20,6 +20,7 @@ from mq.queue_limits import (
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
 )
+from mq.request_values import string_or_none, whole_or_none
 from mq.retry import RetryPolicy, Waits, policy_from_json, policy_to_json
 from mq.stored_json import integer, mapping
 
@@ -146,15 +147,15 @@ class GroupRequest:
         for name in given:
             if name not in _FIELDS:
                 raise Refused(f"a group has no field {name!r}", code="unknown_field", field=name)
-        invisible_ms = _whole(given, "invisible_ms")
+        invisible_ms = whole_or_none(given, "invisible_ms")
         if invisible_ms is not None:
             (bounds or InvisibleBounds()).check(invisible_ms)
         start, policy = given.get("consume_from"), given.get("retry_policy")
         return cls(
-            consume_strategy=cast(ConsumeStrategy | None, _string(given, "consume_strategy")),
+            consume_strategy=cast(ConsumeStrategy | None, string_or_none(given, "consume_strategy")),
             order=cast(Ordering | None, _ordering(given.get("order"))),
             consume_from=None if start is None else Start.from_json(start, field="consume_from"),
-            max_attempts=_whole(given, "max_attempts"),
+            max_attempts=whole_or_none(given, "max_attempts"),
             retry_policy=None if policy is None else policy_from_json(policy),
             invisible_ms=invisible_ms,
         )
@@ -171,20 +172,6 @@ class GroupRequest:
             retry_policy=self.retry_policy or settings.retry_policy,
             invisible_ms=self.invisible_ms or settings.invisible_ms,
         )
-
-
-def _whole(given: Mapping[str, object], name: str) -> int | None:
-    value = given.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise Refused(f"{name} must be a whole number", code="invalid_type", field=name)
-    return value
-
-
-def _string(given: Mapping[str, object], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not isinstance(value, str):
-        raise Refused(f"{name} must be text", code="invalid_type", field=name)
-    return value
 
 
 def _ordering(value: object) -> object:

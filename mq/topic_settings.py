@@ -12,6 +12,7 @@ from typing import Final, Literal, cast, get_args
 
 from mq.errors import Refused, Unprocessable
 from mq.limits import MESSAGE_TYPE_LENGTH_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MAX, RETENTION_MS_MIN
+from mq.request_values import string_or_none, whole_or_none
 from mq.stored_json import integer, mapping, text
 
 __all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
@@ -100,11 +101,11 @@ class TopicRequest:
             if name not in _FIELDS:
                 raise Refused(f"a topic has no field {name!r}", code="unknown_field", field=name)
         return cls(
-            partitions=_whole(given, "partitions"),
-            order_strategy=cast(OrderStrategy | None, _string(given, "order_strategy")),
-            retention_ms=_whole(given, "retention_ms"),
-            message_type=_string(given, "message_type"),
-            flush=cast(FlushMode | None, _string(given, "flush")),
+            partitions=whole_or_none(given, "partitions"),
+            order_strategy=cast(OrderStrategy | None, string_or_none(given, "order_strategy")),
+            retention_ms=whole_or_none(given, "retention_ms"),
+            message_type=string_or_none(given, "message_type"),
+            flush=cast(FlushMode | None, string_or_none(given, "flush")),
         )
 
     def over(self, settings: TopicSettings) -> TopicSettings:
@@ -125,20 +126,6 @@ def _refuse_static(given: Mapping[str, object]) -> None:
                 code="static_topics_unavailable",
                 field=name,
             )
-
-
-def _whole(given: Mapping[str, object], name: str) -> int | None:
-    value = given.get(name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise Refused(f"{name} must be a whole number", code="invalid_type", field=name)
-    return value
-
-
-def _string(given: Mapping[str, object], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not isinstance(value, str):
-        raise Refused(f"{name} must be text", code="invalid_type", field=name)
-    return value
 
 
 def _check_word(name: str, value: str | None, words: tuple[str, ...]) -> None:
