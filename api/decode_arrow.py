@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from api.deliver_times import Times, times_of_columns
 from api.rows import Indexes
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
@@ -31,7 +32,7 @@ from mq.limits import (
 )
 from tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
-__all__ = ["ArrowRows", "decode_arrow"]
+__all__ = ["ArrowRows", "DecodedArrow", "decode_arrow"]
 
 _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())
@@ -69,8 +70,16 @@ class ArrowRows:
         return self.batch.column(at) if at >= 0 else None
 
 
-def decode_arrow(body: bytes | bytearray) -> tuple[ArrowRows, pa.StringArray | None]:
-    """Decode and check one Arrow stream; returns its messages and the column `partition`, if it names any."""
+class DecodedArrow(NamedTuple):
+    """A checked request: `partitions` is None when no message names one, `times` when none is to wait."""
+
+    rows: ArrowRows
+    partitions: pa.StringArray | None
+    times: Times | None
+
+
+def decode_arrow(body: bytes | bytearray, now_ms: int) -> DecodedArrow:
+    """Decode and check one Arrow stream; delays count from `now_ms`."""
     try:
         batch = _read(body)
         batch.validate(full=True)
@@ -82,13 +91,14 @@ def decode_arrow(body: bytes | bytearray) -> tuple[ArrowRows, pa.StringArray | N
     columns = {
         f.name: batch.column(i) for i, f in enumerate(batch.schema) if batch.column(i).null_count < batch.num_rows
     }
-    _refuse_delay(columns)
+    times = times_of_columns(columns.pop("deliver_time", None), columns.pop("delay_ms", None), now_ms)
     partition = columns.pop("partition", None)
     checked = [(f, _checked(f.name, columns[f.name])) for f in INGEST_SCHEMA if f.name in columns]
     if "body" not in columns:
         raise Refused("body: every message needs a body", code="missing_field", field="body")
     rows = pa.RecordBatch.from_arrays([c for _, c in checked], schema=pa.schema([f for f, _ in checked]))
-    return ArrowRows(rows.num_rows, len(body), rows), None if partition is None else _cast("partition", partition)
+    named = None if partition is None else _cast("partition", partition)
+    return DecodedArrow(ArrowRows(rows.num_rows, len(body), rows), named, times)
 
 
 # The stream ---------------------------------------------------------------------------------------------------
@@ -189,13 +199,6 @@ def _type_fits(name: str, kind: pa.DataType) -> bool:
 
 
 # Columns ------------------------------------------------------------------------------------------------------
-
-
-def _refuse_delay(columns: dict[str, pa.Array]) -> None:
-    """A delayed message must never be stored as if it were due (SPEC RETRY-4)."""
-    for name in ("deliver_time", "delay_ms"):
-        if name in columns:
-            raise Unprocessable(f"{name}: this service does not deliver later", code="delay_unavailable", field=name)
 
 
 def _cast(name: str, column: pa.Array) -> pa.Array:

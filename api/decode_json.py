@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from api.deliver_times import Times, times_of_lists
 from api.rows import Body, Rows
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
@@ -78,6 +79,8 @@ class Decoded:
 
     rows: Rows
     partitions: Sequence[str | None] | None
+    #: None when no message is to wait.
+    times: Times | None = None
     producer: Producer | None = None
     expected_offset: int | None = None
 
@@ -86,17 +89,18 @@ _REQUEST = msgspec.json.Decoder(ProduceRequest)
 _LINE = msgspec.json.Decoder(Message)
 
 
-def decode_json(body: bytes | bytearray) -> Decoded:
-    """Decode and check one `application/json` request."""
+def decode_json(body: bytes | bytearray, now_ms: int) -> Decoded:
+    """Decode and check one `application/json` request; delays count from `now_ms`."""
     try:
         request = _REQUEST.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _refusal(error) from None
-    rows, partitions = _rows(request.messages, len(body), "messages[{}]")
-    return Decoded(rows, partitions, request.producer, request.expected_offset)
+    decoded = _rows(request.messages, len(body), "messages[{}]", now_ms)
+    decoded.producer, decoded.expected_offset = request.producer, request.expected_offset
+    return decoded
 
 
-def decode_ndjson(body: bytes | bytearray) -> Decoded:
+def decode_ndjson(body: bytes | bytearray, now_ms: int) -> Decoded:
     """Decode and check one `application/x-ndjson` request; a refusal names the line, counted from 1."""
     messages: list[Message] = []
     for start, end in _slices(body):
@@ -107,10 +111,9 @@ def decode_ndjson(body: bytes | bytearray) -> Decoded:
         if len(messages) > REQUEST_MESSAGES_MAX:
             break
     try:
-        rows, partitions = _rows(messages, len(body), "line {}")
+        return _rows(messages, len(body), "line {}", now_ms)
     except Refused as error:
         raise _with_line(error, body) from None
-    return Decoded(rows, partitions)
 
 
 def _slices(body: bytes | bytearray) -> list[tuple[int, int]]:
@@ -184,7 +187,7 @@ def _refusal(error: Exception, prefix: str = "") -> Refused:
 # Columns and their checks -------------------------------------------------------------------------------------
 
 
-def _rows(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Sequence[str | None] | None]:
+def _rows(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
     count = len(messages)
     if count == 0:
         raise Unprocessable("messages: at least one message is needed", code="no_messages", field="messages")
@@ -193,7 +196,7 @@ def _rows(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Seque
         raise TooLarge(detail, code="too_many_messages", field="messages", extra={"limit": REQUEST_MESSAGES_MAX})
     if count == 1 and _is_plain(messages[0], nbytes):
         return _single(messages[0], nbytes)
-    return _columns(messages, nbytes, where)
+    return _columns(messages, nbytes, where, now_ms)
 
 
 def _is_plain(message: Message, nbytes: int) -> bool:
@@ -212,7 +215,7 @@ def _is_plain(message: Message, nbytes: int) -> bool:
     )
 
 
-def _single(message: Message, nbytes: int) -> tuple[Rows, Sequence[str | None] | None]:
+def _single(message: Message, nbytes: int) -> Decoded:
     """A request of one plain message."""
     assert message.body is not None, "a plain message has one"
     rows = Rows(
@@ -224,13 +227,12 @@ def _single(message: Message, nbytes: int) -> tuple[Rows, Sequence[str | None] |
         message_id=None if message.message_id is None else [message.message_id],
         born_time=None if message.born_time is None else [message.born_time],
     )
-    return rows, None if message.partition is None else [message.partition]
+    return Decoded(rows, None if message.partition is None else [message.partition])
 
 
-def _columns(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Sequence[str | None] | None]:
+def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
     """Any request, checked column by column."""
     count = len(messages)
-    _refuse_delay(messages, where)
     rows = Rows(
         count,
         nbytes,
@@ -241,7 +243,7 @@ def _columns(messages: list[Message], nbytes: int, where: str) -> tuple[Rows, Se
         message_id=_text([m.message_id for m in messages], "message_id", MESSAGE_ID_BYTES_MAX, where),
         born_time=_born_times(messages, where),
     )
-    return rows, _filled([m.partition for m in messages])
+    return Decoded(rows, _filled([m.partition for m in messages]), _times(messages, now_ms, where))
 
 
 def _filled(column: list[Any]) -> list[Any] | None:
@@ -249,16 +251,11 @@ def _filled(column: list[Any]) -> list[Any] | None:
     return None if column.count(None) == len(column) else column
 
 
-def _refuse_delay(messages: list[Message], where: str) -> None:
-    """A delayed message must never be stored as if it were due (SPEC RETRY-4)."""
-    columns = {
-        "deliver_time": _filled([m.deliver_time for m in messages]),
-        "delay_ms": _filled([m.delay_ms for m in messages]),
-    }
-    for field, column in columns.items():
-        if column is not None:
-            name = f"{where.format(next(i for i, v in enumerate(column) if v is not None))}.{field}"
-            raise Unprocessable(f"{name}: this service does not deliver later", code="delay_unavailable", field=name)
+def _times(messages: list[Message], now_ms: int, where: str) -> Times | None:
+    deliver_times, delays_ms = [m.deliver_time for m in messages], [m.delay_ms for m in messages]
+    if _filled(deliver_times) is None and _filled(delays_ms) is None:
+        return None
+    return times_of_lists(deliver_times, delays_ms, now_ms, where)
 
 
 def _bodies(messages: list[Message], nbytes: int, where: str) -> list[Body]:

@@ -17,6 +17,7 @@ from api.message_json import FetchAnswer
 from api.produce import JSON_TYPE, NDJSON_TYPE, ProduceAnswer
 from api.sse import EVENTS_TYPE
 from mq.limits import (
+    DELAY_MS_MAX,
     FETCH_BYTES_DEFAULT,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_DEFAULT,
@@ -127,7 +128,7 @@ def _with_problems(responses: Json) -> Json:
 
 
 def _tighten(schemas: Json) -> None:
-    """What the decoder's types cannot say: at least one message, one body, and no delay yet."""
+    """What the decoder's types cannot say: at least one message, one body, one way to say when."""
     schemas["ProduceRequest"]["properties"]["messages"]["minItems"] = 1
     schema = schemas["Message"]
     schema["oneOf"] = [
@@ -135,8 +136,12 @@ def _tighten(schemas: Json) -> None:
         {"required": ["body_base64"], "properties": {"body_base64": {"type": "string"}, "body": {"type": "null"}}},
     ]
     schema["properties"]["body_base64"]["description"] = "The body in base64, for bytes that are not UTF-8 text."
-    for name in ("deliver_time", "delay_ms"):
-        schema["properties"][name]["description"] = "Refused with 422 `delay_unavailable` by this version."
+    days = DELAY_MS_MAX // (24 * 3_600_000)
+    schema["properties"]["deliver_time"]["description"] = f"Not before this time, at most {days} days ahead."
+    schema["properties"]["delay_ms"]["description"] = "The same, counted from now; not with `deliver_time`."
+    for choice in schema["properties"]["delay_ms"]["anyOf"]:
+        if choice["type"] == "integer":
+            choice["maximum"] = DELAY_MS_MAX
 
 
 def _topic_parameter() -> Json:

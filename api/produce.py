@@ -1,6 +1,7 @@
 """`POST /v1/topics/{topic}/messages`: decode, route, commit, answer.
 
     body ──decode──> rows ──route──> shares ──queue──> commit of each partition ──> {"ranges": ...}
+                                       └── what must wait: to delay partitions (see `api.delays`)
 
 A plain ASGI endpoint: on this path every microsecond of framework is a message less. Nothing is stored, and no topic
 created, before the whole request has been checked.
@@ -9,7 +10,7 @@ created, before the whole request has been checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -21,7 +22,10 @@ from msgspec import UNSET, Meta, UnsetType
 from api.answer import Answer
 from api.decode_arrow import ArrowRows, decode_arrow
 from api.decode_json import Decoded, Producer, decode_json, decode_ndjson
+from api.delays import producer_in_delay, split_shares
+from api.deliver_times import AT_ONCE, Times
 from api.group_commit import Part, Pending
+from api.partition import Partition
 from api.producers import draw_of
 from api.request import (
     Headers,
@@ -42,6 +46,7 @@ from api.service import HostedTopic, Service
 from mq.errors import Conflict, NotFound, Refused, Unprocessable, UnsupportedMedia
 from mq.limits import FETCH_BYTES_MAX, OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from mq.names import check_client_topic
+from mq.producer import Part as StoredPart
 from tables.encode import ProducerStamp
 from tables.failpoints import failpoint
 from tables.fetch import FetchStatus
@@ -60,13 +65,17 @@ _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 
 
 class Range(msgspec.Struct, omit_defaults=True):
-    """Where some messages of the request went: offsets `[base_offset, base_offset + count)`, in request order."""
+    """Where some messages of the request went: offsets `[base_offset, base_offset + count)`, in request order.
+
+    `delayed`: they wait there until they are due.
+    """
 
     partition: str
     base_offset: Annotated[int, Meta(ge=0)]
     count: Annotated[int, Meta(ge=1)]
     indexes: list[int] | UnsetType = UNSET
     duplicate: bool | UnsetType = UNSET
+    delayed: bool | UnsetType = UNSET
 
 
 class ProduceAnswer(msgspec.Struct):
@@ -81,9 +90,11 @@ class ProduceAnswer(msgspec.Struct):
 class _Request:
     """A decoded and checked request."""
 
-    __slots__ = ("expected_offset", "flush", "messages", "named", "producer", "want_ids")
+    __slots__ = ("expected_offset", "flush", "messages", "named", "now_ms", "producer", "times", "want_ids")
 
-    def __init__(self, query: dict[str, str]) -> None:
+    def __init__(self, query: dict[str, str], now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.times: Times | None = None
         self.want_ids = one_of(query, "ids", ("true", "false")) == "true"
         self.flush = one_of(query, "flush", ("sync", "async"))
         self.expected_offset: int | None = None
@@ -99,7 +110,7 @@ async def produce(service: Service, topic_name: str, scope: Scope, receive: Rece
     check_client_topic(topic_name)
     query = parse_query(scope["query_string"], _PARAMETERS)
     with service.admission.enter() as ticket:
-        request = _Request(query)
+        request = _Request(query, service.warehouse.clock.wall_us() // 1000)
         await _decode(service, request, headers_of(scope), receive, ticket)
         began = time.perf_counter()
         _apply_query_partition(request, query)
@@ -144,6 +155,7 @@ async def _decode(service: Service, request: _Request, headers: Headers, receive
 def _into(request: _Request, decoded: Decoded) -> None:
     request.messages = decoded.rows
     request.named = decoded.partitions
+    request.times = decoded.times
     request.producer = decoded.producer
     if decoded.expected_offset is not None:
         if request.expected_offset not in (None, decoded.expected_offset):
@@ -152,15 +164,15 @@ def _into(request: _Request, decoded: Decoded) -> None:
 
 
 def _json(request: _Request, body: bytes | bytearray) -> None:
-    _into(request, decode_json(body))
+    _into(request, decode_json(body, request.now_ms))
 
 
 def _ndjson(request: _Request, body: bytes | bytearray) -> None:
-    _into(request, decode_ndjson(body))
+    _into(request, decode_ndjson(body, request.now_ms))
 
 
 def _arrow(request: _Request, body: bytes | bytearray) -> None:
-    request.messages, request.named = decode_arrow(body)
+    request.messages, request.named, request.times = decode_arrow(body, request.now_ms)
 
 
 _DECODERS: Final[dict[str, Callable[[_Request, bytes | bytearray], None]]] = {
@@ -196,6 +208,8 @@ def _apply_query_partition(request: _Request, query: dict[str, str]) -> None:
             raise Refused("partition: given in the query and in messages", field="partition")
         request.named = partition
     if request.expected_offset is not None:
+        if request.times is not None:
+            raise Unprocessable("expected_offset: not for messages that wait", field="expected_offset")
         request.named = _only_partition(request.named)
 
 
@@ -221,17 +235,44 @@ async def _store(service: Service, topic: HostedTopic, request: _Request) -> Pro
         shares = route_messages(
             topic.name, request.messages, request.named, topic.route, topic.draw(service.loop.time())
         )
-        return await _commit(service, topic, request, shares)
-    logs = await topic.logs()
+        return await _commit(service, topic, request, _split(service, topic, request, shares))
+    logs, waiting = await topic.logs(), await service.delays.logs()
+    waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
     await topic.gate.turn(producer)
     with topic.gate.claim(producer):
-        stored = topic.gate.stored_parts(producer, logs)
+        stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
         draw = draw_of(producer)
-        if stored:
-            shares = replayed(topic.name, request.messages, request.named, topic.route, draw, stored)
+        here = {name: part for name, part in stored.items() if name not in waiting}
+        if here:
+            shares = replayed(topic.name, request.messages, request.named, topic.route, draw, here)
         else:
             shares = route_messages(topic.name, request.messages, request.named, topic.route, draw)
-        return await _commit(service, topic, request, shares)
+        return await _commit(service, topic, request, _split(service, topic, request, shares, stored))
+
+
+def _split(
+    service: Service,
+    topic: HostedTopic,
+    request: _Request,
+    shares: list[Share],
+    stored: Mapping[str, StoredPart] = {},
+) -> list[Share]:
+    """The shares, those of messages that must wait apart."""
+    times = request.times
+    if times is None:
+        if not (stored and stored.keys() & service.delays.names):
+            return shares
+        # Another request had this number. Its parts are where they are.
+        times = np.full(request.messages.count, AT_ONCE, dtype=np.int64)
+    return split_shares(
+        topic.topic,
+        request.messages,
+        shares,
+        times,
+        now_ms=request.now_ms,
+        delays=service.delays,
+        stored=stored,
+    )
 
 
 async def _commit(service: Service, topic: HostedTopic, request: _Request, shares: Sequence[Share]) -> ProduceAnswer:
@@ -242,13 +283,13 @@ async def _commit(service: Service, topic: HostedTopic, request: _Request, share
         part = Part(
             share.messages,
             pending,
-            flush,
+            flush if share.delay_broker is None else Flush.SYNC,
             indexes=share.indexes,
-            stamp=_stamp(request, share),
+            stamp=_stamp(topic, request, share),
             expected_offset=request.expected_offset,
         )
         parts.append(part)
-        topic.partition(share.partition).queue.put(part)
+        _partition_of(service, topic, share).queue.put(part)
     await pending.wait()
     for part in parts:
         if part.error is not None:
@@ -256,12 +297,19 @@ async def _commit(service: Service, topic: HostedTopic, request: _Request, share
     return await _placed(service, topic, request, shares, parts)
 
 
-def _stamp(request: _Request, share: Share) -> ProducerStamp | None:
+def _partition_of(service: Service, topic: HostedTopic, share: Share) -> Partition:
+    if share.delay_broker is None:
+        return topic.partition(share.partition)
+    return service.delays.partition(share.delay_broker)
+
+
+def _stamp(topic: HostedTopic, request: _Request, share: Share) -> ProducerStamp | None:
     producer = request.producer
     if producer is None:
         return None
+    name = producer.id if share.delay_broker is None else producer_in_delay(topic.topic.id, producer.id)
     indexes = None if share.indexes is None else tuple(int(i) for i in share.indexes)
-    return ProducerStamp(producer.id, producer.seq, indexes, request.messages.count)
+    return ProducerStamp(name, producer.seq, indexes, request.messages.count)
 
 
 async def _placed(
@@ -284,6 +332,8 @@ async def _placed(
         placed = Range(share.partition, appended.base_offset, appended.count, _indexes(share.indexes))
         if duplicate and not all(duplicates):
             placed.duplicate = True
+        if share.delay_broker is not None:
+            placed.delayed = True
         ranges.append(placed)
     answer = ProduceAnswer(ranges, any(duplicates), durable)
     if request.want_ids:
@@ -307,7 +357,7 @@ async def _message_ids(
         assert appended is not None
         found = appended.message_ids
         if appended.duplicate:
-            found = await service.run(partial(_stored_ids, topic.partition(share.partition).open(), appended))
+            found = await service.run(partial(_stored_ids, _partition_of(service, topic, share).open(), appended))
         for index, message_id in zip(
             share.indexes if share.indexes is not None else range(count), found.to_pylist(), strict=True
         ):

@@ -55,8 +55,16 @@ class ProducerGate:
                 del self._running[producer.id]
             done.set()
 
-    def stored_parts(self, producer: Producer, logs: Mapping[str, PartitionLog]) -> dict[str, Part]:
+    def stored_parts(
+        self,
+        producer: Producer,
+        logs: Mapping[str, PartitionLog],
+        waiting: Mapping[str, PartitionLog] = {},
+        waiting_id: str = "",
+    ) -> dict[str, Part]:
         """What the topic's partitions hold of this request, by partition; empty for a new one.
+
+        `waiting` are the delay partitions, in which the producer is called `waiting_id`.
 
         Raises
         ------
@@ -65,8 +73,10 @@ class ProducerGate:
         """
         last = max((seq for seq in self._running.get(producer.id, ()) if seq != producer.seq), default=-1)
         stored = {}
-        for name, log in logs.items():
-            seen = log.known_producer(producer.id)
+        named = [(name, log, producer.id) for name, log in logs.items()]
+        named += [(name, log, waiting_id) for name, log in waiting.items()]
+        for name, log, producer_id in named:
+            seen = log.known_producer(producer_id)
             if seen is None:
                 continue
             last = max(last, seen.last_seq)

@@ -24,7 +24,7 @@ from mq.errors import Conflict, NotFound
 from mq.producer import Part
 from mq.routing import Route, logical_partition, logical_partitions, spread
 
-__all__ = ["Column", "Indexes", "Named", "Share", "replayed", "route_messages"]
+__all__ = ["Column", "Indexes", "Named", "Share", "check_same_request", "replayed", "route_messages"]
 
 #: The partitions that messages name: one for all, or a column.
 Column: TypeAlias = Sequence[str | None] | pa.StringArray
@@ -39,11 +39,15 @@ _seen_keys: dict[str, int] = {}
 
 @dataclass(slots=True)
 class Share:
-    """The messages of one request for one partition; `indexes` is None when they are the whole request."""
+    """The messages of one request for one partition; `indexes` is None when they are the whole request.
+
+    The partition of messages that must wait is the delay partition of `delay_broker`.
+    """
 
     partition: str
     messages: Rows | ArrowRows
     indexes: Indexes | None
+    delay_broker: str | None = None
 
 
 def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: Route, draw: int) -> list[Share]:
@@ -73,7 +77,7 @@ def replayed(
     shares = []
     left = np.ones(messages.count, dtype=bool)
     for partition, part in stored.items():
-        _check_same_request(part, messages.count)
+        check_same_request(part, messages.count)
         if part.indexes is None:
             return [Share(partition, messages, None)]
         indexes = np.array(part.indexes, dtype=np.int64)
@@ -88,7 +92,8 @@ def replayed(
     return shares
 
 
-def _check_same_request(part: Part, count: int) -> None:
+def check_same_request(part: Part, count: int) -> None:
+    """Refuse a request of `count` messages that has the number of another one, of which `part` is stored."""
     if part.total != count:
         raise Conflict(
             f"producer.seq: {part.seq} was used for a request of {part.total} messages, this one has {count}",

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from api.delays import Delays
 from api.hosted_group import Groups
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
@@ -78,6 +79,7 @@ class Service:
             auto_create=self.settings.auto_create_topics,
         )
         self.lanes = Lanes(self.partitions, meta, config.queue, config.warehouse.cluster, recovered)
+        self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.groups = Groups(
             self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
         )

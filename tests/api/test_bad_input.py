@@ -17,6 +17,7 @@ from api.route_batch import route_messages
 from mq.errors import Refused
 from mq.limits import (
     ARROW_MESSAGES_MAX,
+    DELAY_MS_MAX,
     FETCH_BYTES_MAX,
     FETCH_MESSAGES_MAX,
     HEADER_BYTES_MAX,
@@ -101,6 +102,7 @@ def twice() -> bytes:
 
 MAP = pa.map_(pa.string(), pa.string())
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
+FAR_US = 4_000_000_000_000_000
 LONG_KEY = "é" * (KEY_BYTES_MAX // 2 + 1)
 
 REQUESTS = [
@@ -175,9 +177,18 @@ REQUESTS = [
     Bad("born_time no time", 400, "invalid_type", "messages[1].born_time", one(body="a", born_time="yesterday")),
     Bad("born_time out of range", 422, "invalid_value", "messages[1].born_time",
         one(body="a", born_time="1969-12-31T23:59:59Z")),
-    Bad("deliver_time", 422, "delay_unavailable", "messages[1].deliver_time",
-        one(body="a", deliver_time="2030-01-01T00:00:00Z")),
-    Bad("delay_ms", 422, "delay_unavailable", "messages[1].delay_ms", one(body="a", delay_ms=0)),
+    Bad("retry_04 deliver_time too far ahead", 422, "invalid_value", "messages[1].deliver_time",
+        one(body="a", deliver_time="2099-01-01T00:00:00Z"), extra={"max": DELAY_MS_MAX}),
+    Bad("deliver_time without zone", 400, "invalid_type", "messages[1].deliver_time",
+        one(body="a", deliver_time="2024-01-01T00:00:00")),
+    Bad("retry_04 delay_ms too long", 422, "invalid_value", "messages[1].delay_ms",
+        one(body="a", delay_ms=DELAY_MS_MAX + 1), extra={"max": DELAY_MS_MAX}),
+    Bad("delay_ms beyond 64 bits", 422, "invalid_value", "messages[1].delay_ms", one(body="a", delay_ms=2**70)),
+    Bad("delay_ms negative", 422, "invalid_value", "messages[1].delay_ms", one(body="a", delay_ms=-1), limit=0),
+    Bad("deliver_time and delay_ms", 422, "invalid_value", "messages[1].delay_ms",
+        one(body="a", delay_ms=1, deliver_time="2024-01-01T00:00:00Z")),
+    Bad("delayed with expected_offset", 422, "invalid_value", "expected_offset",
+        {"messages": [{"body": "a", "partition": "orders@broker-a", "delay_ms": 5}], "expected_offset": 1}),
     Bad("delay_ms no number", 400, "invalid_type", "messages[1].delay_ms", one(body="a", delay_ms="1")),
     Bad("message's unknown partition", 404, "partition_not_found", "messages[1].partition",
         one(body="a", partition="orders@broker-z")),
@@ -254,9 +265,20 @@ REQUESTS = [
     Bad("arrow header too long", 422, "invalid_value", "headers",
         arrow_stream(body=[b"a"], headers=pa.array([[("h", "x" * HEADER_BYTES_MAX)]], MAP)), kind=ARROW,
         limit=HEADER_BYTES_MAX),
-    Bad("arrow deliver_time", 422, "delay_unavailable", "deliver_time",
-        arrow_stream(body=[b"a", b"b"], deliver_time=pa.array([None, DAY], pa.timestamp("us", "UTC"))), kind=ARROW),
-    Bad("arrow delay_ms", 422, "delay_unavailable", "delay_ms", arrow_stream(body=[b"a"], delay_ms=[5]), kind=ARROW),
+    Bad("arrow deliver_time too far ahead", 422, "invalid_value", "deliver_time",
+        arrow_stream(body=[b"a", b"b"], deliver_time=pa.array([None, FAR_US], pa.timestamp("us", "UTC"))), kind=ARROW,
+        extra={"row": 1}),
+    Bad("arrow deliver_time overflows", 422, "invalid_value", "deliver_time",
+        arrow_stream(body=[b"a"], deliver_time=pa.array([2**62], pa.timestamp("s", "UTC"))), kind=ARROW),
+    Bad("arrow delay_ms too long", 422, "invalid_value", "delay_ms",
+        arrow_stream(body=[b"a", b"b", b"c"], delay_ms=[5, DELAY_MS_MAX + 1, None]), kind=ARROW, extra={"row": 1}),
+    Bad("arrow delay_ms negative", 422, "invalid_value", "delay_ms", arrow_stream(body=[b"a"], delay_ms=[-1]),
+        kind=ARROW),
+    Bad("arrow delay_ms beyond 63 bits", 422, "invalid_value", "delay_ms",
+        arrow_stream(body=[b"a"], delay_ms=pa.array([2**64 - 1], pa.uint64())), kind=ARROW),
+    Bad("arrow deliver_time and delay_ms", 422, "invalid_value", "delay_ms",
+        arrow_stream(body=[b"a", b"b"], delay_ms=[None, 1],
+            deliver_time=pa.array([None, DAY], pa.timestamp("us", "UTC"))), kind=ARROW, extra={"row": 1}),
     Bad("arrow unknown partition", 404, "partition_not_found", "messages[1].partition",
         arrow_stream(body=[b"a", b"b"], partition=["orders@broker-a", "orders@nowhere"]), kind=ARROW),
     Bad("arrow too many messages", 413, "too_many_messages", "body",
@@ -458,7 +480,7 @@ def test_f10_a_damaged_arrow_stream_is_refused_or_read_but_breaks_nothing(stream
     taken = 0
     for _ in range(streams):
         try:
-            rows, named = decode_arrow(_damaged(random))
+            rows, named, _ = decode_arrow(_damaged(random), 0)
             rows.batch.to_pydict()
             route_messages(TOPIC, rows, named, route, 0)
             taken += 1
@@ -470,5 +492,5 @@ def test_f10_a_damaged_arrow_stream_is_refused_or_read_but_breaks_nothing(stream
 def test_a_first_message_that_is_no_schema_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"a"]}).serialize().to_pybytes()
     with pytest.raises(Refused) as refused:
-        decode_arrow(batch + STREAMS[0][-8:])
+        decode_arrow(batch + STREAMS[0][-8:], 0)
     assert refused.value.code == "invalid_arrow"
