@@ -192,8 +192,10 @@ class QueueSettings:
 class RetentionSettings:
     """How long messages are kept; a topic's own `retention_ms` wins."""
 
-    #: Messages below the offset of a group stay, whatever their age.
+    #: What a group has not committed yet stays, whatever its age.
     wait_for_groups: bool = False
+    #: Delayed messages where they waited, counted from their deliver time.
+    delayed_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
     #: Retried messages.
     retry_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
     #: Dead letters.
