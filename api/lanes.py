@@ -1,22 +1,41 @@
 """The lanes of this process: partitions as groups see them, with their progress and what is in flight.
 
-Everything here happens on the event loop: `mq.buffer.Buffer` needs no lock.
+    tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
+
+A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order (`Match`), or
+in order (`OrderedLanes`). All of it happens on the event loop, so nothing needs a lock; a lane whose pop waits for a
+disk is `busy`, and other pops pass it by (SPEC POP-2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Final
 
+from api.match import Match
 from api.offset_log import OffsetLog
+from api.ordered_lanes import OrderedLanes
 from api.partition import Partition, Partitions
+from api.queue_logs import QueueLogs
+from api.subscription import Subscription, Waiters
+from api.wish import Taken, Wish, mixed_orders
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
 from mq.checkpoint_state import CheckpointState
-from mq.errors import NotFound
+from mq.errors import DeltaMQError, NotFound
+from mq.group import Group, GroupsState
+from mq.handle import HandleKeys
+from mq.lane import Lane
 from mq.names import split_partition
-from mq.progress import Bounds, Committed, decide_commit
+from mq.ordered_pop import OrderedLane
+from mq.progress import Bounds, Committed, StartKind, decide_commit, first_position
+from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
+from tables.clock import Clock
 from tables.config import QueueSettings
 from tables.metadata import MetaLog
 from tables.queue_refs import retry_ref
@@ -24,12 +43,25 @@ from tables.recovery import Recovered
 
 __all__ = ["Lanes"]
 
+log = logging.getLogger("deltamq.api")
+
+#: At a stop, what could not be stored after so long stays in memory, and is delivered again.
+_STOP_S: Final = 30.0
+
 
 class Lanes:
     """All lanes that this process serves."""
 
     def __init__(
-        self, partitions: Partitions, meta: MetaLog, settings: QueueSettings, cluster: str, recovered: Recovered
+        self,
+        partitions: Partitions,
+        meta: MetaLog,
+        settings: QueueSettings,
+        cluster: str,
+        recovered: Recovered,
+        *,
+        keys: HandleKeys,
+        clock: Clock,
     ) -> None:
         self._partitions = partitions
         self._meta = meta
@@ -44,26 +76,54 @@ class Lanes:
                 partition_checkpoints_max=settings.partition_checkpoints_max,
             )
         )
+        self.logs = QueueLogs(partitions, cluster, offsets=self._offsets, keys=keys, clock=clock)
+        self.match = Match(self._buffer, self.logs, self.open)
+        self.ordered = OrderedLanes(self.logs)
+        self._busy: set[LaneKey] = set()
         self._consumed_ms: dict[LaneKey, int] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._storing: set[asyncio.Task[None]] = set()
+        self._timers = [
+            partitions.loop.create_task(self._repeat(BUCKET_MS / 1000, self._tick)),
+            partitions.loop.create_task(self._repeat(settings.commit_every_ms / 1000, self.flush)),
+        ]
 
     # What others ask.
 
     async def committed(self, lane: LaneKey) -> Committed | None:
         """The group's progress in its present epoch, memory included; None when it has not begun there."""
-        known = self._meta.groups.committed_in(lane, self._offsets.get(lane))
-        held = self._buffer.lane(lane)
+        known = self._known(lane)
+        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
-            return known.join(Committed(held.epoch, held.committed))
+            known = known.join(Committed(held.epoch, held.committed))
+        if known is not None and ordered is not None and ordered.epoch == known.epoch:
+            known = known.join(ordered.progress())
         return known
+
+    def _known(self, lane: LaneKey) -> Committed | None:
+        return self._meta.groups.committed_in(lane, self._offsets.get(lane))
 
     def in_flight(self, lane: LaneKey) -> int:
         """Messages that clients of the group hold."""
-        held = self._buffer.lane(lane)
-        return held.in_flight if held else 0
+        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
+        return (held.in_flight if held else 0) + (len(ordered.flights) if ordered else 0)
+
+    def in_flight_everywhere(self) -> int:
+        """Messages that clients of all groups hold."""
+        return sum(lane.in_flight for lane in self._buffer.lanes) + sum(len(o.flights) for _, o in self.ordered)
+
+    @property
+    def checkpoints_in_memory(self) -> int:
+        """Checkpoints that a crash would forget."""
+        return len(self._buffer)
 
     def last_consumed_ms(self, lane: LaneKey) -> int | None:
         """When the group last popped or acknowledged something there, as far as this process knows."""
         return self._consumed_ms.get(lane)
+
+    def consumed(self, lane: LaneKey, now_ms: int) -> None:
+        """The group pops or acknowledges something there."""
+        self._consumed_ms[lane] = now_ms
 
     async def commit(self, lane: LaneKey, topic: str, offset: int) -> Committed:
         """A client's own commit; durable when this returns (SPEC CONS-4).
@@ -76,54 +136,194 @@ class Lanes:
         epoch = self._meta.groups.epoch_of(lane)
         if epoch is None:
             raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
-        bounds = await self._bounds(lane, topic)
+        opened = await self.partition_of(lane, topic).look()
+        bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
         present = await self.committed(lane) or Committed(epoch, 0)
         committed = decide_commit(present, offset, bounds)
         await self._offsets.store(lane, topic, committed)
-        held = self._buffer.lane(lane)
+        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
         if held is not None and held.epoch == committed.epoch:
             self._buffer.commit_to(held, committed.offset)
+        if ordered is not None and ordered.epoch == committed.epoch:
+            ordered.lose_below(committed.offset)
         return committed
-
-    async def _bounds(self, lane: LaneKey, topic: str) -> Bounds:
-        partition = self.partition_of(lane, topic)
-        await partition.refresh()
-        log = partition.log
-        return Bounds(0, 0) if log is None else Bounds(log.min_offset, log.end_offset)
 
     def partition_of(self, lane: LaneKey, topic: str) -> Partition:
         """What the lane's group reads; `NotFound` when topic or group have ended."""
-        found = self._topic(lane, topic)
+        found = self._meta.state.topic(topic)
+        if found.id != lane.topic_id:
+            raise NotFound(f"topic {topic} was deleted", code="topic_not_found", field="topic")
         if not lane.retry:
             return self._partitions.get(found, lane.partition)
         epoch = self._meta.groups.group(lane.group).epoch
         _, broker = split_partition(lane.partition)
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
-    def _topic(self, lane: LaneKey, name: str) -> Topic:
-        found = self._meta.state.topic(name)
-        if found.id != lane.topic_id:
-            raise NotFound(f"topic {name} was deleted", code="topic_not_found", field="topic")
-        return found
-
     def forget(self, lanes: Iterable[LaneKey]) -> None:
         """The epoch of these lanes is over: memory of them is void (SPEC POP-18)."""
         for lane in lanes:
             self._buffer.drop_lane(lane)
+            self.ordered.forget(lane)
             self._offsets.forget(lane)
             self._states.pop(lane, None)
             self._consumed_ms.pop(lane, None)
+            self._subscriptions.pop((lane.group, lane.topic_id), None)
+
+    @property
+    def groups(self) -> GroupsState:
+        """The newest known state of the groups."""
+        return self._meta.groups
+
+    def topic(self, name: str) -> Topic | None:
+        """A topic by name, as far as this process knows."""
+        return self._meta.state.topics.get(name)
+
+    # Lanes for pops and handles.
+
+    def subscription(self, topic: Topic, group: Group) -> Subscription:
+        """The group in the topic."""
+        key = (group.name, topic.id)
+        found = self._subscriptions.get(key)
+        if found is None or found.topic.route is not topic.route or found.group.epoch != group.epoch:
+            waiters = found.waiters if found is not None else Waiters()
+            found = self._subscriptions[key] = Subscription(topic, group, self._partitions, waiters)
+        return found
+
+    def wake(self, group: str, topic_id: str) -> None:
+        """Messages of the group may have become available in the topic: waiting pops look again (SPEC POP-15)."""
+        found = self._subscriptions.get((group, topic_id))
+        if found is not None:
+            found.waiters.wake()
+
+    def open(self, key: LaneKey) -> Lane | None:
+        """The lane as memory has it, or as the tables do; None when the group has not begun there."""
+        lane = self._buffer.lane(key)
+        if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
+            return lane
+        known = self._known(key)
+        if known is None:
+            return None
+        return self._buffer.open_lane(key, known, now_ms=self.logs.now_ms(), states=self._states.pop(key, ()))
+
+    async def pop(self, wish: Wish) -> Taken | None:
+        """Messages of one lane; None when there are none now, or another pop is at work there."""
+        key = wish.lane
+        if key in self._busy:
+            return None
+        self._busy.add(key)
+        try:
+            if wish.order is not False:
+                return await self._pop_ordered(wish)
+            ordered = self.ordered.get(key)
+            if ordered is not None:
+                self._end_order(wish, ordered)
+            if self.open(key) is None:
+                await self._begin(wish)
+            return await self.match.pop(wish)
+        finally:
+            self._busy.discard(key)
+
+    async def _pop_ordered(self, wish: Wish) -> Taken | None:
+        epoch = self._meta.groups.epoch_of(wish.lane)
+        if epoch is None:
+            return None
+        ordered = self.ordered.fits(wish, epoch) or await self._begin_order(wish)
+        return None if ordered is None else await self.ordered.pop(wish, ordered)
+
+    async def _begin_order(self, wish: Wish) -> OrderedLane | None:
+        """Go on in order from where the lane is; `order_conflict` while something is in flight without order."""
+        lane = self.open(wish.lane)
+        if lane is None:
+            await self._begin(wish)
+            lane = self.open(wish.lane)
+        known = self._known(wish.lane)
+        if lane is None or known is None:
+            return None
+        if lane.in_flight:
+            raise mixed_orders()
+        start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
+        self._buffer.drop_lane(wish.lane)
+        return self.ordered.open(wish, start)
+
+    def _end_order(self, wish: Wish, ordered: OrderedLane) -> None:
+        """Go on without order, from where the lane is."""
+        if ordered.epoch == self._meta.groups.epoch_of(wish.lane):
+            if ordered.flights:
+                raise mixed_orders()
+            self._offsets.note(wish.lane, wish.topic.name, ordered.progress())
+        self.ordered.forget(wish.lane)
+
+    async def _begin(self, wish: Wish) -> None:
+        """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
+        key, start = wish.lane, wish.group.settings.consume_from
+        epoch = self._meta.groups.epoch_of(key)
+        if epoch is None:
+            return
+        if key.retry:
+            self._offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
+            return
+        time_offset = None
+        if start.time_ms is not None:
+            time_offset = await self.logs.run(partial(wish.log.offset_at, start.time_ms * 1_000))
+        elif start.kind is StartKind.LAST:
+            await self.logs.run(wish.log.refresh)
+        bounds = Bounds(wish.log.min_offset, wish.log.end_offset, time_offset)
+        committed = Committed(epoch, first_position(start, bounds, pop=True))
+        if start.kind is StartKind.FIRST:
+            # Whoever asks again after a crash is told the same.
+            self._offsets.note(key, wish.topic.name, committed)
+        else:
+            await self._offsets.store(key, wish.topic.name, committed)
 
     # What a service does all the time.
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await _logged(work())
+
+    async def _tick(self) -> None:
+        """Begin to store what must leave memory; a slow disk does not hold up the next tick."""
+        decisions = self._buffer.tick(self.logs.now_ms())
+        if decisions:
+            task = self._partitions.loop.create_task(_logged(self.match.store_all(decisions)))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
 
     async def flush(self) -> None:
         """Store the offsets that have moved."""
         for commit in self._buffer.commits():
-            topic = self._topic_of(commit.lane)
+            topic = self._topic_name(commit.lane)
             if topic is not None:
                 self._offsets.note(commit.lane, topic, Committed(commit.epoch, commit.offset))
         await self._offsets.flush()
 
-    def _topic_of(self, lane: LaneKey) -> str | None:
+    def _topic_name(self, lane: LaneKey) -> str | None:
         """The name of the lane's topic; None when it was deleted."""
+        found = self._subscriptions.get((lane.group, lane.topic_id))
+        if found is not None:
+            return found.topic.name
         return next((t.name for t in self._meta.state.topics.values() if t.id == lane.topic_id), None)
+
+    async def stop(self) -> None:
+        """Store everything that only memory knows; what cannot be stored is delivered again."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await asyncio.gather(*self._storing)
+                await _logged(self.match.store_all(self._buffer.stop()))
+                await _logged(self.flush())
+        except TimeoutError:
+            log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    """Work for nobody in particular: what fails is logged, and tried again at its next time."""
+    try:
+        await work
+    except DeltaMQError as error:
+        log.warning("event=queue_log_failed code=%s detail=%r", error.code, error.detail)
+    except Exception as error:
+        log.error("event=queue_log_failed kind=%s", type(error).__name__, exc_info=error)

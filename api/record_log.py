@@ -18,6 +18,7 @@ from api.decode_arrow import ArrowRows
 from api.group_commit import Part, Pending
 from api.partition import Partition
 from mq.errors import Unknown
+from tables.encode import ProducerStamp
 from tables.settings import Flush
 
 __all__ = ["RecordLog"]
@@ -31,11 +32,12 @@ class RecordLog:
     """Appends to one partition; used on the event loop."""
 
     def __init__(self, partition: Partition) -> None:
-        self.partition = partition
+        self._queue = partition.queue
+        self._loop = asyncio.get_running_loop()
         self.appends = 0
 
-    async def append(self, rows: pa.RecordBatch) -> None:
-        """Store the rows; returns when they are durable.
+    async def append(self, rows: pa.RecordBatch, stamp: ProducerStamp | None = None) -> None:
+        """Store the rows, those of a stamped request once; returns when they are durable.
 
         Raises
         ------
@@ -44,19 +46,14 @@ class RecordLog:
         """
         wait_s = _AGAIN_S
         while True:
-            part = self.begin(rows)
-            await part.pending.wait()
+            self.appends += 1
+            pending = Pending(1, self._loop)
+            part = Part(ArrowRows(rows.num_rows, rows.nbytes, rows), pending, Flush.SYNC, stamp=stamp)
+            self._queue.put(part)
+            await pending.wait()
             if part.error is None:
                 return
             if not isinstance(part.error, Unknown):
                 raise part.error
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _AGAIN_S_MAX)
-
-    def begin(self, rows: pa.RecordBatch) -> Part:
-        """Queue the rows for the next commit."""
-        self.appends += 1
-        loop = asyncio.get_running_loop()
-        part = Part(ArrowRows(rows.num_rows, rows.nbytes, rows), Pending(1, loop), Flush.SYNC)
-        self.partition.queue.put(part)
-        return part

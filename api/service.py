@@ -25,8 +25,10 @@ from api.partition import Partition, Partitions
 from api.request import Admission
 from api.workers import Workers
 from mq.errors import DeltaMQError
+from mq.handle import HandleKeys
 from mq.names import split_partition
 from tables.config import Config
+from tables.handle_keys import handle_keys
 from tables.metadata import MetaLog
 from tables.recovery import Recovered, recover
 from tables.warehouse import Warehouse
@@ -45,7 +47,9 @@ _BROKER_EPOCH: Final = 1
 class Service:
     """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
 
-    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog, recovered: Recovered) -> None:
+    def __init__(
+        self, config: Config, warehouse: Warehouse, meta: MetaLog, recovered: Recovered, keys: HandleKeys
+    ) -> None:
         self.config = config
         self.settings = config.service
         self.flush_default = config.log.flush
@@ -78,7 +82,15 @@ class Service:
             brokers=self.settings.brokers,
             auto_create=self.settings.auto_create_topics,
         )
-        self.lanes = Lanes(self.partitions, meta, config.queue, config.warehouse.cluster, recovered)
+        self.lanes = Lanes(
+            self.partitions,
+            meta,
+            config.queue,
+            config.warehouse.cluster,
+            recovered,
+            keys=keys,
+            clock=warehouse.clock,
+        )
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.groups = Groups(
             self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
@@ -90,10 +102,11 @@ class Service:
     async def start(cls, config: Config) -> Service:
         """Open the warehouse and the metadata log, read what groups have done, and be ready to serve."""
 
-        def open_all() -> tuple[Warehouse, MetaLog, Recovered]:
+        def open_all() -> tuple[Warehouse, MetaLog, Recovered, HandleKeys]:
             warehouse = Warehouse.open(config.warehouse.uri, settings=config.log)
             meta = MetaLog(warehouse)
-            return warehouse, meta, recover(warehouse, config.warehouse.cluster, _brokers(config, meta))
+            recovered = recover(warehouse, config.warehouse.cluster, _brokers(config, meta))
+            return warehouse, meta, recovered, handle_keys(warehouse.store, config.queue.handle_secret.reveal())
 
         return cls(config, *await asyncio.to_thread(open_all))
 
@@ -121,7 +134,7 @@ class Service:
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher
-        await self.lanes.flush()
+        await self.lanes.stop()
         await asyncio.to_thread(self._commits.stop)
         await asyncio.to_thread(self._upkeep.stop)
         self._threads.shutdown()

@@ -61,6 +61,11 @@ class Buffer:
 
     # Lanes.
 
+    @property
+    def lanes(self) -> list[Lane]:
+        """All open lanes."""
+        return list(self._lanes.values())
+
     def lane(self, key: LaneKey) -> Lane | None:
         """The lane, if it is open."""
         return self._lanes.get(key)

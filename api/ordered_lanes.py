@@ -1,0 +1,242 @@
+"""Ordered pops: a whole partition in order, or each key in order (SPEC POP-16, POP-17).
+
+What is in flight is in memory; what must survive (offset, what is done above it, deliveries so far) is stored in the
+offsets log before each answer. So a crash delivers the same messages again, in order, and counts on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from api.lane_read import Look, Seen, look, look_now
+from api.queue_logs import Dying, QueueLogs
+from api.wish import Taken, Wish, mixed_orders
+from mq.checkpoint import LaneKey, spans_of
+from mq.errors import Conflict, Unavailable
+from mq.group import Group
+from mq.handle import mint
+from mq.keyed_pop import KeyedPop
+from mq.ordered_pop import Delivery, OrderedLane, OrderedPop, dead_producer_id
+from mq.progress import Bounds, Committed, read_position
+from mq.queue_limits import ORDERED_REVIVE_QUEUE
+from mq.retry import DeadReason
+from tables.log import PartitionLog
+from tables.picked import pick
+
+__all__ = ["OrderedLanes"]
+
+#: Why a client's own condemnation is in the dead letters of a lane that was restarted: its state has no room for words.
+_REJECTED: Final = "rejected"
+_STRICT: Final = "strict"
+
+
+class OrderedLanes:
+    """The lanes that are popped in order; used on the event loop, each by one pop at a time (SPEC POP-2)."""
+
+    def __init__(self, logs: QueueLogs) -> None:
+        self._logs = logs
+        self._lanes: dict[LaneKey, OrderedLane] = {}
+        #: What the offsets log has of each lane.
+        self._stored: dict[LaneKey, Committed] = {}
+
+    # Lanes.
+
+    def get(self, key: LaneKey) -> OrderedLane | None:
+        """The lane, if it is popped in order."""
+        return self._lanes.get(key)
+
+    def forget(self, key: LaneKey) -> None:
+        """The lane's epoch is over, or it is popped without order now."""
+        self._lanes.pop(key, None)
+        self._stored.pop(key, None)
+
+    def __iter__(self) -> Iterator[tuple[LaneKey, OrderedLane]]:
+        return iter(list(self._lanes.items()))
+
+    def fits(self, wish: Wish, epoch: int) -> OrderedLane | None:
+        """The lane as this pop wants it, if it is open in that order.
+
+        Raises
+        ------
+        Conflict
+            `order_conflict`: messages are in flight in the other order.
+        """
+        ordered = self._lanes.get(wish.lane)
+        if ordered is None or ordered.epoch != epoch:
+            return None
+        if isinstance(ordered, _kind(wish)):
+            return ordered
+        if ordered.flights:
+            raise mixed_orders()
+        return None
+
+    def open(self, wish: Wish, start: Committed) -> OrderedLane:
+        """A lane that goes on from `start`."""
+        ordered = self._lanes[wish.lane] = _kind(wish)(start, max_attempts=_limit(wish))
+        self._stored[wish.lane] = start
+        return ordered
+
+    async def _store(self, key: LaneKey, topic: str, ordered: OrderedLane) -> None:
+        """Store the lane's progress, if it has changed."""
+        progress = ordered.progress()
+        if self._lanes.get(key) is ordered and self._stored.get(key) != progress:
+            await self._logs.offsets.store(key, topic, progress)
+            if self._lanes.get(key) is ordered:
+                self._stored[key] = progress
+
+    # Pop.
+
+    async def pop(self, wish: Wish, ordered: OrderedLane) -> Taken | None:
+        """What may be delivered now; None when something holds the lane, or nothing is there."""
+        ordered.limit(_limit(wish))
+        position = read_position(ordered.committed, Bounds(wish.log.min_offset, wish.log.end_offset))
+        if position.lost:
+            await self._logs.lose(wish.lane, wish.topic.name, position.lost)
+            ordered.lose_below(position.offset)
+        if isinstance(ordered, KeyedPop):
+            taken = await self._pop_keyed(ordered, wish)
+        else:
+            assert isinstance(ordered, OrderedPop)
+            taken = await self._pop_all(ordered, wish)
+        await self._store(wish.lane, wish.topic.name, ordered)
+        return taken if self._lanes.get(wish.lane) is ordered else None
+
+    def visible_ms(self, key: LaneKey) -> int | None:
+        """When the lane may deliver something again by itself; None when it is not waiting for a time."""
+        ordered = self._lanes.get(key)
+        if isinstance(ordered, KeyedPop):
+            return ordered.next_release()
+        return ordered.turn(0, 1).wait_until_ms if isinstance(ordered, OrderedPop) else None
+
+    async def _pop_all(self, ordered: OrderedPop, wish: Wish) -> Taken | None:
+        while True:
+            turn = ordered.turn(self._logs.now_ms(), wish.max_messages)
+            if turn.dead:
+                await self._bury(ordered, wish, turn.dead)
+            elif turn.read_from is None:
+                if not turn.again:
+                    return None
+                given = ordered.again(turn.again, self._logs.now_ms(), wish.invisible_ms)
+                return await self._delivered(ordered, given, wish)
+            else:
+                seen = await self._look(wish, turn.read_from, wish.max_messages)
+                if seen.next_offset == turn.read_from:
+                    return None
+                given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), wish.invisible_ms)
+                if given or not seen.offsets:
+                    return self._taken(ordered, given, wish, _only(seen, given))
+
+    async def _pop_keyed(self, keyed: KeyedPop, wish: Wish) -> Taken | None:
+        deliveries: list[Delivery] = []
+        while True:
+            left = wish.max_messages - len(deliveries)
+            given, dead = keyed.take(self._logs.now_ms(), left, wish.invisible_ms)
+            deliveries += given
+            await self._bury(keyed, wish, dead)
+            start = keyed.read_from
+            if len(deliveries) >= wish.max_messages or start is None:
+                break
+            seen = await self._look(wish, start, keyed.room)
+            if seen.next_offset == start and not dead:
+                break
+            keys = seen.rows.column("key").to_pylist()
+            keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset)
+        return await self._delivered(keyed, sorted(deliveries), wish)
+
+    async def _look(self, wish: Wish, start: int, most: int) -> Seen:
+        wanted = Look(start, None, most, wish.max_bytes, wish.tags)
+        seen = look_now(wish.log, wanted)
+        return seen if seen is not None else await self._logs.run(partial(look, wish.log, wanted))
+
+    async def _delivered(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish) -> Taken | None:
+        """Messages that were read before: read again, and given away."""
+        if not deliveries:
+            return None
+        offsets = np.array([one.offset for one in deliveries], dtype=np.int64)
+        picked = await self._logs.run(partial(pick, wish.log, offsets, bytes_max=None))
+        if picked.unreadable:
+            first = next(iter(picked.unreadable))
+            raise Unavailable(f"offset {first} of {wish.lane.partition} cannot be read: {picked.unreadable[first]}")
+        kept = [one for one in deliveries if one.offset not in picked.gone]
+        return self._taken(ordered, kept, wish, pa.Table.from_batches([picked.rows]))
+
+    def _taken(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish, rows: pa.Table) -> Taken | None:
+        """The rows with their handles; messages that were given away together share a lease."""
+        if not deliveries:
+            return None
+        handles: dict[int, str] = {}
+        for pop_time_ms, given in groupby(sorted(deliveries, key=_by_time), key=lambda one: one.pop_time_ms):
+            together = list(given)
+            pop = wish.pop(ordered.epoch, pop_time_ms, ORDERED_REVIVE_QUEUE)
+            spans = spans_of([one.offset for one in together], tuple(one.attempt for one in together))
+            handles.update(zip([one.offset for one in together], mint(self._logs.keys, pop, spans), strict=True))
+        texts = [handles[one.offset] for one in deliveries]
+        return Taken(pop, rows, texts, tuple(one.attempt for one in deliveries))
+
+    # Dead letters.
+
+    async def _bury(self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int], reason: str | None = None) -> None:
+        await self.bury(wish.group, wish.topic.name, wish.lane, wish.log, ordered, offsets, reason)
+
+    async def bury(
+        self,
+        group: Group,
+        topic: str,
+        key: LaneKey,
+        log: PartitionLog,
+        ordered: OrderedLane,
+        offsets: Sequence[int],
+        reason: str | None = None,
+    ) -> None:
+        """Dead-letter messages; the progress, which says so, is stored before and after."""
+        for offset in offsets:
+            await self._store(key, topic, ordered)
+            why = (reason or _REJECTED) if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
+            failures = ordered.attempts_of(offset)
+            request = dead_producer_id(key, ordered.epoch, offset)
+            await self._logs.bury(Dying(group, topic, key, offset, failures, why, request), log)
+            ordered.end(offset)
+        if offsets:
+            await self._store(key, topic, ordered)
+
+    # Handles.
+
+    async def store(self, key: LaneKey, topic: str) -> None:
+        """Store what acknowledgements and changes did to a lane."""
+        ordered = self._lanes.get(key)
+        if ordered is not None:
+            await self._store(key, topic, ordered)
+
+    def of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
+        """The lane of a live handle; `handle_expired` when a crash forgot what is in flight."""
+        ordered = self._lanes.get(key)
+        if ordered is None or ordered.epoch != epoch:
+            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
+        return ordered
+
+
+def _kind(wish: Wish) -> type[OrderedPop] | type[KeyedPop]:
+    return KeyedPop if wish.order == "key" else OrderedPop
+
+
+def _limit(wish: Wish) -> int | None:
+    """How often a message is delivered; a strict topic repeats a failing one in place for ever (SPEC ORDER-8)."""
+    return None if wish.topic.settings.order_strategy == _STRICT else wish.group.settings.max_attempts
+
+
+def _by_time(delivery: Delivery) -> tuple[int, int]:
+    return delivery.pop_time_ms, delivery.offset
+
+
+def _only(seen: Seen, deliveries: Sequence[Delivery]) -> pa.Table:
+    """The rows of what was given away of what was seen."""
+    if len(deliveries) == len(seen.offsets):
+        return seen.rows
+    places = np.searchsorted(np.array(seen.offsets), [one.offset for one in deliveries])
+    return seen.rows.take(pa.array(places))

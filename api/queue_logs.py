@@ -1,0 +1,108 @@
+"""The logs that lanes write: progress, checkpoints, losses, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from api.offset_log import OffsetLog
+from api.partition import Partitions
+from api.record_log import RecordLog
+from api.revive_queues import ReviveQueues
+from mq.checkpoint import LaneKey
+from mq.errors import Unavailable
+from mq.group import Group
+from mq.handle import HandleKeys
+from mq.lost import LostRecord
+from mq.names import split_partition
+from mq.revive import LostReason
+from tables.clock import Clock
+from tables.copies import again, with_reason
+from tables.encode import ProducerStamp
+from tables.log import PartitionLog
+from tables.picked import pick
+from tables.queue_refs import LOST, dead_ref, system_ref
+from tables.records import rows_of_lost_records
+
+__all__ = ["Dying", "QueueLogs"]
+
+T = TypeVar("T")
+
+
+class Dying(NamedTuple):
+    """A message of an ordered lane that goes to the dead letters."""
+
+    group: Group
+    topic: str
+    lane: LaneKey
+    offset: int
+    #: How often its delivery failed.
+    failures: int
+    reason: str
+    #: The idempotent producer that appends it, as its request 0.
+    request: str
+
+
+class QueueLogs:
+    """What must survive of lanes, the clock by which they decide, and the secrets of their handles."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        cluster: str,
+        *,
+        offsets: OffsetLog,
+        keys: HandleKeys,
+        clock: Clock,
+    ) -> None:
+        self.offsets = offsets
+        self.revive = ReviveQueues(partitions, cluster)
+        self.keys = keys
+        self._partitions = partitions
+        self._cluster = cluster
+        self._clock = clock
+        self._lost: dict[str, RecordLog] = {}
+
+    def now_ms(self) -> int:
+        """The wall clock: what pop times and due times mean to every process."""
+        return self._clock.wall_us() // 1_000
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Blocking work on a thread."""
+        return await self._partitions.run(work)
+
+    async def lose(self, lane: LaneKey, topic: str, lost: range) -> None:
+        """Record messages that retention took before the group was done with them (SPEC POP-12)."""
+        _, broker = split_partition(lane.partition)
+        log = self._lost.get(broker)
+        if log is None:
+            log = self._lost[broker] = RecordLog(self._partitions.of(system_ref(LOST, self._cluster, broker)))
+        record = LostRecord(
+            lane=lane,
+            topic=topic,
+            ranges=((lost.start, lost.stop),),
+            reason=LostReason.RETENTION,
+            time_ms=self.now_ms(),
+        )
+        await log.append(rows_of_lost_records([record]))
+
+    async def bury(self, dead: Dying, log: PartitionLog) -> bool:
+        """Append a message to its group's dead letters, once however often it is asked for.
+
+        False when retention has taken it, which is recorded.
+        """
+        offset, lane = dead.offset, dead.lane
+        picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
+        if offset in picked.gone:
+            await self.lose(lane, dead.topic, range(offset, offset + 1))
+            return False
+        if picked.unreadable:
+            raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
+        row = with_reason(again(picked.rows, dead.topic, lane.partition, [dead.failures]), [dead.reason])
+        _, broker = split_partition(lane.partition)
+        target = RecordLog(self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, broker)))
+        await target.append(row, ProducerStamp(dead.request, 0, None, 1))
+        return True
