@@ -94,6 +94,10 @@ class DueCheckpoints:
         self._failed[key] = (self.failures(key) + 1, time_ms)
         self._times.add(key, time_ms)
 
+    def put_back(self, key: CheckpointKey, time_ms: int) -> None:
+        """Nobody knows how far its delivery came: take it again."""
+        self._times.add(key, time_ms)
+
     def settled(self, key: CheckpointKey) -> None:
         """All of it is dealt with."""
         self._failed.pop(key, None)

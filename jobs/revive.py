@@ -63,8 +63,13 @@ class Reviver:
         taken.sort(key=lambda one: (one.checkpoint.revive_time_ms, one.checkpoint.key))
         late_ms = now_ms - taken[0].checkpoint.revive_time_ms if taken else 0
         batch = ReviveBatch(self._warehouse, self._conf.warehouse.cluster, self._meta.meta, now_ms, self._failures)
-        for part in _batches(taken):
-            self._add(total, batch.run(part))
+        try:
+            for part in _batches(taken):
+                self._add(total, batch.run(part))
+        except BaseException:
+            for one in taken:
+                self._of(one).put_back(one.checkpoint.key, now_ms)
+            raise
         return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
     def _find_brokers(self, now_ms: int) -> None:
