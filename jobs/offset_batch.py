@@ -1,0 +1,123 @@
+"""Records of the offsets logs, many at once, folded to the progress of each lane they are about.
+
+The fold is that of `mq.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what only
+ordered groups have (offsets done above the committed one, deliveries counted) is made unique in columns, and then
+joined by the core once for each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.record_columns import Damaged, checked, columns_of, lists_of, required
+from mq.checkpoint import LaneKey
+from mq.progress import Committed
+from tables.records import offset_records_of
+from tables.state_rows import Progress
+from tables.state_schema import LANE_KEY
+
+__all__ = ["decode", "fold", "joined"]
+
+_PAIRS: Final = pa.list_(pa.list_(pa.int64()))
+_SCHEMA: Final = pa.schema(
+    [
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("retry", pa.bool_()),
+        ("partition", pa.string()),
+        ("epoch", pa.int64()),
+        ("offset", pa.int64()),
+        ("done", _PAIRS),
+        ("attempts", _PAIRS),
+    ]
+)
+_ORDERED: Final = ("done", "attempts")
+Ints = NDArray[np.int64]
+
+
+def decode(rows: pa.Table) -> pa.Table:
+    """The commits in `rows(tag, body, offset)` as columns.
+
+    Raises
+    ------
+    Corrupt
+        A row holds no commit; the detail names its offset.
+    """
+    return checked(rows, _decode, offset_records_of)
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(found, *(name for name in _SCHEMA.names if name not in _ORDERED))
+    for name in _ORDERED:
+        _pairs(found.column(name))
+    return found
+
+
+def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
+    """The progress of every lane in the commits."""
+    table = pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
+    if not table.num_rows:
+        return {}
+    keyed = table.select([*LANE_KEY, "topic"]).append_column("row", pa.array(np.arange(table.num_rows)))
+    groups = keyed.group_by(list(LANE_KEY), use_threads=False).aggregate([("topic", "min"), ("row", "list")])
+    lists = lists_of(groups.column("row_list"))
+    order, starts = lists.flatten().to_numpy(), lists.offsets.to_numpy()
+    lanes = np.repeat(np.arange(groups.num_rows), np.diff(starts))
+    epochs = table.column("epoch").to_numpy()[order]
+    newest = np.maximum.reduceat(epochs, starts[:-1])
+    present = epochs == newest[lanes]
+    offsets = np.where(present, table.column("offset").to_numpy()[order], np.iinfo(np.int64).min)
+    highest = np.maximum.reduceat(offsets, starts[:-1])
+    lane_of_row = np.full(table.num_rows, -1)
+    lane_of_row[order[present]] = lanes[present]
+    done, attempts = (_pairs_of_lanes(table.column(name), lane_of_row) for name in _ORDERED)
+    keys = zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "topic_min")), strict=True)
+    found = {}
+    for at, (*key, topic) in enumerate(keys):
+        committed = Committed(int(newest[at]), int(highest[at]), done.get(at, ()), attempts.get(at, ()))
+        found[LaneKey(*key)] = (topic, committed.join(committed) if at in done or at in attempts else committed)
+    return found
+
+
+def _pairs_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints) -> dict[int, tuple[tuple[int, int], ...]]:
+    """For each lane that has any, the different pairs in rows that belong to it (-1: to none)."""
+    rows, pairs = _pairs(column)
+    lanes = lane_of_row[rows]
+    unique = np.unique(np.column_stack([lanes, pairs])[lanes >= 0], axis=0)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for lane, one, other in unique.tolist():
+        found.setdefault(lane, []).append((one, other))
+    return {lane: tuple(all_of_it) for lane, all_of_it in found.items()}
+
+
+def _pairs(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """Of a column of lists of pairs, all pairs and the row of each."""
+    there = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
+    outer = lists_of(column.drop_null())
+    inner = outer.flatten()
+    if inner.null_count or (pc.list_value_length(inner).to_numpy() != 2).any():
+        raise Damaged("a pair that is none")
+    values = inner.flatten()
+    if values.null_count:
+        raise Damaged("a pair with nothing in it")
+    rows = np.repeat(there, pc.list_value_length(outer).to_numpy())
+    return rows, values.to_numpy().reshape(-1, 2).astype(np.int64)
+
+
+def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:
+    """The lanes of `new` whose progress is other than `known`, with both together."""
+    found = {}
+    for lane, (topic, committed) in new.items():
+        before = known.get(lane)
+        after = committed if before is None else before[1].join(committed)
+        if before is None or after != before[1]:
+            found[lane] = (topic, after)
+    return found

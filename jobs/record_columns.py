@@ -1,0 +1,78 @@
+"""Stored JSON records as columns, without Python for each: what the merge job reads its logs with.
+
+The bodies of a page are one block of newline-delimited JSON for Arrow's reader. Where anything is not as
+`mq.revive_record` and its likes write it, the reader of `tables.records` looks at each record, and says which one is
+damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from mq.errors import Corrupt
+from mq.limits import MIB
+
+__all__ = ["Damaged", "columns_of", "lists_of", "required"]
+
+_BLOCK_BYTES = 8 * MIB
+
+
+class Damaged(ValueError):
+    """Some record is not as it was written."""
+
+
+def columns_of(bodies: pa.Array, schema: pa.Schema) -> pa.Table:
+    """The fields `schema` of JSON objects, one row for each; null where a field is not there.
+
+    Raises
+    ------
+    Damaged
+        A body is no such object.
+    """
+    if not len(bodies):
+        return schema.empty_table()
+    empty, newline = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
+    lines = pc.binary_join_element_wise(bodies.cast(pa.large_binary()), empty, newline)
+    length = pc.sum(pc.binary_length(lines)).as_py()
+    try:
+        found = pj.read_json(
+            pa.BufferReader(lines.buffers()[2].slice(0, length)),
+            read_options=pj.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid as error:
+        raise Damaged(str(error)) from error
+    if found.num_rows != len(bodies):
+        raise Damaged("a record is not one JSON object")
+    return found.combine_chunks()
+
+
+def required(found: pa.Table, *names: str) -> None:
+    """Raise `Damaged` unless each of these columns has a value in every row."""
+    for name in names:
+        if found.column(name).null_count:
+            raise Damaged(f"a record without {name!r}")
+
+
+def lists_of(column: pa.ChunkedArray) -> pa.ListArray:
+    """A column of lists as one array."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def checked(rows: pa.Table, fast: Callable[[pa.Table], pa.Table], slow: Callable[[pa.Table], object]) -> pa.Table:
+    """`fast(rows)`; where that finds damage, `slow(rows)` is to tell which record it is.
+
+    Raises
+    ------
+    Corrupt
+        A record is damaged.
+    """
+    try:
+        return fast(rows)
+    except Damaged as error:
+        slow(rows)
+        raise Corrupt(f"a record is damaged: {error}", code="record_corrupt") from error

@@ -1,0 +1,159 @@
+"""State tables, which Spark writes, read without Spark: for a service that starts, and for the merge job itself.
+
+    _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
+
+Only what our own state tables use is understood (Delta reader version 1, no partition columns); anything else is an
+error, never guessed at. `format("delta")` and every other Delta reader see the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt, Unavailable
+from tables.paths import LOG_FOLDER
+from tables.store import FileMissing, Store
+
+__all__ = ["State", "read_state", "state_transactions"]
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_CHECKPOINT_COLUMNS: Final = ("protocol", "txn", "add")
+_READER_VERSION: Final = 1
+#: Clean-up may delete what is being read; each further try sees a newer version.
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A state table at one version."""
+
+    version: int
+    #: For each application that writes idempotently, its newest version.
+    transactions: Mapping[str, int]
+    rows: pa.Table
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the log of a table adds up to."""
+
+    version: int = -1
+    transactions: dict[str, int] = field(default_factory=dict)
+    files: dict[str, None] = field(default_factory=dict)
+
+    def apply(self, action: Mapping[str, Any], where: str) -> None:
+        """Apply one action of a commit or a checkpoint."""
+        if (add := action.get("add")) is not None:
+            self.files[add["path"]] = None
+        elif (remove := action.get("remove")) is not None:
+            self.files.pop(remove["path"], None)
+        elif (txn := action.get("txn")) is not None:
+            self.transactions[txn["appId"]] = txn["version"]
+        elif (protocol := action.get("protocol")) is not None and protocol["minReaderVersion"] > _READER_VERSION:
+            raise Corrupt(
+                f"{where}: readers of version {protocol['minReaderVersion']} only; something altered the table"
+            )
+
+
+def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> State | None:
+    """The newest rows of the state table in `folder`; None when there is no table.
+
+    Parameters
+    ----------
+    schema
+        The columns as this release knows them: a column that the table does not have yet is null.
+    columns
+        The names of the columns that are wanted, all by default.
+
+    Raises
+    ------
+    Corrupt
+        The log or a file cannot be read; the message names it.
+    """
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    for _ in range(_TRIES):
+        try:
+            log = _load(store, folder)
+            if log is None:
+                return None
+            tables = [_file_rows(store, f"{folder}/{unquote(path)}", wanted) for path in log.files]
+        except FileMissing as error:
+            missing = error
+            continue
+        rows = pa.concat_tables(tables) if tables else wanted.empty_table()
+        return State(version=log.version, transactions=log.transactions, rows=rows)
+    raise Corrupt(f"{missing.detail} is missing, but the log of {folder} names it") from missing
+
+
+def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
+    """The newest version of each idempotent application, without the rows; None when there is no table."""
+    for _ in range(_TRIES):
+        try:
+            log = _load(store, folder)
+        except FileMissing:
+            continue
+        return None if log is None else log.transactions
+    raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
+
+
+def _load(store: Store, folder: str) -> _Log | None:
+    """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
+    names = [entry.name for entry in store.entries(f"{folder}/{LOG_FOLDER}")]
+    commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+    checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
+    if not commits and not checkpoints:
+        return None
+    log = _Log()
+    if checkpoints:
+        _apply_checkpoint(store, f"{folder}/{LOG_FOLDER}/{checkpoints[-1]:020d}.checkpoint.parquet", log)
+        log.version = checkpoints[-1]
+    newest = commits[-1] if commits else -1
+    for version in range(log.version + 1, newest + 1):
+        _apply_commit(store, f"{folder}/{LOG_FOLDER}/{version:020d}.json", log)
+        log.version = version
+    return log
+
+
+def _apply_commit(store: Store, key: str, log: _Log) -> None:
+    content = store.read(key).to_pybytes()
+    try:
+        actions = [msgspec.json.decode(line) for line in content.splitlines() if line]
+        # A commit may remove a file and add one of the same name; Delta's rule is that the additions count.
+        for action in sorted(actions, key=lambda one: "add" in one):
+            log.apply(action, key)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{key}: is no commit of a state table: {error!r}") from error
+
+
+def _apply_checkpoint(store: Store, key: str, log: _Log) -> None:
+    try:
+        table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(_CHECKPOINT_COLUMNS))
+        for name in _CHECKPOINT_COLUMNS:
+            for value in table.column(name).drop_null().to_pylist():
+                log.apply({name: value}, key)
+    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+        raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
+
+
+def _file_rows(store: Store, key: str, wanted: pa.Schema) -> pa.Table:
+    data = store.read(key)
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            there = set(file.schema_arrow.names)
+            found = file.read(columns=[name for name in wanted.names if name in there])
+        arrays = [
+            found.column(one.name).cast(one.type) if one.name in there else pa.nulls(found.num_rows, one.type)
+            for one in wanted
+        ]
+        return pa.table(arrays, schema=wanted)
+    except (OSError, pa.ArrowException) as error:
+        raise Corrupt(f"{key}: cannot be read: {error}") from error
