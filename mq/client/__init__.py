@@ -1,6 +1,6 @@
 """The Python SDK: what users import, over HTTP; of DeltaMQ it knows only `mq`.
 
-    from mq import Admin, Producer, PullConsumer
+    from mq import Admin, PopConsumer, Producer, PullConsumer
 
 Every name is loaded when it is first used, so that the command line and the checks of other layers, which share this
 package, do not wait for Arrow.
@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mq.client.admin import Admin, BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
     from mq.client.attempts import Patience
+    from mq.client.consumer_stats import ConsumerStats
+    from mq.client.group_admin import DeadLetter, GroupInfo, GroupPartition, GroupTopic
     from mq.client.message import Message
     from mq.client.outbox import Closed
+    from mq.client.pop_client import PopClient
+    from mq.client.pop_consumer import ConsumerClosed, PopConsumer
+    from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
     from mq.client.producer import Producer
     from mq.client.pull import PullConsumer
     from mq.client.received import ReceivedMessage
+    from mq.client.result import Result
     from mq.client.sent import Failure, PartlySent, Sent, SentBatch, SentRange
     from mq.client.shared import ProducerStats
     from mq.client.table_send import TableProgress, TableSendInterrupted, TableSendState
@@ -28,15 +34,29 @@ __all__ = [
     "BrokerInfo",
     "Closed",
     "ClusterInfo",
+    "ConsumerClosed",
+    "ConsumerStats",
+    "DeadLetter",
+    "FailedHandle",
     "Failure",
+    "GroupInfo",
+    "GroupPartition",
+    "GroupTopic",
     "Message",
+    "MessageOrigin",
     "PartitionInfo",
     "PartlySent",
     "Patience",
+    "PopBatch",
+    "PopClient",
+    "PopConsumer",
+    "PopTable",
+    "PoppedMessage",
     "Producer",
     "ProducerStats",
     "PullConsumer",
     "ReceivedMessage",
+    "Result",
     "Sent",
     "SentBatch",
     "SentRange",
@@ -51,15 +71,29 @@ _MODULES = {
     "BrokerInfo": "admin",
     "Closed": "outbox",
     "ClusterInfo": "admin",
+    "ConsumerClosed": "pop_consumer",
+    "ConsumerStats": "consumer_stats",
+    "DeadLetter": "group_admin",
+    "FailedHandle": "popped",
     "Failure": "sent",
+    "GroupInfo": "group_admin",
+    "GroupPartition": "group_admin",
+    "GroupTopic": "group_admin",
     "Message": "message",
+    "MessageOrigin": "popped",
     "PartitionInfo": "admin",
     "PartlySent": "sent",
     "Patience": "attempts",
+    "PopBatch": "popped",
+    "PopClient": "pop_client",
+    "PopConsumer": "pop_consumer",
+    "PopTable": "popped",
+    "PoppedMessage": "popped",
     "Producer": "producer",
     "ProducerStats": "shared",
     "PullConsumer": "pull",
     "ReceivedMessage": "received",
+    "Result": "result",
     "Sent": "sent",
     "SentBatch": "sent",
     "SentRange": "sent",

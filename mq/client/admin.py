@@ -1,27 +1,22 @@
-"""Topics and the cluster over REST, as typed values."""
+"""Topics, groups and the cluster over REST, as typed values."""
 
 from __future__ import annotations
 
-import ssl
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
-from mq.client.attempts import Attempts, Patience, is_worth_retrying
-from mq.client.endpoint import Answer, Endpoint, Query, path_of
+from mq.client.admin_calls import decoded, read_answer
+from mq.client.endpoint import path_of
+from mq.client.group_admin import GroupAdmin
 from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
 from mq.names import check_client_topic, check_topic
 
 __all__ = ["Admin", "BrokerInfo", "ClusterInfo", "PartitionInfo", "TopicInfo", "topic_info"]
 
-_CREATED = 201
-
-T = TypeVar("T")
+_CREATED: Final = 201
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +77,8 @@ class ClusterInfo:
     brokers: tuple[BrokerInfo, ...]
 
 
-class Admin:
-    """Creates, shows and deletes topics. Every call is repeated while the service is away, up to `patience`.
+class Admin(GroupAdmin):
+    """Topics, groups, dead letters. Every call is repeated while the service is away, up to `patience`.
 
     Parameters
     ----------
@@ -92,17 +87,6 @@ class Admin:
     token
         Sent as `Authorization: Bearer ...`.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        patience: Patience | None = None,
-    ) -> None:
-        self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
-        self._patience = patience if patience is not None else Patience()
 
     # Topics -----------------------------------------------------------------------------------------------------
 
@@ -134,7 +118,7 @@ class Admin:
 
     def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return _read(self._call("GET", path_of("topics")), _TopicList).topics
+        return read_answer(self._call("GET", path_of("topics")), _TopicList).topics
 
     def get_topic(self, topic: str) -> TopicInfo:
         """One topic; raises `NotFound`."""
@@ -145,16 +129,7 @@ class Admin:
 
         A repetition after a lost answer that finds nothing counts as done.
         """
-        lost = [False]
-
-        def note(error: DeltaMQError) -> None:
-            lost[0] = lost[0] or isinstance(error, Unknown)
-
-        try:
-            self._call("DELETE", path_of("topics", check_client_topic(topic)), on_failure=note)
-        except NotFound:
-            if not lost[0]:
-                raise
+        self._end(path_of("topics", check_client_topic(topic)), NotFound)
 
     def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
         """By partition the first offset whose append time is at or after `moment`; the end offset if none is."""
@@ -162,13 +137,13 @@ class Admin:
             raise Unprocessable("time needs a time zone", field="time")
         query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
         answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
-        return {o.partition: o.offset for o in _read(answer, _Offsets).offsets}
+        return {o.partition: o.offset for o in read_answer(answer, _Offsets).offsets}
 
     # The service ------------------------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterInfo:
         """The brokers and the warehouse."""
-        return _read(self._call("GET", path_of("cluster")), ClusterInfo)
+        return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
 
     def ready(self) -> bool:
         """Whether the service serves; False while it starts or stops. Raises when it does not answer at all."""
@@ -181,41 +156,6 @@ class Admin:
                 return False
             raise
         return True
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._endpoint.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Query | None = None,
-        body: bytes | None = None,
-        on_failure: Callable[[DeltaMQError], None] | None = None,
-    ) -> Answer:
-        headers = None if body is None else {"Content-Type": "application/json"}
-        deadline = time.monotonic() + self._patience.timeout_s
-        attempts = Attempts(self._patience, deadline=deadline, retries=self._patience.retries)
-        while True:
-            try:
-                return self._endpoint.call(
-                    method, path, query=query, headers=headers, body=body, timeout_s=attempts.timeout_s()
-                )
-            except DeltaMQError as error:
-                if on_failure is not None:
-                    on_failure(error)
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
-                    raise
 
 
 class _TopicList(msgspec.Struct):
@@ -233,15 +173,4 @@ class _Offsets(msgspec.Struct):
 
 def topic_info(body: bytes) -> TopicInfo:
     """The topic that the service describes."""
-    return _decode(body, TopicInfo)
-
-
-def _read(answer: Answer, kind: type[T]) -> T:
-    return _decode(answer.body, kind)
-
-
-def _decode(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+    return decoded(body, TopicInfo)

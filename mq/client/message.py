@@ -9,6 +9,7 @@ import msgspec
 
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
+    DELAY_MS_MAX,
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -42,6 +43,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         The producer's own id; made by the service when left out.
     born_time
         When it came into being; the time of the send when left out.
+    delay_ms, deliver_time
+        Deliver it only so much later, or at a time; 40 days at most (SPEC RETRY-4). Until then it waits, and may be
+        cancelled by its `message_id`.
     """
 
     body: bytes
@@ -51,6 +55,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     partition: str | None = None
     message_id: str | None = None
     born_time: datetime | None = None
+    delay_ms: int | None = None
+    deliver_time: datetime | None = None
 
     def size_bytes(self) -> int:
         """The bytes that this message takes in the producer's buffer, about."""
@@ -88,6 +94,22 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
         _check_headers(message.headers)
     if message.born_time is not None and message.born_time.tzinfo is None:
         raise Unprocessable("born_time needs a time zone", field="born_time")
+    if message.delay_ms is not None or message.deliver_time is not None:
+        _check_delay(message.delay_ms, message.deliver_time)
+
+
+def _check_delay(delay_ms: int | None, deliver_time: datetime | None) -> None:
+    """Whether a time is too far away is for the service's clock to say."""
+    if delay_ms is not None and deliver_time is not None:
+        raise Unprocessable("give deliver_time or delay_ms, not both", field="delay_ms")
+    if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
+        raise Unprocessable(
+            f"delay_ms: a message waits 0 to {DELAY_MS_MAX} ms",
+            field="delay_ms",
+            extra={"min": 0, "max": DELAY_MS_MAX},
+        )
+    if deliver_time is not None and deliver_time.tzinfo is None:
+        raise Unprocessable("deliver_time needs a time zone", field="deliver_time")
 
 
 def _too_large(field: str, size: int, limit: int) -> None:

@@ -39,6 +39,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     partition: str | None = None
     message_id: str | None = None
     born_time: datetime | None = None
+    delay_ms: int | None = None
+    deliver_time: datetime | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -54,7 +56,17 @@ def decode_line(line: bytes) -> Message:
         raise Refused("exactly one of body and body_base64 is needed", code="invalid_body", field="body")
     body = found.body_base64 if found.body is None else found.body.encode()
     assert body is not None
-    return Message(body, found.key, found.tag, found.headers, found.partition, found.message_id, found.born_time)
+    return Message(
+        body,
+        found.key,
+        found.tag,
+        found.headers,
+        found.partition,
+        found.message_id,
+        found.born_time,
+        found.delay_ms,
+        found.deliver_time,
+    )
 
 
 class _Tally:
@@ -124,8 +136,9 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, token: str | None, as_json: bool) -> None:
     """Send the messages of FILE (or stdin) to TOPIC.
 
-    One JSON object a line: body (text) or body_base64, and optionally key, tag, headers, partition, message_id and
-    born_time. Exits non-zero at the first line that cannot be sent, and says which.
+    One JSON object a line: body (text) or body_base64, and optionally key, tag, headers, partition, message_id,
+    born_time, and delay_ms or deliver_time (RFC 3339). Exits non-zero at the first line that cannot be sent, and says
+    which.
     """
     tally = _Tally()
     try:

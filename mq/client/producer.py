@@ -17,6 +17,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from itertools import pairwise
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -132,6 +133,8 @@ class Producer:
         headers: dict[str, str] | None = None,
         partition: str | None = None,
         message_id: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
         selector: Selector | None = None,
         selector_argument: object = None,
         expected_offset: int | None = None,
@@ -143,6 +146,9 @@ class Producer:
         ----------
         partition
             `NAME@BROKER`; by default the key decides, and without a key chance.
+        delay_ms, deliver_time
+            Deliver it only so much later, or at a time (SPEC RETRY-4). What is returned then tells where it waits;
+            `Admin.cancel_message` takes its `message_id` back until it is due.
         selector, selector_argument
             `selector(partitions, message, selector_argument)` returns the partition; its time counts.
         expected_offset
@@ -151,7 +157,9 @@ class Producer:
         self._may_wait()
         deadline = self._deadline(timeout_s)
         future: SendFuture[Sent] = SendFuture()
-        message = Message(as_bytes(body), key, tag, headers, partition, message_id)
+        message = Message(
+            as_bytes(body), key, tag, headers, partition, message_id, delay_ms=delay_ms, deliver_time=deliver_time
+        )
         if expected_offset is not None and partition is None:
             raise Refused("expected_offset needs a partition", field="expected_offset")
         self._check(message)
@@ -172,6 +180,8 @@ class Producer:
         headers: dict[str, str] | None = None,
         partition: str | None = None,
         message_id: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
         selector: Selector | None = None,
         selector_argument: object = None,
     ) -> SendFuture[Sent]:
@@ -181,7 +191,7 @@ class Producer:
         A future's callbacks run between two requests: they must be quick, and must not send and wait.
         """
         future: SendFuture[Sent] = SendFuture()
-        message = self._message(body, key, tag, headers, partition, message_id)
+        message = self._message(body, key, tag, headers, partition, message_id, delay_ms, deliver_time)
         self._queue(topic, message, future, selector, selector_argument)
         return future
 
@@ -194,11 +204,13 @@ class Producer:
         tag: str | None = None,
         headers: dict[str, str] | None = None,
         partition: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
         selector: Selector | None = None,
         selector_argument: object = None,
     ) -> None:
         """Queue one message and forget it; one that is lost is logged and counted (`stats().oneway_lost`)."""
-        message = self._message(body, key, tag, headers, partition, None)
+        message = self._message(body, key, tag, headers, partition, None, delay_ms, deliver_time)
         self._queue(topic, message, None, selector, selector_argument)
 
     # Many messages ----------------------------------------------------------------------------------------------
@@ -237,8 +249,8 @@ class Producer:
     ) -> SentBatch:
         """Send the rows of an Arrow table and wait for all: no Python object is made for a message.
 
-        Columns are those of a message (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`); only `body`
-        is needed. Rows of one key keep their order.
+        Columns are those of a message (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
+        `deliver_time`); only `body` is needed. Rows of one key keep their order.
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
@@ -336,10 +348,12 @@ class Producer:
         headers: dict[str, str] | None,
         partition: str | None,
         message_id: str | None,
+        delay_ms: int | None,
+        deliver_time: datetime | None,
     ) -> Message:
         if isinstance(body, Message):
             return body
-        return Message(as_bytes(body), key, tag, headers, partition, message_id)
+        return Message(as_bytes(body), key, tag, headers, partition, message_id, None, delay_ms, deliver_time)
 
     def _check(self, message: Message) -> None:
         check_message(message, message_bytes_max=self._settings.message_bytes_max)

@@ -40,6 +40,8 @@ ROW_SCHEMA: Final = pa.schema(
         pa.field("headers", pa.map_(pa.string(), pa.string())),
         pa.field("body", pa.binary(), nullable=False),
         pa.field("born_time", TIME),
+        pa.field("delay_ms", pa.int64()),
+        pa.field("deliver_time", TIME),
     ]
 )
 
@@ -63,6 +65,8 @@ class _JsonMessage(msgspec.Struct, omit_defaults=True, gc=False):
     partition: str | None = None
     message_id: str | None = None
     born_time: datetime | None = None
+    delay_ms: int | None = None
+    deliver_time: datetime | None = None
 
 
 class _JsonProducer(msgspec.Struct, gc=False):
@@ -107,7 +111,18 @@ def _json_request(entry: Entry, message: Message, partition: str | None, produce
     except UnicodeDecodeError:
         text, raw = None, message.body
     born_time = message.born_time or datetime.fromtimestamp(entry.born_us / 1e6, UTC)
-    line = _JsonMessage(text, raw, message.key, message.tag, message.headers, partition, message.message_id, born_time)
+    line = _JsonMessage(
+        text,
+        raw,
+        message.key,
+        message.tag,
+        message.headers,
+        partition,
+        message.message_id,
+        born_time,
+        message.delay_ms,
+        message.deliver_time,
+    )
     body = _encoder.encode(_JsonRequest([line], producer, entry.expected_offset))
     return ProduceRequest(body, _JSON_HEADERS, {}, 1)
 
@@ -124,6 +139,8 @@ def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
         "tag": [m.tag for m in messages],
         "headers": [m.headers for m in messages],
         "body": [m.body for m in messages],
+        "delay_ms": [m.delay_ms for m in messages],
+        "deliver_time": [m.deliver_time for m in messages],
     }
     arrays = []
     fields = []

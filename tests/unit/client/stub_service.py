@@ -24,7 +24,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 
+from mq.errors import DeltaMQError, NotFound
 from mq.routing import Route, default_route, expand, new_route
+from tests.unit.client.stub_queue import QueueFault, StubQueue, decoded, pop_stream
 
 ARROW = "application/vnd.apache.arrow.stream"
 BROKERS = ("broker-a", "broker-b")
@@ -122,7 +124,10 @@ class StubService:
         self.on_post: Callable[[Post], None] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
+        #: Every connection is closed before it is answered: the service is away.
+        self.away = False
         self.changed = threading.Condition()
+        self.queue = StubQueue(self.changed)
         self.ended = threading.Event()
         self.connections: set[socket.socket] = set()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -191,6 +196,7 @@ class StubService:
                     ranges[-1]["indexes"] = indexes
                 for index in indexes:
                     log.append({**messages[index], "offset": len(log), "append_time": datetime.now(UTC)})
+                    self.queue.produced(post.topic, messages[index])
             answer = {"ranges": ranges, "duplicate": False, "durable": True}
             self.answers[post.producer_id, post.seq] = answer
             self.changed.notify_all()
@@ -301,6 +307,14 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(split.query).items()}
         return [unquote(part) for part in split.path.strip("/").split("/")], query
 
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if self.stub.away:
+            self.drop()
+            return False
+        return True
+
     def do_GET(self) -> None:
         parts, query = self.parts()
         self.stub.gets.append(self.path)
@@ -330,6 +344,8 @@ class _Handler(BaseHTTPRequestHandler):
                     self.offsets(topic, query)
                 else:
                     self.fetch(topic, rest[1], query)
+            case ["v1", "groups", *rest]:
+                self.group_call("GET", rest, query)
             case _:
                 self.problem(404, "path_not_found")
 
@@ -343,8 +359,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(200, {"topic": topic.name, "time": query["time"], "offsets": found})
 
     def do_PUT(self) -> None:
-        parts, _ = self.parts()
+        parts, query = self.parts()
         wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        if parts[1] == "groups":
+            self.group_call("PUT", parts[2:], query, wanted)
+            return
         name = parts[2]
         created = name not in self.stub.topics
         if created:
@@ -355,8 +374,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(201 if created else 200, self.stub.describe(self.stub.topics[name]))
 
     def do_DELETE(self) -> None:
-        parts, _ = self.parts()
-        if self.stub.topics.pop(parts[2], None) is None:
+        parts, query = self.parts()
+        if parts[1] == "groups" or "messages" in parts:
+            self.group_call("DELETE", parts[2:], query)
+        elif self.stub.topics.pop(parts[2], None) is None:
             self.problem(404, "topic_not_found")
         elif self.stub.faults and self.stub.faults[0] is Fault.DROP_AFTER:
             self.stub.faults.popleft()
@@ -367,6 +388,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         parts, query = self.parts()
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if parts[1] == "groups":
+            self.group_call("POST", parts[2:], query, decoded(body))
+            return
         messages, producer_id, seq, expected = self.decode(body)
         with self.stub.changed:
             fault = self.stub.faults.popleft() if self.stub.faults else Fault.NONE
@@ -422,6 +446,96 @@ class _Handler(BaseHTTPRequestHandler):
             self.problem(422, "invalid_value", field="messages[0].body")
         else:
             self.stored(post, self.stub.store(post, messages))
+
+    # Groups.
+
+    def group_call(
+        self, method: str, parts: list[str], query: dict[str, str], request: dict[str, Any] | None = None
+    ) -> None:
+        """A call of groups or POP: the twin decides."""
+        request = request or {}
+        verb = parts[-1] if method == "POST" else method
+        fault = self.stub.queue.take(verb, parts[0] if parts else "", request)
+        before = {QueueFault.UNAVAILABLE: (503, "unavailable"), QueueFault.FORBIDDEN: (403, "forbidden")}
+        if fault is QueueFault.DROP_BEFORE:
+            self.drop()
+            return
+        if fault in before:
+            self.problem(*before[fault])
+            return
+        try:
+            if verb == "pop":
+                self.pop_call(parts[0], parts[2], request, fault)
+            else:
+                with self.stub.changed:
+                    status, document = self.group_answer(method, parts, query, request)
+                body = b"" if status == 204 else json.dumps(document).encode()
+                self.told(fault, status, body, "application/json")
+        except DeltaMQError as error:
+            self.problem(error.status, error.code)
+
+    def pop_call(self, group: str, topic: str, request: dict[str, Any], fault: QueueFault) -> None:
+        found = self.stub.queue.pop(group, topic, request, self.connection, self.stub.ended)
+        if found is None:
+            self.drop()
+            return
+        popped, document = found
+        if self.headers["Accept"] != ARROW:
+            self.told(fault, 200, json.dumps(document).encode(), "application/json")
+            return
+        headers = {"Mq-Invisible-Ms": str(document["invisible_ms"]), "Mq-Rest": "false"}
+        if document.get("failed_acks"):
+            headers["Mq-Failed-Acks"] = json.dumps(document["failed_acks"])
+        self.told(fault, 200, pop_stream(popped), ARROW, headers)
+
+    def told(
+        self, fault: QueueFault, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
+    ) -> None:
+        """The answer to what is done, or what becomes of it."""
+        if fault is QueueFault.HANG_AFTER:
+            self.stub.ended.wait()
+        if fault in (QueueFault.DROP_AFTER, QueueFault.HANG_AFTER):
+            self.drop()
+        elif fault is QueueFault.GARBAGE:
+            self.answer_raw(200, b"{]", kind)
+        else:
+            self.answer_raw(status, body, kind, headers)
+
+    def group_answer(
+        self, method: str, parts: list[str], query: dict[str, str], request: dict[str, Any]
+    ) -> tuple[int, Any]:
+        queue, twin = self.stub.queue, self.stub.queue.twin
+        match method, parts:
+            case "GET", []:
+                return 200, {"groups": sorted(twin.tables.groups.groups)}
+            case "GET", [group]:
+                return 200, queue.group_json(group)
+            case "PUT", [group]:
+                created = group not in twin.tables.groups.groups
+                twin.put_group(group, **request)
+                return 201 if created else 200, queue.group_json(group)
+            case "DELETE", [group]:
+                twin.delete_group(group)
+                return 204, {}
+            case "DELETE", [topic, "messages", message_id]:
+                queue.tick()
+                twin.cancel(topic, message_id)
+                return 204, {}
+            case ("GET", [group, "topics", topic, "offsets"]) | ("PUT", [group, "topics", topic, "offsets"]):
+                return 200, {
+                    "group": group,
+                    "topic": topic,
+                    "offsets": request.get("offsets") or queue.offsets(group, topic),
+                }
+            case "POST", [group, "topics", topic, "offsets", "reset"]:
+                return 200, {"group": group, "topic": topic, "epoch": 1, "offsets": queue.reset(group, topic, request)}
+            case "GET", [group, "dead-letters"]:
+                return 200, {"messages": queue.dead_letters(group, int(query["limit"]))}
+            case "POST", [group, "dead-letters", "replay"]:
+                return 200, {"replayed": queue.replay(group, request)}
+            case "POST", [group, ("ack" | "nack" | "dead" | "invisible") as verb]:
+                return 200, queue.call(group, verb, request)
+        raise NotFound("no such path", code="path_not_found")
 
     def create_by_send(self, name: str) -> bool:
         if self.stub.auto_create:

@@ -12,7 +12,7 @@ import mq.client
 
 
 def test_the_public_names_of_mq_are_pinned() -> None:
-    assert mq.__all__ == ["Admin", "Message", "Producer", "PullConsumer"]
+    assert mq.__all__ == ["Admin", "Message", "PopConsumer", "Producer", "PullConsumer", "Result"]
 
 
 def test_the_public_names_of_the_client_are_pinned() -> None:
@@ -21,15 +21,29 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "BrokerInfo",
         "Closed",
         "ClusterInfo",
+        "ConsumerClosed",
+        "ConsumerStats",
+        "DeadLetter",
+        "FailedHandle",
         "Failure",
+        "GroupInfo",
+        "GroupPartition",
+        "GroupTopic",
         "Message",
+        "MessageOrigin",
         "PartitionInfo",
         "PartlySent",
         "Patience",
+        "PopBatch",
+        "PopClient",
+        "PopConsumer",
+        "PopTable",
+        "PoppedMessage",
         "Producer",
         "ProducerStats",
         "PullConsumer",
         "ReceivedMessage",
+        "Result",
         "Sent",
         "SentBatch",
         "SentRange",

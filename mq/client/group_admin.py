@@ -1,0 +1,268 @@
+"""Groups, their offsets and dead letters, and the cancelling of delayed messages over REST, as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from mq.client.admin_calls import AdminCalls, read_answer
+from mq.client.endpoint import path_of
+from mq.errors import NotFound, Refused, Unprocessable
+from mq.group_settings import ConsumeStrategy, Ordering
+from mq.names import check_client_topic, check_group, check_topic
+from mq.retry import DEAD_REASON_HEADER
+
+__all__ = ["DeadLetter", "GroupAdmin", "GroupInfo", "GroupPartition", "GroupTopic", "ResetTarget"]
+
+_CREATED: Final = 201
+
+#: Where a group's offsets may be put: `first`, `last`, a time, or offsets by partition.
+ResetTarget: TypeAlias = Literal["first", "last"] | str | datetime | Mapping[str, int]
+#: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
+RetryPolicyJson: TypeAlias = list[int] | dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPartition:
+    """One partition as the group sees it; `retry` marks the one with its retried messages on a broker.
+
+    `lag` counts the messages that the group has not committed; None where it is not known.
+    """
+
+    partition: str
+    retry: bool = False
+    committed_offset: int | None = None
+    min_offset: int | None = None
+    end_offset: int | None = None
+    lag: int | None = None
+    in_flight: int = 0
+    last_consume_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTopic:
+    """How far a group is in a topic."""
+
+    topic: str
+    lag: int
+    partitions: tuple[GroupPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A group: its settings, and where it is in each topic that it has consumed."""
+
+    group: str
+    epoch: int
+    consume_strategy: str
+    order: Ordering
+    consume_from: str
+    max_attempts: int
+    retry_policy: RetryPolicyJson
+    invisible_ms: int
+    created_time: datetime
+    topics: tuple[GroupTopic, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not committed, in all topics that it has consumed."""
+        return sum(topic.lag for topic in self.topics)
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that the group gave up: where it lies among its dead letters, where it was, and why.
+
+    `reconsume_times` counts its failed deliveries.
+    """
+
+    partition: str
+    offset: int
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    append_time: datetime | None = None
+    reconsume_times: int = 0
+    origin: dict[str, str | int | None] | None = None
+    reason: str | None = None
+
+    @property
+    def payload(self) -> bytes:
+        """The body as bytes."""
+        return self.body_base64 or b"" if self.body is None else self.body.encode()
+
+    @property
+    def why(self) -> str | None:
+        """Why it is dead."""
+        return self.reason or (self.headers or {}).get(DEAD_REASON_HEADER)
+
+
+class GroupAdmin(AdminCalls):
+    """The calls about groups; see `Admin`."""
+
+    # Groups -----------------------------------------------------------------------------------------------------
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        consume_strategy: ConsumeStrategy | None = None,
+        order: Ordering | None = None,
+        consume_from: Literal["first", "last"] | str | datetime | None = None,
+        max_attempts: int | None = None,
+        retry_policy: RetryPolicyJson | None = None,
+        invisible_ms: int | None = None,
+    ) -> GroupInfo:
+        """Create a group, or change an existing one to this; what is left out keeps its value or its default.
+
+        Parameters
+        ----------
+        consume_from
+            Where it begins in a partition that it never consumed: `first`, `last`, or a time.
+        max_attempts
+            A message is delivered so often, then it is dead.
+        retry_policy
+            Waits in milliseconds by attempt, `{"fixed_ms": 1000}`, or `{"exponential": {"initial_ms": 5000}}`.
+        invisible_ms
+            How long a popped message is hidden from others, for pops that do not say.
+        """
+        return self.put_group(
+            group,
+            consume_strategy=consume_strategy,
+            order=order,
+            consume_from=_moment(consume_from) if isinstance(consume_from, datetime) else consume_from,
+            max_attempts=max_attempts,
+            retry_policy=retry_policy,
+            invisible_ms=invisible_ms,
+        )[0]
+
+    def put_group(self, group: str, **settings: object) -> tuple[GroupInfo, bool]:
+        """As `create_group`; also says whether the group is new."""
+        body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
+        answer = self._call("PUT", path_of("groups", check_group(group)), body=body)
+        return read_answer(answer, GroupInfo), answer.status == _CREATED
+
+    def list_groups(self) -> list[str]:
+        """The names of all groups, sorted."""
+        return read_answer(self._call("GET", path_of("groups")), _GroupList).groups
+
+    def get_group(self, group: str) -> GroupInfo:
+        """One group with its progress; raises `NotFound`."""
+        return read_answer(self._call("GET", path_of("groups", check_group(group))), GroupInfo)
+
+    def delete_group(self, group: str) -> None:
+        """Remove a group with its progress, retried and dead messages; raises `NotFound` when there is none.
+
+        A repetition after a lost answer that finds nothing counts as done.
+        """
+        self._end(path_of("groups", check_group(group)), NotFound)
+
+    # Offsets ----------------------------------------------------------------------------------------------------
+
+    def group_offsets(self, group: str, topic: str) -> dict[str, int]:
+        """The committed offset of each partition in which the group has begun: the next one that it wants."""
+        return read_answer(self._call("GET", _offsets_path(group, topic)), _Offsets).offsets
+
+    def commit_offsets(
+        self, group: str, topic: str, offsets: Mapping[str, int], *, client_id: str | None = None
+    ) -> dict[str, int]:
+        """Commit offsets by partition; returns where the group is then. It never goes back: see `reset_offsets`."""
+        request: dict[str, object] = {"offsets": dict(offsets)}
+        if client_id is not None:
+            request["client_id"] = client_id
+        body = msgspec.json.encode(request)
+        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), _Offsets).offsets
+
+    def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> dict[str, int]:
+        """Put the group elsewhere in a topic, in a new epoch (POP-18); returns where it goes on.
+
+        What its clients hold now is void: they cannot answer for it any more.
+
+        Parameters
+        ----------
+        to
+            `first`, `last`, a time, or offsets by partition (the others stay as they are).
+        keep_retries
+            Whether messages that wait to be delivered again still are.
+        """
+        target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
+        body = msgspec.json.encode({"to": target, "retries": "keep" if keep_retries else "drop"})
+        return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), _Offsets).offsets
+
+    # Dead letters -----------------------------------------------------------------------------------------------
+
+    def dead_letters(self, group: str, *, limit: int = 100) -> list[DeadLetter]:
+        """The group's latest dead letters, at most `limit`."""
+        if limit < 1:
+            raise Refused("limit must be at least 1", field="limit")
+        answer = self._call("GET", path_of("groups", check_group(group), "dead-letters"), query={"limit": limit})
+        return read_answer(answer, _DeadLetters).messages
+
+    def replay_dead_letters(
+        self,
+        group: str,
+        *,
+        offsets: Mapping[str, Sequence[int]] | None = None,
+        to: Literal["origin", "retry"] = "retry",
+    ) -> int:
+        """Send dead letters back; returns how many.
+
+        Parameters
+        ----------
+        offsets
+            Which, by partition of the dead letters; all by default.
+        to
+            `retry`: to this group alone; `origin`: to the topic that they came from, for all groups.
+        """
+        request: dict[str, object] = {"to": to}
+        if offsets is not None:
+            request["offsets"] = {partition: list(some) for partition, some in offsets.items()}
+        path = path_of("groups", check_group(group), "dead-letters", "replay")
+        return read_answer(self._call("POST", path, body=msgspec.json.encode(request)), _Replayed).replayed
+
+    # Delayed messages -------------------------------------------------------------------------------------------
+
+    def cancel_message(self, topic: str, message_id: str) -> None:
+        """Take back a delayed message before it is due (RETRY-4).
+
+        Raises
+        ------
+        NotFound
+            `message_not_found`: no such message waits.
+        Conflict
+            `already_due`.
+        """
+        self._end(path_of("topics", check_client_topic(topic), "messages", message_id), NotFound)
+
+
+def _offsets_path(group: str, topic: str) -> str:
+    return path_of("groups", check_group(group), "topics", check_topic(topic), "offsets")
+
+
+def _moment(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise Unprocessable("a time needs a time zone", field="to")
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+class _GroupList(msgspec.Struct):
+    groups: list[str]
+
+
+class _Offsets(msgspec.Struct):
+    offsets: dict[str, int]
+
+
+class _DeadLetters(msgspec.Struct):
+    messages: list[DeadLetter]
+
+
+class _Replayed(msgspec.Struct):
+    replayed: int

@@ -1,0 +1,206 @@
+"""A pop on the wire, as JSON or Arrow, and the answers to what is done with handles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from mq.client.endpoint import path_of
+from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from mq.client.wire import ARROW
+from mq.errors import Refused, Unknown
+from mq.group_settings import Ordering
+from mq.limits import WAIT_MS_MAX
+from mq.queue_limits import POP_MESSAGES_MAX
+
+__all__ = [
+    "HANDLES_MAX",
+    "HANDLE_EXPIRED",
+    "JSON_HEADERS",
+    "PopAsk",
+    "failed_of",
+    "new_handle",
+    "parse_batch",
+    "parse_table",
+]
+
+#: Handles in one call.
+HANDLES_MAX: Final = POP_MESSAGES_MAX
+
+#: The message was delivered again, or is about to be.
+HANDLE_EXPIRED: Final = "handle_expired"
+
+JSON_HEADERS: Final = {"Content-Type": "application/json"}
+_ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopAsk:
+    """What a pop asks for; `ack` are handles to acknowledge first, in the same call."""
+
+    group: str
+    topic: str
+    max_messages: int = 32
+    invisible_ms: int | None = None
+    wait_ms: int = 0
+    tags: str = "*"
+    partition: str | None = None
+    order: Ordering = False
+    client_id: str | None = None
+    ack: Sequence[str] = ()
+    arrow: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_messages <= POP_MESSAGES_MAX:
+            raise Refused(f"max_messages must be 1 to {POP_MESSAGES_MAX}", field="max_messages")
+        if not 0 <= self.wait_ms <= WAIT_MS_MAX:
+            raise Refused(f"wait_ms must be 0 to {WAIT_MS_MAX}", field="wait_ms")
+
+    @property
+    def path(self) -> str:
+        return path_of("groups", self.group, "topics", self.topic, "pop")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return _ARROW_HEADERS if self.arrow else JSON_HEADERS
+
+    def body(self) -> bytes:
+        """The request's JSON; what has its default is left out."""
+        request: dict[str, object] = {"max_messages": self.max_messages}
+        if self.invisible_ms is not None:
+            request["invisible_ms"] = self.invisible_ms
+        if self.wait_ms:
+            request["wait_ms"] = self.wait_ms
+        if self.tags != "*":
+            request["tags"] = self.tags
+        if self.partition is not None:
+            request["partition"] = self.partition
+        if self.order is not False:
+            request["order"] = self.order
+        if self.client_id is not None:
+            request["client_id"] = self.client_id
+        if self.ack:
+            request["ack"] = self.ack
+        return msgspec.json.encode(request)
+
+
+# JSON ----------------------------------------------------------------------------------------------------------
+
+
+class _Message(msgspec.Struct, gc=False):
+    partition: str
+    offset: int
+    handle: str
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    append_time: datetime | None = None
+    deliver_time: datetime | None = None
+    delivery_attempt: int = 1
+    origin: MessageOrigin | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    messages: list[_Message]
+    invisible_ms: int
+    rest: bool | int = False
+    failed_acks: list[FailedHandle] = []
+
+
+_decoder: Final = msgspec.json.Decoder(_Answer)
+
+
+def parse_batch(topic: str, body: bytes) -> PopBatch:
+    """The messages of a pop's JSON answer."""
+    try:
+        answer = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise _unreadable(error) from error
+    return PopBatch(
+        messages=[_popped(topic, message) for message in answer.messages],
+        invisible_ms=answer.invisible_ms,
+        rest=bool(answer.rest),
+        failed_acks=answer.failed_acks,
+    )
+
+
+def _popped(topic: str, message: _Message) -> PoppedMessage:
+    body = message.body_base64 if message.body is None else message.body.encode()
+    return PoppedMessage(
+        message.partition,
+        message.offset,
+        body or b"",
+        message.key,
+        message.tag,
+        message.headers,
+        message.message_id,
+        _micros(message.born_time),
+        _micros(message.append_time),
+        topic,
+        message.handle,
+        message.delivery_attempt,
+        _micros(message.deliver_time),
+        message.origin,
+    )
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1e6)
+
+
+def _unreadable(error: Exception) -> Unknown:
+    return Unknown(f"the answer to a pop is unreadable: {error}", code="answer_unreadable")
+
+
+# Arrow ---------------------------------------------------------------------------------------------------------
+
+
+def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
+    """The rows of a pop's Arrow answer."""
+    try:
+        rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+        failed = headers.get("mq-failed-acks")
+        return PopTable(
+            rows=rows,
+            invisible_ms=int(headers["mq-invisible-ms"]),
+            rest=headers.get("mq-rest", "false") not in ("false", "0"),
+            failed_acks=msgspec.json.decode(failed, type=list[FailedHandle]) if failed else (),
+        )
+    except (KeyError, ValueError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise _unreadable(error) from error
+
+
+# Handles -------------------------------------------------------------------------------------------------------
+
+
+class _Handles(msgspec.Struct):
+    failed: list[FailedHandle] = []
+
+
+class _NewHandle(msgspec.Struct):
+    handle: str
+
+
+def failed_of(body: bytes) -> list[FailedHandle]:
+    """The handles that an ack, nack or dead call refused."""
+    try:
+        return msgspec.json.decode(body, type=_Handles).failed
+    except msgspec.MsgspecError as error:
+        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+
+
+def new_handle(body: bytes) -> str:
+    """The handle that a change of the invisible time returned."""
+    try:
+        return msgspec.json.decode(body, type=_NewHandle).handle
+    except msgspec.MsgspecError as error:
+        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error

@@ -1,0 +1,378 @@
+"""Groups and POP of the stub service: the in-memory twin behind the REST contract, in real time.
+
+The twin decides; this only speaks HTTP for it. Jobs run before each call, so that what is due is there, and each kind
+of call takes the next of its `faults`, as produce requests do.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import select
+import socket
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from mq.errors import DeltaMQError
+from mq.group_settings import InvisibleBounds
+from mq.memory import MemoryQueue, Popped
+from mq.memory_log import Row
+from mq.progress import Start
+from mq.retry import DEAD_REASON_HEADER, without_reason
+
+ORIGIN = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])
+POP_ROWS = pa.schema(
+    [
+        pa.field("offset", pa.int64()),
+        pa.field("message_id", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("body", pa.binary()),
+        pa.field("born_time", pa.timestamp("us", tz="UTC")),
+        pa.field("append_time", pa.timestamp("us", tz="UTC")),
+        pa.field("deliver_time", pa.timestamp("us", tz="UTC")),
+        pa.field("origin", ORIGIN),
+        pa.field("partition", pa.string()),
+        pa.field("handle", pa.string()),
+        pa.field("delivery_attempt", pa.int32()),
+    ]
+)
+
+
+class QueueFault(enum.Enum):
+    """How one call goes wrong."""
+
+    NONE = "answer as usual"
+    DROP_BEFORE = "close the connection, nothing done"
+    DROP_AFTER = "do it, then close the connection without an answer"
+    UNAVAILABLE = "503, nothing done"
+    GARBAGE = "do it, then answer 200 with what is no answer"
+    HANG_AFTER = "do it, then answer nothing until the test ends"
+    FORBIDDEN = "403, nothing done"
+
+
+@dataclass(frozen=True)
+class QueueCall:
+    """One call as it arrived."""
+
+    verb: str
+    group: str
+    request: dict[str, Any]
+    fault: QueueFault
+    at: float = field(default_factory=time.monotonic)
+
+
+class StubQueue:
+    """The twin, its clock and its lock."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self.twin = MemoryQueue(now_ms=_wall_ms(), invisible=InvisibleBounds(min_ms=1))
+        self.changed = changed
+        self.faults: dict[str, deque[QueueFault]] = defaultdict(deque)
+        self.calls: list[QueueCall] = []
+        #: Answer pops that would wait at once: a service that does not know long polls.
+        self.impatient = False
+        self.jobs = True
+        self.pops_open = 0
+        self.pops_cancelled = 0
+
+    # For tests: take `changed` (reentrant), since the server's threads use the twin too.
+
+    def fill(self, topic: str, count: int, *, start: int = 0, partitions: int = 1, **fields: Any) -> None:
+        """Messages `start`, `start + 1`, ... in `topic`, which is created when it is not there."""
+        with self.changed:
+            self.tick()
+            self.twin.create_topic(topic, partitions)
+            for n in range(start, start + count):
+                values = {name: value(n) if callable(value) else value for name, value in fields.items()}
+                self.twin.send(topic, str(n).encode(), **values)
+            self.changed.notify_all()
+
+    def look(self, what: Callable[[MemoryQueue], Any]) -> Any:
+        """Something about the twin, at this moment."""
+        with self.changed:
+            self.tick()
+            return what(self.twin)
+
+    def is_done(self, group: str, topic: str) -> bool:
+        """Whether the group has finished everything."""
+        with self.changed:
+            self.tick()
+            if group not in self.twin.tables.groups.groups:
+                return False
+            return self.twin.lag(group, topic) == 0 and self.twin.in_flight(group, topic) == 0
+
+    def calls_of(self, verb: str) -> list[QueueCall]:
+        with self.changed:
+            return [call for call in self.calls if call.verb == verb]
+
+    def tick(self) -> None:
+        """The twin's time is the wall's; what is due is done."""
+        self.twin.advance(max(0, _wall_ms() - self.twin.now_ms))
+        if self.jobs:
+            self.twin.run_jobs()
+
+    # Calls.
+
+    def produced(self, topic: str, message: dict[str, Any]) -> None:
+        """A message that the stub stored is the twin's, too."""
+        self.tick()
+        self.twin.create_topic(topic, 1)
+        deliver = message.get("deliver_time")
+        if isinstance(deliver, str):
+            deliver = datetime.fromisoformat(deliver)
+        self.twin.send(
+            topic,
+            message["body"],
+            key=message.get("key"),
+            tag=message.get("tag"),
+            headers=message.get("headers"),
+            message_id=message.get("message_id"),
+            delay_ms=message.get("delay_ms"),
+            deliver_time_ms=None if deliver is None else round(deliver.timestamp() * 1000),
+        )
+
+    def take(self, verb: str, group: str, request: dict[str, Any]) -> QueueFault:
+        """Note a call; how it goes wrong."""
+        with self.changed:
+            faults = self.faults[verb]
+            fault = faults.popleft() if faults else QueueFault.NONE
+            self.calls.append(QueueCall(verb, group, request, fault))
+            self.changed.notify_all()
+            return fault
+
+    def pop(
+        self, group: str, topic: str, request: dict[str, Any], connection: socket.socket, ended: threading.Event
+    ) -> tuple[list[Popped], dict[str, Any]] | None:
+        """Pop, waiting for something; None when the client went away."""
+        failed = self.settle(group, request["ack"], self._ack)["failed"] if request.get("ack") else []
+        deadline = time.monotonic() + (0.0 if self.impatient else request.get("wait_ms", 0) / 1000)
+        tags = None if request.get("tags", "*") == "*" else {tag.strip() for tag in request["tags"].split("||")}
+        with self.changed:
+            self.pops_open += 1
+            try:
+                while True:
+                    if _is_gone(connection):
+                        self.pops_cancelled += 1
+                        return None
+                    self.tick()
+                    if group not in self.twin.tables.groups.groups:
+                        self.twin.put_group(group)
+                    popped = self.twin.pop(
+                        group,
+                        topic,
+                        request.get("max_messages", 32),
+                        invisible_ms=request.get("invisible_ms"),
+                        order=request.get("order"),
+                        tags=tags,
+                    )
+                    left_s = deadline - time.monotonic()
+                    if popped or left_s <= 0 or ended.is_set():
+                        return popped, self._popped(popped, failed, request, group)
+                    # What is due comes with time, not with a call: look again soon.
+                    self.changed.wait(min(left_s, 0.01))
+            finally:
+                self.pops_open -= 1
+                self.changed.notify_all()
+
+    def _popped(self, popped: list[Popped], failed: list[Any], request: dict[str, Any], group: str) -> dict[str, Any]:
+        invisible_ms = request.get("invisible_ms") or self.twin.tables.groups.group(group).settings.invisible_ms
+        document = {
+            "messages": [message_json(one) for one in popped],
+            "pop_time": _rfc3339(self.twin.now_ms),
+            "invisible_ms": invisible_ms,
+            "rest": False,
+        }
+        return {**document, "failed_acks": failed} if "ack" in request else document
+
+    def call(self, group: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
+        """ack, nack, dead, invisible."""
+        with self.changed:
+            self.tick()
+            try:
+                if verb == "invisible":
+                    return {"handle": self.twin.change(group, request["handle"], request["invisible_ms"])}
+                settle = {"ack": self._ack, "nack": self._nack, "dead": self._dead}[verb]
+                return self.settle(
+                    group, request["handles"], settle, **{k: request[k] for k in request if k != "handles"}
+                )
+            finally:
+                self.changed.notify_all()
+
+    def settle(self, group: str, handles: list[str], how: Callable[..., None], **more: Any) -> dict[str, Any]:
+        with self.changed:
+            self.tick()
+            failed = []
+            for handle in handles:
+                try:
+                    how(group, handle, **more)
+                except DeltaMQError as error:
+                    failed.append({"handle": handle, "code": error.code})
+            self.changed.notify_all()
+        return {"acked": len(handles) - len(failed), "failed": failed}
+
+    def _ack(self, group: str, handle: str) -> None:
+        for code in self.twin.ack(group, [handle]).failed.values():
+            raise DeltaMQError(code=code)
+
+    def _nack(self, group: str, handle: str, **more: Any) -> None:
+        self.twin.nack(group, handle, **more)
+
+    def _dead(self, group: str, handle: str, reason: str) -> None:
+        self.twin.dead(group, handle, reason)
+
+    # Groups.
+
+    def group_json(self, name: str) -> dict[str, Any]:
+        group = self.twin.tables.groups.group(name)
+        topics = []
+        for topic in sorted(self.twin.tables.topics):
+            committed = self.offsets(name, topic)
+            if committed:
+                views = [self._lane_json(lane, committed.get(lane.partition)) for lane in self.twin.lanes(name, topic)]
+                topics.append({"topic": topic, "lag": self.twin.lag(name, topic), "partitions": views})
+        return {
+            "group": name,
+            "epoch": group.epoch,
+            **group.settings.to_json(),
+            "created_time": _rfc3339(group.created_ms),
+            "topics": topics,
+        }
+
+    def _lane_json(self, lane: Any, committed: int | None) -> dict[str, Any]:
+        log = self.twin.tables.lane_log(lane)
+        return {
+            "partition": lane.partition,
+            "retry": lane.retry,
+            "committed_offset": committed,
+            "min_offset": log.min_offset,
+            "end_offset": log.end_offset,
+            "lag": log.end_offset - (committed or 0),
+            "in_flight": self.twin._broker.in_flight(lane),
+            "last_consume_time": None,
+        }
+
+    def offsets(self, group: str, topic: str) -> dict[str, int]:
+        self.tick()
+        tables = self.twin.tables
+        found = {}
+        for lane in self.twin.lanes(group, topic):
+            committed = tables.groups.committed_in(lane, tables.committed.get(lane))
+            if committed is not None:
+                found[lane.partition] = committed.offset
+        return found
+
+    def reset(self, group: str, topic: str, request: dict[str, Any]) -> dict[str, int]:
+        to, keep = request["to"], request.get("retries") != "drop"
+        if isinstance(to, dict):
+            (to,) = to.values()
+        else:
+            to = Start.from_json(to, field="to")
+        self.twin.reset_offsets(group, topic, to, keep_retries=keep)
+        return self.offsets(group, topic)
+
+    def dead_letters(self, group: str, limit: int) -> list[dict[str, Any]]:
+        self.tick()
+        rows = self.twin.dead_letters(group)[-limit:]
+        return [{"partition": f"%DLQ%{group}@memory", **row_json(row)} for row in rows]
+
+    def replay(self, group: str, request: dict[str, Any]) -> int:
+        """Send dead letters back to their origin, as new messages."""
+        wanted = request.get("offsets")
+        offsets = None if wanted is None else {offset for some in wanted.values() for offset in some}
+        rows = [row for row in self.twin.dead_letters(group) if offsets is None or row.offset in offsets]
+        for row in rows:
+            assert row.origin is not None
+            self.twin.send(row.origin.topic, row.body, key=row.key, tag=row.tag, headers=without_reason(row.headers))
+        return len(rows)
+
+
+def message_json(popped: Popped) -> dict[str, Any]:
+    """A message of a pop's JSON answer."""
+    document = {"partition": popped.partition, **row_json(popped.row)}
+    return {**document, "handle": popped.handle, "delivery_attempt": popped.delivery_attempt}
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "offset": row.offset,
+        "message_id": row.message_id,
+        "append_time": _rfc3339(row.append_time_ms),
+        "born_time": _rfc3339(row.append_time_ms),
+        "reconsume_times": row.reconsume_times,
+    }
+    try:
+        document["body"] = row.body.decode()
+    except UnicodeDecodeError:
+        document["body_base64"] = base64.b64encode(row.body).decode()
+    for name in ("key", "tag"):
+        if getattr(row, name) is not None:
+            document[name] = getattr(row, name)
+    if row.headers:
+        document["headers"] = row.headers
+        document["reason"] = row.headers.get(DEAD_REASON_HEADER)
+    if row.origin is not None:
+        origin = row.origin
+        document["origin"] = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}
+    return document
+
+
+def pop_stream(popped: list[Popped]) -> bytes:
+    """The messages of a pop's Arrow answer."""
+    rows = []
+    for one in popped:
+        row = one.row
+        appended = datetime.fromtimestamp(row.append_time_ms / 1000, UTC)
+        origin = row.origin
+        rows.append(
+            {
+                "offset": row.offset,
+                "message_id": row.message_id,
+                "key": row.key,
+                "tag": row.tag,
+                "headers": list(row.headers.items()),
+                "body": row.body,
+                "born_time": appended,
+                "append_time": appended,
+                "deliver_time": None,
+                "origin": origin and {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset},
+                "partition": one.partition,
+                "handle": one.handle,
+                "delivery_attempt": one.delivery_attempt,
+            }
+        )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, POP_ROWS) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, POP_ROWS))
+    return bytes(sink.getvalue())
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _rfc3339(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the client has closed its half."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    try:
+        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+    except OSError:
+        return True
+
+
+def decoded(body: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(body or b"{}")
+    return found
