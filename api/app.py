@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api import cluster, group_offsets, groups, topics
+from api import cancel, cluster, group_offsets, groups, topics
 from api.front import Front
 from api.openapi import describe
 from api.problems import install
@@ -69,6 +69,7 @@ def create_app(config: Config) -> App:
     )
     app.state.service = None
     app.include_router(topics.router)
+    app.include_router(cancel.router)
     app.include_router(groups.router)
     app.include_router(group_offsets.router)
     app.include_router(cluster.router)

@@ -110,7 +110,7 @@ async def produce(service: Service, topic_name: str, scope: Scope, receive: Rece
     check_client_topic(topic_name)
     query = parse_query(scope["query_string"], _PARAMETERS)
     with service.admission.enter() as ticket:
-        request = _Request(query, service.warehouse.clock.wall_us() // 1000)
+        request = _Request(query, service.now_ms())
         await _decode(service, request, headers_of(scope), receive, ticket)
         began = time.perf_counter()
         _apply_query_partition(request, query)

@@ -23,6 +23,7 @@ from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.partition import Partition, Partitions
 from api.request import Admission
+from api.waiting import Waiting
 from api.workers import Workers
 from mq.errors import DeltaMQError
 from mq.handle import HandleKeys
@@ -92,6 +93,7 @@ class Service:
             clock=warehouse.clock,
         )
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
+        self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(
             self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
         )
@@ -113,6 +115,10 @@ class Service:
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking work on a work thread."""
         return await self.loop.run_in_executor(self._threads, work)
+
+    def now_ms(self) -> int:
+        """What messages and records are stamped with: milliseconds since 1970."""
+        return self.warehouse.clock.wall_us() // 1000
 
     async def topic_for_produce(self, name: str) -> HostedTopic:
         """The topic to produce to; see `Topics.for_produce`."""

@@ -1,0 +1,57 @@
+"""Delayed messages that wait, found by their id, and the marks that say that one is not to be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from api.delays import Delays
+from api.partition import Partitions
+from api.record_log import RecordLog
+from mq.delay import Delayed
+from mq.delay_mark import Cancelled
+from mq.names import split_partition
+from mq.topics import Topic
+from tables.log import PartitionLog
+from tables.queue_refs import DELAY_MARKS, system_ref
+from tables.records import rows_of_delay_marks
+from tables.waiting import WaitingIndex
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """All brokers' waiting messages; used on the event loop, indexes are built and searched on threads."""
+
+    def __init__(self, partitions: Partitions, delays: Delays, cluster: str) -> None:
+        self._partitions = partitions
+        self._delays = delays
+        self._cluster = cluster
+        self._indexes: dict[str, tuple[WaitingIndex, asyncio.Lock]] = {}
+        self._marks: dict[str, RecordLog] = {}
+
+    async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        """The messages of that id that wait for `topic`, or fell due lately."""
+        brokers = dict.fromkeys(split_partition(partition)[1] for partition in topic.route.partitions)
+        found = []
+        for broker in brokers:
+            log = await self._delays.partition(broker).look()
+            if log is not None:
+                found += await self._find(log, topic, message_id, now_ms)
+        return found
+
+    async def _find(self, log: PartitionLog, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        index, lock = self._indexes.setdefault(log.ref.name, (WaitingIndex(), asyncio.Lock()))
+        # Whoever waits for a long search holds no thread.
+        async with lock:
+            return await self._partitions.run(partial(index.find, log, topic.name, topic.id, message_id, now_ms))
+
+    async def cancel(self, message: Delayed) -> None:
+        """Mark a message as cancelled; the mark is durable when this returns."""
+        _, broker = split_partition(message.delay_partition)
+        log = self._marks.get(broker)
+        if log is None:
+            marks = self._partitions.of(system_ref(DELAY_MARKS, self._cluster, broker))
+            log = self._marks[broker] = RecordLog(marks)
+        mark = Cancelled(message.delay_partition, message.offset, message.message_id)
+        await log.append(rows_of_delay_marks([mark]))
