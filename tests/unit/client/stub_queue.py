@@ -109,7 +109,17 @@ class StubQueue:
             self.tick()
             if group not in self.twin.tables.groups.groups:
                 return False
-            return self.twin.lag(group, topic) == 0 and self.twin.in_flight(group, topic) == 0
+            if self.twin.lag(group, topic) or self.twin.in_flight(group, topic):
+                return False
+            return not any(state.open for key, state in self.twin.tables.states.items() if key.group == group)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for something that time or another thread brings about, without a call."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            while not condition():
+                assert time.monotonic() < deadline, "the condition did not come true in time"
+                self.changed.wait(0.01)
 
     def calls_of(self, verb: str) -> list[QueueCall]:
         with self.changed:
