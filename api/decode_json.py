@@ -94,7 +94,7 @@ def decode_json(body: bytes | bytearray, now_ms: int) -> Decoded:
     try:
         request = _REQUEST.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _refusal(error) from None
+        raise refusal(error) from None
     decoded = _rows(request.messages, len(body), "messages[{}]", now_ms)
     decoded.producer, decoded.expected_offset = request.producer, request.expected_offset
     return decoded
@@ -107,7 +107,7 @@ def decode_ndjson(body: bytes | bytearray, now_ms: int) -> Decoded:
         try:
             messages += _LINE.decode_lines(memoryview(body)[start:end])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _bad_line(body) or _refusal(error) from None
+            raise _bad_line(body) or refusal(error) from None
         if len(messages) > REQUEST_MESSAGES_MAX:
             break
     try:
@@ -135,9 +135,9 @@ def _bad_line(body: bytes | bytearray) -> Refused | None:
         try:
             _LINE.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            refusal = _refusal(error, prefix=f"line {number}")
-            refusal.extra["line"] = number
-            return refusal
+            refused = refusal(error, prefix=f"line {number}")
+            refused.extra["line"] = number
+            return refused
     return None
 
 
@@ -160,7 +160,7 @@ _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"(?:unknown|required) field `([^`]*)`")
 
 
-def _refusal(error: Exception, prefix: str = "") -> Refused:
+def refusal(error: Exception, prefix: str = "") -> Refused:
     """What msgspec says, as a refusal that names the field."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):

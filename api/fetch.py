@@ -15,8 +15,8 @@ import msgspec
 from api.answer import Answer
 from api.arrow_pieces import ArrowPieces
 from api.message_json import FetchAnswer, stored_messages
-from api.read import Client, FetchQuery, parse_tags, read
-from api.request import Receive, Scope, Send, Ticket, header_text, headers_of, integer, parse_query
+from api.read import FetchQuery, parse_tags, read
+from api.request import Client, Receive, Scope, Send, Ticket, header_text, headers_of, integer, parse_query
 from api.service import Service
 from api.sse import EVENTS_TYPE, stream_events
 from mq.errors import NotFound

@@ -2,9 +2,11 @@
 
     POST /v1/topics/{topic}/messages                          -> api.produce
     GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.fetch
-    anything else                                             -> FastAPI (topics, cluster, health, console)
+    POST /v1/groups/{group}/topics/{topic}/pop                -> api.pop
+    POST /v1/groups/{group}/ack | invisible | nack | dead     -> api.answer_handles
+    anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
-FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi` describes both calls in
+FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi` describes these calls in
 the same document as the others.
 """
 
@@ -18,7 +20,9 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from api.answer import Answer, send_answer
+from api.answer_handles import CALLS, answer_handles
 from api.fetch import fetch
+from api.pop import pop
 from api.problems import answer_of, as_deltamq_error, method_not_allowed
 from api.produce import produce
 from api.request import ClientGone, Receive, Scope, Send, path_segment
@@ -31,6 +35,7 @@ __all__ = ["Front"]
 
 Endpoint = Callable[[Service], Awaitable[Answer | None]]
 _V1_TOPICS: Final = [b"", b"v1", b"topics"]
+_V1_GROUPS: Final = [b"", b"v1", b"groups"]
 
 
 class Front:
@@ -51,6 +56,13 @@ class Front:
                 return
             if len(path) == 7 and path[4] == b"partitions":
                 await self._fetch(path[3], path[5], scope, receive, send)
+                return
+        elif path[:3] == _V1_GROUPS:
+            if len(path) == 7 and path[6] == b"pop" and path[4] == b"topics":
+                await self._pop(path[3], path[5], scope, receive, send)
+                return
+            if len(path) == 5 and path[4] in CALLS:
+                await self._on_handles(path[3], path[4], scope, receive, send)
                 return
         await self._others(scope, _bounded(receive), send)
 
@@ -85,6 +97,35 @@ class Front:
             )
             if answer is not None:
                 await send_answer(scope, send, answer)
+
+    async def _pop(self, group: bytes, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await send_answer(scope, send, method_not_allowed("POST"))
+            return
+        with ExitStack() as until_sent:
+            answer = await self._answered(
+                "pop",
+                lambda service: pop(
+                    service,
+                    path_segment(group, "group"),
+                    path_segment(topic, "topic"),
+                    scope=scope,
+                    receive=receive,
+                    ticket=until_sent.enter_context(service.answers.enter()),
+                ),
+            )
+            if answer is not None:
+                await send_answer(scope, send, answer)
+
+    async def _on_handles(self, group: bytes, call: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await send_answer(scope, send, method_not_allowed("POST"))
+            return
+        answer = await self._answered(
+            call.decode(), lambda service: answer_handles(service, call, path_segment(group, "group"), scope, receive)
+        )
+        if answer is not None:
+            await send_answer(scope, send, answer)
 
     async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
         """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""

@@ -20,7 +20,7 @@ from api.offset_log import OffsetLog
 from api.ordered_lanes import OrderedLanes
 from api.partition import Partition, Partitions
 from api.queue_logs import QueueLogs
-from api.subscription import Subscription, Waiters
+from api.subscription import Seat, Subscription, Waiters
 from api.wish import Taken, Wish, mixed_orders
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
@@ -37,6 +37,7 @@ from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
 from tables.config import QueueSettings
+from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.queue_refs import retry_ref
 from tables.recovery import Recovered
@@ -68,7 +69,7 @@ class Lanes:
         self._offsets = OffsetLog(partitions, cluster, recovered.committed)
         #: What the tables said of lanes that nobody has asked for since the start.
         self._states: dict[LaneKey, Sequence[CheckpointState]] = dict(recovered.states)
-        self._buffer = Buffer(
+        self.buffer = Buffer(
             BufferSettings(
                 enabled=settings.memory_match,
                 stay_ms=settings.stay_buffer_ms,
@@ -77,7 +78,7 @@ class Lanes:
             )
         )
         self.logs = QueueLogs(partitions, cluster, offsets=self._offsets, keys=keys, clock=clock)
-        self.match = Match(self._buffer, self.logs, self.open)
+        self.match = Match(self.buffer, self.logs, self.open)
         self.ordered = OrderedLanes(self.logs)
         self._busy: set[LaneKey] = set()
         self._consumed_ms: dict[LaneKey, int] = {}
@@ -93,7 +94,7 @@ class Lanes:
     async def committed(self, lane: LaneKey) -> Committed | None:
         """The group's progress in its present epoch, memory included; None when it has not begun there."""
         known = self._known(lane)
-        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
             known = known.join(Committed(held.epoch, held.committed))
         if known is not None and ordered is not None and ordered.epoch == known.epoch:
@@ -105,17 +106,17 @@ class Lanes:
 
     def in_flight(self, lane: LaneKey) -> int:
         """Messages that clients of the group hold."""
-        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         return (held.in_flight if held else 0) + (len(ordered.flights) if ordered else 0)
 
     def in_flight_everywhere(self) -> int:
         """Messages that clients of all groups hold."""
-        return sum(lane.in_flight for lane in self._buffer.lanes) + sum(len(o.flights) for _, o in self.ordered)
+        return sum(lane.in_flight for lane in self.buffer.lanes) + sum(len(o.flights) for _, o in self.ordered)
 
     @property
     def checkpoints_in_memory(self) -> int:
         """Checkpoints that a crash would forget."""
-        return len(self._buffer)
+        return len(self.buffer)
 
     def last_consumed_ms(self, lane: LaneKey) -> int | None:
         """When the group last popped or acknowledged something there, as far as this process knows."""
@@ -141,9 +142,9 @@ class Lanes:
         present = await self.committed(lane) or Committed(epoch, 0)
         committed = decide_commit(present, offset, bounds)
         await self._offsets.store(lane, topic, committed)
-        held, ordered = self._buffer.lane(lane), self.ordered.get(lane)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if held is not None and held.epoch == committed.epoch:
-            self._buffer.commit_to(held, committed.offset)
+            self.buffer.commit_to(held, committed.offset)
         if ordered is not None and ordered.epoch == committed.epoch:
             ordered.lose_below(committed.offset)
         return committed
@@ -162,7 +163,7 @@ class Lanes:
     def forget(self, lanes: Iterable[LaneKey]) -> None:
         """The epoch of these lanes is over: memory of them is void (SPEC POP-18)."""
         for lane in lanes:
-            self._buffer.drop_lane(lane)
+            self.buffer.drop_lane(lane)
             self.ordered.forget(lane)
             self._offsets.forget(lane)
             self._states.pop(lane, None)
@@ -197,13 +198,38 @@ class Lanes:
 
     def open(self, key: LaneKey) -> Lane | None:
         """The lane as memory has it, or as the tables do; None when the group has not begun there."""
-        lane = self._buffer.lane(key)
+        lane = self.buffer.lane(key)
         if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
             return lane
         known = self._known(key)
         if known is None:
             return None
-        return self._buffer.open_lane(key, known, now_ms=self.logs.now_ms(), states=self._states.pop(key, ()))
+        return self.buffer.open_lane(key, known, now_ms=self.logs.now_ms(), states=self._states.pop(key, ()))
+
+    def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
+        """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""
+        lane = self.buffer.lane(key)
+        return (
+            lane is not None
+            and lane.latest >= log.end_offset
+            and lane.epoch == self._meta.groups.epoch_of(key)
+            and self.ordered.get(key) is None
+        )
+
+    def left(self, seat: Seat) -> int:
+        """How many messages of the partition the group has not got yet, as far as this process knows."""
+        key, opened = seat.key, seat.partition.log
+        if opened is None:
+            return 0
+        ordered, lane = self.ordered.get(key), self.buffer.lane(key)
+        if ordered is not None:
+            at = ordered.next_offset
+        elif lane is not None:
+            at = lane.latest
+        else:
+            known = self._known(key)
+            at = 0 if known is None else known.offset
+        return max(0, opened.end_offset - max(at, opened.min_offset))
 
     async def pop(self, wish: Wish) -> Taken | None:
         """Messages of one lane; None when there are none now, or another pop is at work there."""
@@ -242,7 +268,7 @@ class Lanes:
         if lane.in_flight:
             raise mixed_orders()
         start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
-        self._buffer.drop_lane(wish.lane)
+        self.buffer.drop_lane(wish.lane)
         return self.ordered.open(wish, start)
 
     def _end_order(self, wish: Wish, ordered: OrderedLane) -> None:
@@ -284,7 +310,7 @@ class Lanes:
 
     async def _tick(self) -> None:
         """Begin to store what must leave memory; a slow disk does not hold up the next tick."""
-        decisions = self._buffer.tick(self.logs.now_ms())
+        decisions = self.buffer.tick(self.logs.now_ms())
         if decisions:
             task = self._partitions.loop.create_task(_logged(self.match.store_all(decisions)))
             self._storing.add(task)
@@ -292,7 +318,7 @@ class Lanes:
 
     async def flush(self) -> None:
         """Store the offsets that have moved."""
-        for commit in self._buffer.commits():
+        for commit in self.buffer.commits():
             topic = self._topic_name(commit.lane)
             if topic is not None:
                 self._offsets.note(commit.lane, topic, Committed(commit.epoch, commit.offset))
@@ -313,7 +339,7 @@ class Lanes:
         try:
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*self._storing)
-                await _logged(self.match.store_all(self._buffer.stop()))
+                await _logged(self.match.store_all(self.buffer.stop()))
                 await _logged(self.flush())
         except TimeoutError:
             log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)

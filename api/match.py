@@ -60,6 +60,7 @@ class Match:
         if not seen.offsets:
             if seen.next_offset > start:
                 self._buffer.skip(lane, seen.next_offset)
+                wish.moved = True
             return None
         now_ms = max(self._logs.now_ms(), lane.opened_ms)
         pop = wish.pop(lane.epoch, now_ms, self._logs.revive.turn())
@@ -118,7 +119,7 @@ class Match:
             Destined(decision.checkpoint.pop.partition, decision.checkpoint.pop.revive_queue, decision.checkpoint)
             for decision in decisions
         ]
-        failed: BaseException | None = None
+        failed: Exception | None = None
         outcomes = await self._logs.revive.store_each(destined)
         for decision, outcome in zip(decisions, outcomes, strict=True):
             if outcome is None:

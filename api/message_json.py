@@ -7,7 +7,7 @@ any other is `body_base64`; what a message does not have is left out.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta
 
-__all__ = ["FetchAnswer", "Origin", "StoredMessage", "stored_messages"]
+__all__ = ["FetchAnswer", "Origin", "StoredMessage", "json_columns", "stored_messages"]
 
 
 class Origin(msgspec.Struct):
@@ -58,26 +58,28 @@ class FetchAnswer(msgspec.Struct):
 
 def stored_messages(rows: pa.Table) -> list[StoredMessage]:
     """The rows (MESSAGE_SCHEMA) as JSON messages."""
+    return list(map(StoredMessage, *json_columns(rows)))
+
+
+def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
+    """The values of the rows column by column, in the order of `StoredMessage`'s fields."""
     bodies, encoded = _bodies(rows.column("body"))
-    return list(
-        map(
-            StoredMessage,
-            rows.column("offset").to_pylist(),
-            rows.column("message_id").to_pylist(),
-            _times(rows.column("append_time")),
-            bodies,
-            encoded,
-            _values(rows.column("key")),
-            _values(rows.column("tag")),
-            _headers(rows.column("headers")),
-            _times(rows.column("born_time")),
-            _times(rows.column("deliver_time")),
-            rows.column("reconsume_times").to_pylist(),
-            _origins(rows.column("origin")),
-            _values(rows.column("producer_id")),
-            _values(rows.column("producer_seq")),
-        )
-    )
+    return [
+        rows.column("offset").to_pylist(),
+        rows.column("message_id").to_pylist(),
+        _times(rows.column("append_time")),
+        bodies,
+        encoded,
+        _values(rows.column("key")),
+        _values(rows.column("tag")),
+        _headers(rows.column("headers")),
+        _times(rows.column("born_time")),
+        _times(rows.column("deliver_time")),
+        rows.column("reconsume_times").to_pylist(),
+        _origins(rows.column("origin")),
+        _values(rows.column("producer_id")),
+        _values(rows.column("producer_seq")),
+    ]
 
 
 def _values(column: pa.ChunkedArray) -> Any:

@@ -75,12 +75,18 @@ class Metrics(Collector):
         self.produced_bytes: Counter[str] = Counter()
         self.fetched_messages: Counter[str] = Counter()
         self.fetched_bytes: Counter[str] = Counter()
+        self.popped_messages: Counter[tuple[str, str]] = Counter()  # by group and topic
+        self.redelivered_messages: Counter[tuple[str, str]] = Counter()
+        self.acked_messages: Counter[str] = Counter()  # by group
+        self.nacked_messages: Counter[str] = Counter()
+        self.condemned_messages: Counter[str] = Counter()
         self.duplicates = 0
         self.commits = 0
         self.commit_parts = 0
         self.commit_failures = 0
         self.produce_seconds = Histogram()
         self.fetch_seconds = Histogram()
+        self.pop_seconds = Histogram()
         self.gauges: list[Gauge] = []
         self.partitions: Callable[[], Iterable[PartitionGauges]] = tuple
         self._registry = CollectorRegistry(auto_describe=False)
@@ -124,6 +130,7 @@ class Metrics(Collector):
             for topic, count in list(by_topic.items()):
                 family.add_metric([topic], count)
             yield family
+        yield from self._queue_counters()
         for name, text, value in (
             ("deltamq_duplicate_parts", "Replayed parts of requests that were already stored.", self.duplicates),
             ("deltamq_commits", "Group commits.", self.commits),
@@ -132,10 +139,30 @@ class Metrics(Collector):
         ):
             yield CounterMetricFamily(name, text, value=value)
 
+    def _queue_counters(self) -> Iterator[Metric]:
+        for name, text, by_lane in (
+            ("deltamq_popped_messages", "Messages given to groups.", self.popped_messages),
+            ("deltamq_redelivered_messages", "Of these, not for the first time.", self.redelivered_messages),
+        ):
+            family = CounterMetricFamily(name, text, labels=["group", "topic"])
+            for labels, count in list(by_lane.items()):
+                family.add_metric(labels, count)
+            yield family
+        for name, text, by_group in (
+            ("deltamq_acked_messages", "Handles acknowledged.", self.acked_messages),
+            ("deltamq_nacked_messages", "Handles of failed messages.", self.nacked_messages),
+            ("deltamq_condemned_messages", "Handles sent to the dead letters.", self.condemned_messages),
+        ):
+            family = CounterMetricFamily(name, text, labels=["group"])
+            for group, count in list(by_group.items()):
+                family.add_metric([group], count)
+            yield family
+
     def _histograms(self) -> Iterator[Metric]:
         for name, text, histogram in (
             ("deltamq_produce_seconds", "From the complete request to its answer.", self.produce_seconds),
             ("deltamq_fetch_seconds", "From the request to its answer, long polls included.", self.fetch_seconds),
+            ("deltamq_pop_seconds", "The same for pops.", self.pop_seconds),
         ):
             yield HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
 

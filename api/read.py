@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.partition import Partition
-from api.request import ClientGone, Receive
+from api.request import Client, ClientGone
 from api.service import Service
 from mq.errors import Unprocessable
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
 from tables.fetch import Fetched, FetchStatus, cut_to_bytes
 from tables.log import PartitionLog
 
-__all__ = ["Client", "FetchQuery", "parse_tags", "read"]
+__all__ = ["FetchQuery", "parse_tags", "read"]
 
 #: With a tag filter, one look covers at least so much, so that rare tags are found in few steps ...
 _SCAN_MESSAGES: Final = 20_000
@@ -43,30 +43,6 @@ class FetchQuery:
     max_bytes: int
     wait_ms: int
     tags: pa.Array | None
-
-
-class Client:
-    """Whether the client is still there: asked only by calls that wait."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._gone: asyncio.Future[None] | None = None
-
-    @property
-    def gone(self) -> asyncio.Future[None]:
-        """Done when the client has closed the connection."""
-        if self._gone is None:
-            self._gone = asyncio.ensure_future(self._watch())
-        return self._gone
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    def close(self) -> None:
-        """Stop looking."""
-        if self._gone is not None:
-            self._gone.cancel()
 
 
 def parse_tags(text: str | None) -> pa.Array | None:

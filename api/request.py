@@ -18,6 +18,7 @@ from mq.errors import Overloaded, Refused, TooLarge, Unprocessable
 __all__ = [
     "Admission",
     "BodyTooSlow",
+    "Client",
     "ClientGone",
     "Headers",
     "Receive",
@@ -43,6 +44,30 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 class ClientGone(Exception):
     """The client closed the connection before its request was complete: there is nobody to answer."""
+
+
+class Client:
+    """Whether the client is still there: asked only by calls that wait."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone: asyncio.Future[None] | None = None
+
+    @property
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the client has closed the connection."""
+        if self._gone is None:
+            self._gone = asyncio.ensure_future(self._watch())
+        return self._gone
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._gone is not None:
+            self._gone.cancel()
 
 
 class BodyTooSlow(Refused):

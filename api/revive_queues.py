@@ -8,7 +8,7 @@ The turn moves every few milliseconds rather than with every pop: records that a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from api.partition import Partitions
@@ -69,7 +69,7 @@ class ReviveQueues:
         await log.append(rows_of_records(records))
         self.records += len(records)
 
-    async def store_each(self, destined: Iterable[Destined]) -> list[BaseException | None]:
+    async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:
         """Append each record to its queue, one append for a queue; for each record why it is not stored, or None."""
         destined = list(destined)
         groups: dict[tuple[str, int], list[int]] = {}
@@ -80,10 +80,18 @@ class ReviveQueues:
             self.store(destined[places[0]].partition, queue, [destined[at].record for at in places])
             for (_, queue), places in groups.items()
         ]
-        outcomes: list[BaseException | None] = [None] * len(destined)
-        for places, outcome in zip(
-            groups.values(), await asyncio.gather(*appends, return_exceptions=True), strict=True
-        ):
+        found = [await _outcome(appends[0])] if len(appends) == 1 else await asyncio.gather(*map(_outcome, appends))
+        outcomes: list[Exception | None] = [None] * len(destined)
+        for places, outcome in zip(groups.values(), found, strict=True):
             for at in places:
                 outcomes[at] = outcome
         return outcomes
+
+
+async def _outcome(append: Awaitable[None]) -> Exception | None:
+    """Why an append is not stored; None when it is."""
+    try:
+        await append
+    except Exception as error:
+        return error
+    return None

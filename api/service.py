@@ -16,16 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from api.delays import Delays
+from api.handle_calls import HandleCalls
 from api.hosted_group import Groups
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.partition import Partition, Partitions
+from api.popper import Popper
 from api.request import Admission
 from api.waiting import Waiting
 from api.workers import Workers
 from mq.errors import DeltaMQError
+from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys
 from mq.names import split_partition
 from tables.config import Config
@@ -63,6 +66,10 @@ class Service:
         self.answers = Admission(
             "fetch", bytes_max=self.settings.answer_bytes_max, requests_max=self.settings.connections_max
         )
+        self.pops = Admission(
+            "pop", bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.connections_max
+        )
+        self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
         self.stopping = False
         self.epoch = _BROKER_EPOCH
         self._commits = Workers(self.settings.commit_threads, name="mq-commit")
@@ -92,6 +99,8 @@ class Service:
             keys=keys,
             clock=warehouse.clock,
         )
+        self.popper = Popper(self.lanes, refresh_s=self.settings.refresh_ms / 1000)
+        self.handles = HandleCalls(self.lanes)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(
@@ -130,7 +139,7 @@ class Service:
 
     def begin_stop(self) -> None:
         """Answer no more than what is under way: long polls and event streams end at once."""
-        self.stopping = True
+        self.stopping = self.popper.stopping = True
         for partition in self.partitions:
             partition.wake()
 
@@ -180,6 +189,10 @@ class Service:
             Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
+            Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
+            Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
+            Gauge("deltamq_stored_checkpoints", "Stored since the start.", lambda: self.lanes.match.stored),
+            Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
         ]
         self.metrics.partitions = self._gauges
 

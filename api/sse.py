@@ -16,8 +16,8 @@ import msgspec
 
 from api.message_json import stored_messages
 from api.partition import Partition
-from api.read import Client, FetchQuery, read
-from api.request import ClientGone, Send
+from api.read import FetchQuery, read
+from api.request import Client, ClientGone, Send
 from api.service import Service
 from mq.errors import Unprocessable
 from mq.limits import OFFSET_MAX

@@ -19,7 +19,7 @@ __all__ = ["Taken", "Wish", "mixed_orders"]
 
 @dataclass(slots=True, kw_only=True)
 class Wish:
-    """A pop of one lane. Changed while the pop goes from lane to lane: only `max_messages` and `max_bytes` are left."""
+    """A pop of one lane."""
 
     topic: Topic
     group: Group
@@ -31,6 +31,8 @@ class Wish:
     invisible_ms: int
     #: None takes every message (SPEC CONS-3).
     tags: pa.Array | None
+    #: Set by the pop: it went on over messages that do not pass the filter.
+    moved: bool = False
 
     def pop(self, epoch: int, pop_time_ms: int, revive_queue: int) -> Pop:
         """What the checkpoints of this pop have in common."""

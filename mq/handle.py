@@ -37,6 +37,7 @@ __all__ = [
     "Lease",
     "Opened",
     "check_live",
+    "index_of",
     "life_digest",
     "mint",
     "open_handle",
@@ -279,6 +280,11 @@ def _open_apart(
             invalid.append(position)
     if bits:
         opened.append(Opened(lease, bits, genuine))
+
+
+def index_of(handle: str) -> int:
+    """Which message of its lease a genuine handle stands for."""
+    return _INDEX[handle[-_TAIL_CHARS]]
 
 
 def _same(given: str, expected: str) -> bool:

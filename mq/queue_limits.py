@@ -23,6 +23,10 @@ INVISIBLE_MS_CEILING: Final = DELAY_MS_MAX
 # One pop (SPEC POP-1). A checkpoint's bit map is 32 bits wide, as RocketMQ's is.
 POP_MESSAGES_MAX: Final = 1_024
 CHECKPOINT_MESSAGES_MAX: Final = 32
+# Handles in one call: several pops of the largest size.
+HANDLES_MAX: Final = 4_096
+# A handle holds two names and, for a filtered pop, 32 offsets and attempts.
+HANDLE_CHARS_MAX: Final = 2_048
 
 # The revive log (SPEC POP-6): queues that are taken in turn, and the number that ordered pops use instead.
 REVIVE_QUEUES: Final = 8
@@ -62,6 +66,7 @@ assert STAY_BUFFER_TIMEOUT_MS > CHECKPOINT_LEAD_MS + ACK_SETTLE_MS, "a checkpoin
 assert STAY_BUFFER_TIMEOUT_MS < STRAIGHT_TO_LOG_MS, "what enters the memory must be able to stay for a while"
 assert BUCKET_MS < STRAIGHT_TO_LOG_MS - STAY_BUFFER_TIMEOUT_MS
 assert PARTITION_CHECKPOINTS_MAX <= BUFFER_CHECKPOINTS_MAX
+assert POP_MESSAGES_MAX <= HANDLES_MAX, "a pop can be acknowledged in one call"
 assert POP_MESSAGES_MAX % CHECKPOINT_MESSAGES_MAX == 0
 assert JOB_BATCH_MESSAGES_MAX <= PRODUCERS_MAX, "each message may be a producer of its own"
 assert PRODUCER_REQUESTS_KEPT > 1

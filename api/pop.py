@@ -1,0 +1,112 @@
+"""`POST /v1/groups/{group}/topics/{topic}/pop`: acknowledge what the last pop brought, and take more.
+
+    body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
+
+A plain ASGI endpoint as produce and fetch are. What was acknowledged in this call is stored before the answer where it
+must be; what was popped is the client's from the answer on, or for its invisible time if the answer is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from api.answer import Answer
+from api.pop_request import BODY_BYTES_MAX, PopRequest, decode
+from api.popped import ARROW_TYPE, FailedHandle, arrow_answer, json_answer
+from api.popper import PopAsk
+from api.read import parse_tags
+from api.request import Client, Receive, Scope, Ticket, header_text, headers_of, parse_query, read_body
+from api.service import Service
+from api.wish import Taken
+from mq.errors import NotFound
+from mq.group import Group
+from mq.names import check_topic
+from mq.topics import Topic
+from tables.failpoints import failpoint
+
+__all__ = ["pop"]
+
+_decoder: Final = msgspec.json.Decoder(PopRequest)
+#: JSON answers above this are encoded on a thread.
+_JSON_INLINE_ROWS: Final = 200
+
+
+async def pop(
+    service: Service, group_name: str, topic_name: str, *, scope: Scope, receive: Receive, ticket: Ticket
+) -> Answer | None:
+    """Answer one pop, its rows reserved in `ticket` until they are sent."""
+    began = time.perf_counter()
+    parse_query(scope["query_string"], ())
+    headers = headers_of(scope)
+    settings = service.settings
+    with service.pops.enter() as reserved:
+        body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=settings.request_ms)
+        request = decode(_decoder, headers, body)
+    topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
+    group = await service.groups.for_use(group_name)
+    ask = _checked(service, topic.topic, group, request)
+    acking = service.handles.begin_ack(group_name, request.ack)
+    client = Client(receive)
+    try:
+        taken = await service.popper.pop(ask, client)
+    finally:
+        client.close()
+        failed = await service.handles.finish(acking)
+    rest = service.popper.rest(ask)
+    if rest and taken:
+        service.popper.wake_others(ask)
+    ticket.grow(sum(one.rows.nbytes for one in taken))
+    pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
+    encode = partial(
+        arrow_answer if ARROW_TYPE in (header_text(headers, b"accept") or "") else json_answer,
+        taken,
+        pop_time_ms=pop_time_ms,
+        invisible_ms=ask.invisible_ms,
+        rest=rest,
+        failed=[FailedHandle(request.ack[position], code) for position, code in sorted(failed.items())],
+    )
+    count = sum(len(one.handles) for one in taken)
+    inline = encode.func is arrow_answer or count <= _JSON_INLINE_ROWS
+    answer = encode() if inline else await service.run(encode)
+    _count(service, ask, taken, count, len(request.ack) - len(failed))
+    service.metrics.pop_seconds.observe(time.perf_counter() - began)
+    failpoint("pop.before_respond")
+    return answer
+
+
+def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> PopAsk:
+    """The request with the group's settings where it has none of its own."""
+    if request.partition is not None and request.partition not in topic.route.partitions:
+        detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
+        raise NotFound(detail, code="partition_not_found", field="partition")
+    invisible_ms = request.invisible_ms
+    return PopAsk(
+        topic=topic,
+        group=group,
+        max_messages=request.max_messages,
+        invisible_ms=group.settings.invisible_ms if invisible_ms is None else service.invisible.check(invisible_ms),
+        wait_ms=request.wait_ms,
+        tags=parse_tags(request.tags),
+        partition=request.partition,
+        order=group.settings.order if request.order is None else request.order,
+    )
+
+
+def _count(service: Service, ask: PopAsk, taken: Sequence[Taken], count: int, acked: int) -> None:
+    metrics = service.metrics
+    name = (ask.group.name, ask.topic.name)
+    if acked:
+        metrics.acked_messages[ask.group.name] += acked
+    if not count:
+        return
+    metrics.popped_messages[name] += count
+    for one in taken:
+        attempts = one.attempts
+        again = (len(one.handles) if attempts > 1 else 0) if isinstance(attempts, int) else sum(a > 1 for a in attempts)
+        if again:
+            metrics.redelivered_messages[name] += again

@@ -1,0 +1,92 @@
+"""The JSON bodies of pop, ack, invisible, nack and dead: strict types, and every bound that a type can say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from api.decode_json import refusal
+from api.request import Headers, media_type
+from mq.errors import UnsupportedMedia
+from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
+from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, POP_MESSAGES_MAX, REASON_LENGTH_MAX
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "AckRequest",
+    "DeadRequest",
+    "InvisibleRequest",
+    "NackRequest",
+    "PopRequest",
+    "decode",
+]
+
+T = TypeVar("T")
+
+#: The largest call: as many handles as one may hold, each as long as one may be.
+BODY_BYTES_MAX: Final = HANDLES_MAX * HANDLE_CHARS_MAX
+_JSON: Final = "application/json"
+_POP_MESSAGES_DEFAULT: Final = 32
+_TAGS_CHARS_MAX: Final = TAG_FILTER_TAGS_MAX * (TAG_BYTES_MAX + 2)
+
+HandleText = Annotated[str, Meta(max_length=HANDLE_CHARS_MAX)]
+Handles = Annotated[list[HandleText], Meta(max_length=HANDLES_MAX)]
+SomeHandles = Annotated[list[HandleText], Meta(min_length=1, max_length=HANDLES_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]
+
+
+class PopRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Take messages: `ack` are handles of the group to be acknowledged first.
+
+    `invisible_ms` and `order` that are left out are the group's; `order` is whether a partition's messages come in
+    order, or those of each `key`. `partition` null takes from all.
+    """
+
+    max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] = _POP_MESSAGES_DEFAULT
+    invisible_ms: Milliseconds | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
+    tags: Annotated[str, Meta(max_length=_TAGS_CHARS_MAX)] | None = None
+    partition: Annotated[str, Meta(min_length=3)] | None = None
+    order: bool | Literal["key"] | None = None
+    client_id: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)] | None = None
+    ack: Handles = []
+
+
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Handles of messages that are done."""
+
+    handles: SomeHandles
+
+
+class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A message stays invisible for so long from now on; 0 returns it at once."""
+
+    handle: HandleText
+    invisible_ms: Milliseconds
+
+
+class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that failed: again after `delay_ms`, or when the group's retry policy says."""
+
+    handles: SomeHandles
+    delay_ms: Milliseconds | None = None
+
+
+class DeadRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that go to the dead letters."""
+
+    handles: SomeHandles
+    reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] = "rejected"
+
+
+def decode(decoder: msgspec.json.Decoder[T], headers: Headers, body: bytes | bytearray) -> T:
+    """The body of a request; raises a refusal that names the field."""
+    kind = media_type(headers)
+    if kind != _JSON:
+        raise UnsupportedMedia(f"content-type {kind or 'is missing; it'} must be {_JSON}", field="content-type")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise refusal(error) from None
