@@ -88,6 +88,11 @@ class MetaLog:
         """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
         return self._meta
 
+    def known(self) -> tuple[int, Meta]:
+        """The newest known state, and the offset of the log up to which it is folded."""
+        with self._lock:
+            return self._offset, self._meta
+
     @property
     def state(self) -> MetaState:
         """The newest known state of the topics."""

@@ -22,7 +22,7 @@ from mq.errors import Corrupt, Unavailable
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
-__all__ = ["State", "read_state", "state_transactions"]
+__all__ = ["State", "StateLog", "read_state", "read_state_log", "state_transactions"]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -43,12 +43,19 @@ class State:
 
 
 @dataclass(slots=True)
-class _Log:
+class StateLog:
     """What the log of a table adds up to."""
 
     version: int = -1
+    checkpoint_version: int = -1
     transactions: dict[str, int] = field(default_factory=dict)
+    #: The live data files, as the log names them.
     files: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """The live data files, relative to the table's folder."""
+        return [unquote(path) for path in self.files]
 
     def apply(self, action: Mapping[str, Any], where: str) -> None:
         """Apply one action of a commit or a checkpoint."""
@@ -85,7 +92,7 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
             log = _load(store, folder)
             if log is None:
                 return None
-            tables = [_file_rows(store, f"{folder}/{unquote(path)}", wanted) for path in log.files]
+            tables = [_file_rows(store, f"{folder}/{path}", wanted) for path in log.paths]
         except FileMissing as error:
             missing = error
             continue
@@ -96,26 +103,31 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
 
 def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
     """The newest version of each idempotent application, without the rows; None when there is no table."""
+    log = read_state_log(store, folder)
+    return None if log is None else log.transactions
+
+
+def read_state_log(store: Store, folder: str) -> StateLog | None:
+    """The newest state of the table's log, without the rows; None when there is no table."""
     for _ in range(_TRIES):
         try:
-            log = _load(store, folder)
+            return _load(store, folder)
         except FileMissing:
             continue
-        return None if log is None else log.transactions
     raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
 
 
-def _load(store: Store, folder: str) -> _Log | None:
+def _load(store: Store, folder: str) -> StateLog | None:
     """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
     names = [entry.name for entry in store.entries(f"{folder}/{LOG_FOLDER}")]
     commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
     checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
     if not commits and not checkpoints:
         return None
-    log = _Log()
+    log = StateLog()
     if checkpoints:
         _apply_checkpoint(store, f"{folder}/{LOG_FOLDER}/{checkpoints[-1]:020d}.checkpoint.parquet", log)
-        log.version = checkpoints[-1]
+        log.version = log.checkpoint_version = checkpoints[-1]
     newest = commits[-1] if commits else -1
     for version in range(log.version + 1, newest + 1):
         _apply_commit(store, f"{folder}/{LOG_FOLDER}/{version:020d}.json", log)
@@ -123,7 +135,7 @@ def _load(store: Store, folder: str) -> _Log | None:
     return log
 
 
-def _apply_commit(store: Store, key: str, log: _Log) -> None:
+def _apply_commit(store: Store, key: str, log: StateLog) -> None:
     content = store.read(key).to_pybytes()
     try:
         actions = [msgspec.json.decode(line) for line in content.splitlines() if line]
@@ -134,7 +146,7 @@ def _apply_commit(store: Store, key: str, log: _Log) -> None:
         raise Corrupt(f"{key}: is no commit of a state table: {error!r}") from error
 
 
-def _apply_checkpoint(store: Store, key: str, log: _Log) -> None:
+def _apply_checkpoint(store: Store, key: str, log: StateLog) -> None:
     try:
         table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(_CHECKPOINT_COLUMNS))
         for name in _CHECKPOINT_COLUMNS:

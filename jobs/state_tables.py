@@ -1,0 +1,96 @@
+"""The state tables on Spark's side: making them, and the sessions that write them.
+
+Their columns stand in `tables.state_schema`. Features stay at reader 1 / writer 2 (no deletion vectors, no column
+mapping), so that every Delta reader can read them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tables.state_schema import (
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    GROUPS,
+    GROUPS_SCHEMA,
+    LOST_MESSAGES,
+    LOST_MESSAGES_SCHEMA,
+    POP_CHECKPOINTS,
+    POP_CHECKPOINTS_SCHEMA,
+    ROUTES,
+    ROUTES_SCHEMA,
+    TOPICS,
+    TOPICS_SCHEMA,
+)
+from tables.state_table import state_transactions
+from tables.store import Store
+
+__all__ = ["STATE_TABLES", "create_state_table", "frame_of", "idempotent", "spark_schema", "writing_session"]
+
+STATE_TABLES: Final = {
+    CONSUMER_OFFSETS: CONSUMER_OFFSETS_SCHEMA,
+    POP_CHECKPOINTS: POP_CHECKPOINTS_SCHEMA,
+    LOST_MESSAGES: LOST_MESSAGES_SCHEMA,
+    TOPICS: TOPICS_SCHEMA,
+    ROUTES: ROUTES_SCHEMA,
+    GROUPS: GROUPS_SCHEMA,
+}
+
+_PROPERTIES: Final = {
+    "delta.enableDeletionVectors": "false",
+    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`jobs.state_upkeep`),
+    # and so does another engine's VACUUM.
+    "delta.deletedFileRetentionDuration": "interval 15 minutes",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+_SETTINGS: Final = {
+    # Other readers read Spark's older format of times as nanoseconds.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # The source of a MERGE is data that we hand over; it does not change between the two passes over it.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.autoCompact.enabled": "false",
+}
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The same columns for Spark."""
+    return from_arrow_schema(schema)
+
+
+def writing_session(spark: SparkSession) -> SparkSession:
+    """A session of the same application whose settings and temporary views are its own.
+
+    The settings of an idempotent write hold for every write of a session: another job's must not meet them.
+    """
+    session = spark.newSession()
+    for key, value in _SETTINGS.items():
+        session.conf.set(key, value)
+    return session
+
+
+def idempotent(session: SparkSession, app_id: str, version: int) -> None:
+    """Let the next commits of this session store `version`; one that is stored already is not done again."""
+    session.conf.set("spark.databricks.delta.write.txnAppId", app_id)
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+
+
+def create_state_table(session: SparkSession, store: Store, table: str) -> None:
+    """Make a state table that is not there yet; a kill leaves it empty or not there."""
+    if state_transactions(store, table) is not None:
+        return
+    builder = DeltaTable.createIfNotExists(session).location(store.uri(table))
+    builder = builder.addColumns(spark_schema(STATE_TABLES[table]))
+    for key, value in _PROPERTIES.items():
+        builder = builder.property(key, value)
+    builder.execute()
+
+
+def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:
+    """Arrow rows as a DataFrame of so many partitions at most."""
+    return session.createDataFrame(rows, spark_schema(rows.schema)).coalesce(partitions)
