@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api import cancel, cluster, group_offsets, groups, topics
+from api import cancel, cluster, dead_letters, group_offsets, groups, topics
 from api.front import Front
 from api.openapi import describe
 from api.problems import install
@@ -72,6 +72,7 @@ def create_app(config: Config) -> App:
     app.include_router(cancel.router)
     app.include_router(groups.router)
     app.include_router(group_offsets.router)
+    app.include_router(dead_letters.router)
     app.include_router(cluster.router)
     install(app)
 

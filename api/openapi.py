@@ -11,6 +11,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.dead_letter_json import DeadLetters
 from api.decode_json import Message, ProduceRequest
 from api.fetch import ARROW_TYPE
 from api.message_json import FetchAnswer
@@ -103,7 +104,7 @@ def describe(app: FastAPI) -> Json:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(
-            [ProduceRequest, Message, ProduceAnswer, FetchAnswer], ref_template=f"{_REF}{{name}}"
+            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, DeadLetters], ref_template=f"{_REF}{{name}}"
         )
         schemas.update(ours)
         schemas["Problem"] = _PROBLEM

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.retry import DEAD_REASON_HEADER
+from mq.retry import DEAD_REASON_HEADER, without_reason
 from tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
 
-__all__ = ["again", "forwarded", "one_record_batch", "with_reason"]
+__all__ = ["again", "forwarded", "one_record_batch", "sent_back", "with_reason"]
 
 _KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
 _AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])
@@ -85,3 +85,18 @@ def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
 def forwarded(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Delayed messages as their target gets them: they keep their deliver time, and come from nowhere else."""
     return pa.RecordBatch.from_arrays([rows.column(name) for name in _FORWARDED.names], schema=_FORWARDED)
+
+
+def sent_back(rows: pa.RecordBatch, *, to_retry: bool) -> pa.RecordBatch:
+    """Dead letters as they begin again, never having failed: without the reason.
+
+    One that goes to its group's retry partition keeps its origin; at its origin it is a message like any other.
+    """
+    columns = {name: rows.column(name) for name in _KEPT}
+    kept = (without_reason(dict(entries or ())) for entries in columns["headers"].to_pylist())
+    columns["headers"] = pa.array([list(headers.items()) or None for headers in kept], HEADERS)
+    if to_retry:
+        columns["reconsume_times"] = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+        columns["origin"] = rows.column("origin")
+    schema = pa.schema([INTERNAL_SCHEMA.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
