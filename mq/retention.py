@@ -113,15 +113,16 @@ def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
     return found
 
 
-def group_holds(readers: Readers, groups: GroupsState) -> Iterator[Hold]:
+def group_holds(readers: Readers, groups: GroupsState, *, from_first: bool = False) -> Iterator[Hold]:
     """What the groups have not committed yet, for a retention that is told to wait for them.
 
-    A group that has not begun in the partition holds all of it, unless it is to begin at the end.
+    A group that has not begun in the partition holds all of it, unless it is to begin at the end. In its retried
+    messages it begins at the first, whatever its settings: `from_first`.
     """
     for name, known in readers.items():
         if known is not None:
             yield Hold(known.offset, name)
-        elif groups.group(name).settings.consume_from.kind is not StartKind.LAST:
+        elif from_first or groups.group(name).settings.consume_from.kind is not StartKind.LAST:
             yield Hold(0, name)
 
 

@@ -361,6 +361,12 @@ class PartitionLog:
         with self._stopping_on_corrupt():
             return self._upkeep.run()
 
+    def clean(self) -> bool:
+        """Delete files that were let go long enough ago, and no more: for processes that do not append here."""
+        self._check_running()
+        with self._stopping_on_corrupt():
+            return self._upkeep.clean()
+
     def flush(self) -> None:
         """Make what was appended with `Flush.ASYNC` durable, by us or by others."""
         self._unsynced.sync()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -68,21 +68,24 @@ class Upkeep:
 
     def run(self) -> bool:
         """Do what is due; True if anything was done. A second thread returns at once."""
+        return self._alone(self._all)
+
+    def clean(self) -> bool:
+        """Only delete dead files whose time has passed: the part that no other process does for this one."""
+        return self._alone(lambda now: self._delete_buried(now) | self._sweep(now))
+
+    def _alone(self, work: Callable[[int], bool]) -> bool:
         if not self._busy.acquire(blocking=False):
             return False
         try:
-            now = self._clock.boot_ms()
-            self._sight(now)
-            # `|`, not `or`: each step has its turn.
-            return (
-                self._roll_up()
-                | self._checkpoint()
-                | self._clean_log(now)
-                | self._delete_buried(now)
-                | self._sweep(now)
-            )
+            return work(self._clock.boot_ms())
         finally:
             self._busy.release()
+
+    def _all(self, now: int) -> bool:
+        self._sight(now)
+        # `|`, not `or`: each step has its turn.
+        return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_buried(now) | self._sweep(now)
 
     def _sight(self, now: int) -> None:
         """Remember how far the log was, about ten times in each `log_keep_ms`."""
