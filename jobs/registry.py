@@ -26,7 +26,7 @@ Facts = Mapping[str, int | str]
 Run = Callable[[Any, Config, datetime], Facts]
 
 #: Modules that register jobs when they are imported.
-_MODULES: Final = ("jobs.delay", "jobs.merge", "jobs.revive", "jobs.verify")
+_MODULES: Final = ("jobs.delay", "jobs.merge", "jobs.retain", "jobs.revive", "jobs.verify")
 _registered: Final[dict[str, Job]] = {}
 
 
