@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -50,7 +50,8 @@ class PopAsk:
     wait_ms: int = 0
     tags: str = "*"
     partition: str | None = None
-    order: Ordering = False
+    #: None: as the group is set.
+    order: Ordering | None = None
     client_id: str | None = None
     ack: Sequence[str] = ()
     arrow: bool = False
@@ -80,7 +81,7 @@ class PopAsk:
             request["tags"] = self.tags
         if self.partition is not None:
             request["partition"] = self.partition
-        if self.order is not False:
+        if self.order is not None:
             request["order"] = self.order
         if self.client_id is not None:
             request["client_id"] = self.client_id
@@ -100,7 +101,7 @@ class _Message(msgspec.Struct, gc=False):
     body_base64: bytes | None = None
     key: str | None = None
     tag: str | None = None
-    headers: dict[str, str] | None = None
+    headers: dict[str, str | None] | None = None
     message_id: str | None = None
     born_time: datetime | None = None
     append_time: datetime | None = None
@@ -112,7 +113,7 @@ class _Message(msgspec.Struct, gc=False):
 class _Answer(msgspec.Struct, gc=False):
     messages: list[_Message]
     invisible_ms: int
-    rest: bool | int = False
+    rest: int = 0
     failed_acks: list[FailedHandle] = []
 
 
@@ -141,7 +142,7 @@ def _popped(topic: str, message: _Message) -> PoppedMessage:
         body or b"",
         message.key,
         message.tag,
-        message.headers,
+        cast("dict[str, str] | None", message.headers),
         message.message_id,
         _micros(message.born_time),
         _micros(message.append_time),
@@ -168,11 +169,12 @@ def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
     """The rows of a pop's Arrow answer."""
     try:
         rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
-        failed = headers.get("mq-failed-acks")
+        # In the schema: a header has no room for a thousand handles.
+        failed = (rows.schema.metadata or {}).get(b"mq-failed-acks")
         return PopTable(
             rows=rows,
             invisible_ms=int(headers["mq-invisible-ms"]),
-            rest=headers.get("mq-rest", "false") not in ("false", "0"),
+            rest=headers.get("mq-rest", "0") != "0",
             failed_acks=msgspec.json.decode(failed, type=list[FailedHandle]) if failed else (),
         )
     except (KeyError, ValueError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:

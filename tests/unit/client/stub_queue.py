@@ -200,7 +200,7 @@ class StubQueue:
             "messages": [message_json(one) for one in popped],
             "pop_time": _rfc3339(self.twin.now_ms),
             "invisible_ms": invisible_ms,
-            "rest": False,
+            "rest": 0,
         }
         return {**document, "failed_acks": failed} if "ack" in request else document
 
@@ -336,8 +336,8 @@ def row_json(row: Row) -> dict[str, Any]:
     return document
 
 
-def pop_stream(popped: list[Popped]) -> bytes:
-    """The messages of a pop's Arrow answer."""
+def pop_stream(popped: list[Popped], failed_acks: list[dict[str, str]]) -> bytes:
+    """The messages of a pop's Arrow answer; the handles that were not acknowledged are in the schema's metadata."""
     rows = []
     for one in popped:
         row = one.row
@@ -361,7 +361,8 @@ def pop_stream(popped: list[Popped]) -> bytes:
             }
         )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, POP_ROWS) as writer:
+    schema = POP_ROWS.with_metadata({"mq-failed-acks": json.dumps(failed_acks)}) if failed_acks else POP_ROWS
+    with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(pa.Table.from_pylist(rows, POP_ROWS))
     return bytes(sink.getvalue())
 

@@ -483,10 +483,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["Accept"] != ARROW:
             self.told(fault, 200, json.dumps(document).encode(), "application/json")
             return
-        headers = {"Mq-Invisible-Ms": str(document["invisible_ms"]), "Mq-Rest": "false"}
-        if document.get("failed_acks"):
-            headers["Mq-Failed-Acks"] = json.dumps(document["failed_acks"])
-        self.told(fault, 200, pop_stream(popped), ARROW, headers)
+        headers = {"Mq-Invisible-Ms": str(document["invisible_ms"]), "Mq-Rest": "0"}
+        self.told(fault, 200, pop_stream(popped, document.get("failed_acks", [])), ARROW, headers)
 
     def told(
         self, fault: QueueFault, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
