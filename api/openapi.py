@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of problems and of the two hot calls, which FastAPI does not serve.
+"""What `/openapi.json` says of problems, produce and fetch, which FastAPI does not serve (pops: `api.openapi_pop`).
 
 Schemas come from the very types that decode and encode: msgspec's structs here, pydantic models in the routers.
 """
@@ -15,6 +15,7 @@ from api.dead_letter_json import DeadLetters
 from api.decode_json import Message, ProduceRequest
 from api.fetch import ARROW_TYPE
 from api.message_json import FetchAnswer
+from api.openapi_pop import POP_TYPES, pop_paths, tighten_pop
 from api.produce import JSON_TYPE, NDJSON_TYPE, ProduceAnswer
 from api.sse import EVENTS_TYPE
 from mq.limits import (
@@ -104,7 +105,8 @@ def describe(app: FastAPI) -> Json:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         _, ours = msgspec.json.schema_components(
-            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, DeadLetters], ref_template=f"{_REF}{{name}}"
+            [ProduceRequest, Message, ProduceAnswer, FetchAnswer, DeadLetters, *POP_TYPES],
+            ref_template=f"{_REF}{{name}}",
         )
         schemas.update(ours)
         schemas["Problem"] = _PROBLEM
@@ -113,6 +115,7 @@ def describe(app: FastAPI) -> Json:
         _tighten(schemas)
         document["paths"]["/v1/topics/{topic}/messages"] = {"post": _produce()}
         document["paths"]["/v1/topics/{topic}/partitions/{partition}/messages"] = {"get": _fetch()}
+        document["paths"] |= pop_paths(_REF, _problem, _name)
         for path in document["paths"].values():
             for call in path.values():
                 call["responses"] = _with_problems(call["responses"])
@@ -130,6 +133,7 @@ def _with_problems(responses: Json) -> Json:
 
 def _tighten(schemas: Json) -> None:
     """What the decoder's types cannot say: at least one message, one body, one way to say when."""
+    tighten_pop(schemas)
     schemas["ProduceRequest"]["properties"]["messages"]["minItems"] = 1
     schema = schemas["Message"]
     schema["oneOf"] = [
@@ -145,9 +149,10 @@ def _tighten(schemas: Json) -> None:
             choice["maximum"] = DELAY_MS_MAX
 
 
-def _topic_parameter() -> Json:
+def _name(kind: str, example: str) -> Json:
+    """The path parameter of a topic or a group."""
     schema = {"type": "string", "pattern": TOPIC_PATTERN}
-    return {"name": "topic", "in": "path", "required": True, "schema": schema, "example": "flights"}
+    return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
 
 
 def _query(name: str, schema: Json, description: str) -> Json:
@@ -166,7 +171,7 @@ def _produce() -> Json:
         "operationId": "produce",
         "summary": "Append messages; the answer comes after the Delta commit that holds them",
         "parameters": [
-            _topic_parameter(),
+            _name("topic", "flights"),
             _query("partition", {"type": "string", "minLength": 3}, "`NAME@BROKER`: the partition of every message."),
             _query(
                 "expected_offset", _integer(0, OFFSET_MAX), "Append only at this end offset of the named partition."
@@ -244,7 +249,7 @@ def _fetch() -> Json:
         "summary": "Read messages of one partition from an offset on",
         "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events.",
         "parameters": [
-            _topic_parameter(),
+            _name("topic", "flights"),
             {
                 "name": "partition",
                 "in": "path",

@@ -1,0 +1,162 @@
+"""What `/openapi.json` says of pop and of the calls with handles, which FastAPI does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from api.answer_handles import AckAnswer, DeadAnswer, InvisibleAnswer, NackAnswer
+from api.pop_request import AckRequest, DeadRequest, InvisibleRequest, NackRequest, PopRequest
+from api.popped import ARROW_TYPE, PopAnswer
+from mq.limits import WAIT_MS_MAX
+
+__all__ = ["POP_TYPES", "pop_paths", "tighten_pop"]
+
+Json = dict[str, Any]
+
+POP_TYPES: Final = [
+    PopRequest,
+    PopAnswer,
+    AckRequest,
+    AckAnswer,
+    InvisibleRequest,
+    InvisibleAnswer,
+    NackRequest,
+    NackAnswer,
+    DeadRequest,
+    DeadAnswer,
+]
+
+_JSON: Final = "application/json"
+_TAG: Final = "pop"
+_HANDLE: Final = "1AAAAAAAAAAAAAAAAAaH-wDaXAADqYAABAAAAAAAAAAEgAAAAAcm7BItdD8PWAQAKdHRAYnJva2VyLWEAc538TGYZs0pz5MJJ"
+_POP_EXAMPLE: Final[Json] = {
+    "messages": [
+        {
+            "partition": "flights@broker-a",
+            "handle": _HANDLE,
+            "delivery_attempt": 1,
+            "offset": 120,
+            "message_id": "7d3f0d9b5e6a4c1200000000",
+            "append_time": "2013-01-01T05:15:00.123000Z",
+            "body": '{"flight": "UA1545"}',
+            "key": "N14228",
+            "tag": "departure",
+            "born_time": "2013-01-01T05:15:00.000000Z",
+        }
+    ],
+    "pop_time": "2013-01-01T05:15:00.456Z",
+    "invisible_ms": 60_000,
+    "rest": 17,
+    "failed_acks": [],
+}
+
+
+def pop_paths(ref: str, problem: Callable[[int], Json], name: Callable[[str, str], Json]) -> Json:
+    """The paths of these calls.
+
+    Parameters
+    ----------
+    ref
+        Where schemas are.
+    problem
+        The response of a status.
+    name
+        The path parameter of a topic or group, with an example.
+    """
+    group, topic = name("group", "billing"), name("topic", "flights")
+
+    def call(kind: type, answered: type, summary: str, example: Json, answer: Json, *statuses: int) -> Json:
+        return {
+            "tags": [_TAG],
+            "operationId": kind.__name__.removesuffix("Request").lower(),
+            "summary": summary,
+            "parameters": [group],
+            "requestBody": {
+                "required": True,
+                "content": {_JSON: {"schema": {"$ref": f"{ref}{kind.__name__}"}, "example": example}},
+            },
+            "responses": {
+                "200": {
+                    "description": "Done, but for the handles that are listed",
+                    "content": {_JSON: {"schema": {"$ref": f"{ref}{answered.__name__}"}, "example": answer}},
+                },
+                **{str(s): problem(s) for s in (400, 404, 408, 413, 415, 422, 429, 500, 503, 507, *statuses)},
+            },
+        }
+
+    pop = call(
+        PopRequest,
+        PopAnswer,
+        "Take messages, which are invisible to others of the group until they are acknowledged or their time ends",
+        {"max_messages": 32, "wait_ms": 0, "ack": []},
+        _POP_EXAMPLE,
+        409,
+    )
+    pop["parameters"] = [group, topic]
+    pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
+    answer = pop["responses"]["200"]
+    answer["description"] = "What is there; perhaps no message"
+    answer["content"][ARROW_TYPE] = {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "The columns of the message row with `partition`, `handle` and `delivery_attempt`; the "
+            "schema's metadata `mq-failed-acks` has `failed_acks` as JSON.",
+        }
+    }
+    answer["headers"] = {
+        "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
+        "Mq-Invisible-Ms": {"schema": {"type": "integer"}, "description": "`invisible_ms`."},
+        "Mq-Rest": {"schema": {"type": "integer"}, "description": "`rest`."},
+        "Mq-Failed": {"schema": {"type": "integer"}, "description": "How many handles are in `failed_acks`."},
+    }
+    handles = {"handles": [_HANDLE]}
+    failed = [{"handle": _HANDLE, "code": "handle_expired"}]
+    return {
+        "/v1/groups/{group}/topics/{topic}/pop": {"post": pop},
+        "/v1/groups/{group}/ack": {
+            "post": call(
+                AckRequest,
+                AckAnswer,
+                "Acknowledge messages; twice is harmless",
+                handles,
+                {"acked": 0, "failed": failed},
+            )
+        },
+        "/v1/groups/{group}/invisible": {
+            "post": call(
+                InvisibleRequest,
+                InvisibleAnswer,
+                "Change how long a message stays invisible; returns its new handle",
+                {"handle": _HANDLE, "invisible_ms": 60_000},
+                {"handle": _HANDLE},
+                409,
+            )
+        },
+        "/v1/groups/{group}/nack": {
+            "post": call(
+                NackRequest,
+                NackAnswer,
+                "Messages failed: again when the retry policy says, or after `delay_ms`; dead after the last attempt",
+                {**handles, "delay_ms": 10_000},
+                {"nacked": 1, "failed": []},
+            )
+        },
+        "/v1/groups/{group}/dead": {
+            "post": call(
+                DeadRequest,
+                DeadAnswer,
+                "Send messages to the dead letters",
+                {**handles, "reason": "cannot be parsed"},
+                {"dead": 1, "failed": []},
+            )
+        },
+    }
+
+
+def tighten_pop(schemas: Json) -> None:
+    """What the types say and a description must not: whoever probes boundaries would wait that long."""
+    wait = schemas["PopRequest"]["properties"]["wait_ms"]
+    wait.pop("maximum")
+    wait["description"] = f"Wait so long for the first message, at most {WAIT_MS_MAX}."
