@@ -1,0 +1,120 @@
+"""`deltamq jobs run` as users start it: a process of its own that tests may kill at a named point or at any moment.
+
+Runs that do what is due and end are forked from one process that has imported everything, since there are dozens:
+
+    python -m tests.faults.job_process        orders on stdin, exit statuses on stdout, one JSON document a line
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn
+
+from jobs.cli import jobs_command
+from jobs.registry import all_jobs
+from tables import failpoints
+
+__all__ = ["JobProcess", "JobRuns", "job_runs"]
+
+_ROOT: Final = Path(__file__).parents[2]
+_PATIENCE_S: Final = 60
+
+
+class JobRuns:
+    """Runs jobs once, each time in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def once(self, warehouse: Path, *jobs: str, failpoints: str = "") -> int:
+        """Do what is due now; the exit status, negative for a signal."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"arguments": ["run", *jobs, "--once", "--warehouse", str(warehouse)], "failpoints": failpoints}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        status: int = json.loads(self._process.stdout.readline())
+        return status
+
+
+@contextmanager
+def job_runs() -> Iterator[JobRuns]:
+    """The process that forks them."""
+    command = [sys.executable, "-m", "tests.faults.job_process"]
+    with subprocess.Popen(
+        command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        yield JobRuns(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(_PATIENCE_S)
+
+
+class JobProcess:
+    """A driver on its schedules."""
+
+    def __init__(self, warehouse: Path, *jobs: str, every_s: float | None = None) -> None:
+        flags = () if every_s is None else ("--every", str(every_s))
+        command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        #: What it said of its first run.
+        self.first_line = self._process.stdout.readline()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
+        """As an operator would; the exit status."""
+        return self._end(by)
+
+    def wait(self) -> tuple[int, str]:
+        """Until it ends by itself: its status and what it said about errors."""
+        _, errors = self._process.communicate(timeout=_PATIENCE_S)
+        return self._process.returncode, errors
+
+    def _end(self, by: signal.Signals) -> int:
+        self._process.send_signal(by)
+        self._process.communicate(timeout=_PATIENCE_S)
+        return self._process.returncode
+
+
+def _run(arguments: Sequence[str], points: str) -> NoReturn:
+    """The forked process: its exit is the command's."""
+    status = 99
+    try:
+        # Standard output belongs to the orders.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        failpoints.arm(points)
+        jobs_command.main(list(arguments), prog_name="jobs")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        os._exit(status)
+
+
+def _serve() -> None:
+    all_jobs()
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _run(order["arguments"], order["failpoints"])
+        _, ended = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(ended), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
