@@ -7,14 +7,13 @@ were written by `tables` alone) is taken as its folders show it.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
 from mq.errors import NotFound
 from mq.names import split_partition
-from mq.topics import MetaState, event_from_json
-from tables.metadata import META_PARTITION
+from mq.topics import MetaState
+from tables.metadata import META_PARTITION, Meta, events_of
 from tables.paths import PartitionRef, Space
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
@@ -91,9 +90,8 @@ def _metadata(store: Store) -> MetaState | None:
     except PartitionNotFound:
         return None
     reader = FileReader(store, folder, RowCache(0))
-    state = MetaState()
+    meta = Meta()
     for file in snapshot.files:
-        for rows in reader.groups(file, file.start, file.end, ["tag", "body"]):
-            pairs = zip(rows.column("tag").to_pylist(), rows.column("body").to_pylist(), strict=True)
-            state = state.apply_all([event_from_json(tag, json.loads(body)) for tag, body in pairs])
-    return state
+        for rows in reader.groups(file, file.start, file.end, ["offset", "tag", "body"]):
+            meta = meta.apply_all(events_of(rows))
+    return meta.topics

@@ -1,7 +1,7 @@
 """Which checkpoints may be cleaned away (`mq.checkpoint_state.CheckpointState.may_forget`), decided in columns.
 
-A row goes when its group, topic or epoch is over; or when no record about it can come any more and it says nothing that
-the group's committed offset does not say: all its messages are dealt with, and below that offset.
+A row goes when its group, topic or epoch is over; or when no record about it can come any more and it says nothing
+that the group's committed offset does not say: all its messages are dealt with, and below that offset.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jobs.record_columns import lists_of
 from mq.checkpoint import LaneKey
+from mq.queue_limits import STAY_BUFFER_MS
 from tables.metadata import Meta
 from tables.state_rows import Progress
 from tables.state_schema import CHECKPOINT_KEY, LANE_KEY
@@ -41,7 +42,9 @@ def _topic_ids(meta: Meta) -> set[str]:
     return {topic.id for topic in meta.topics.topics.values()}
 
 
-def forgettable(rows: pa.Table, meta: Meta, progress: Progress, now_ms: int) -> pa.Array:
+def forgettable(
+    rows: pa.Table, meta: Meta, progress: Progress, now_ms: int, *, stay_buffer_ms: int = STAY_BUFFER_MS
+) -> pa.Array:
     """For each row of `COLUMNS` whether it may be forgotten.
 
     Parameters
@@ -50,6 +53,8 @@ def forgettable(rows: pa.Table, meta: Meta, progress: Progress, now_ms: int) -> 
         Not older than the records that the rows came from.
     progress
         What the offsets logs say so far.
+    stay_buffer_ms
+        How long a checkpoint of which a message was taken over may still be in the service's memory alone.
     """
     if not rows.num_rows:
         return pa.array([], pa.bool_())
@@ -61,7 +66,8 @@ def forgettable(rows: pa.Table, meta: Meta, progress: Progress, now_ms: int) -> 
         dealt_with |= rows.column(name).to_numpy()
     finished = (nums == 0) | (((full & ~dealt_with) == 0) & (_last_offsets(rows, nums) < committed))
     revive_ms = pc.fill_null(rows.column("revive_time").cast(pa.int64()), 0).to_numpy() // 1_000
-    return pa.array(over | (finished & (now_ms >= revive_ms + RECORD_LATE_MS)))
+    stored_ms = rows.column("pop_time").cast(pa.int64()).to_numpy() // 1_000 + stay_buffer_ms
+    return pa.array(over | (finished & (now_ms >= np.maximum(revive_ms, stored_ms) + RECORD_LATE_MS)))
 
 
 def _of_lanes(rows: pa.Table, meta: Meta, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:

@@ -58,6 +58,7 @@ class Merger:
         self._warehouse = warehouse
         self._store = warehouse.store
         self._cluster = conf.warehouse.cluster
+        self._stay_buffer_ms = conf.queue.stay_buffer_ms
         self._meta = MetaLog(warehouse)
         self._cleaned_s = self._swept_s = -1e9
 
@@ -133,7 +134,15 @@ class Merger:
         ]
         # After the records: a group or topic that they are about and that is not there has ended.
         self._meta.refresh()
-        return target.source(Batch(store=self._store, meta=self._meta.meta, now=now, parts=parts, clean=clean))
+        batch = Batch(
+            store=self._store,
+            meta=self._meta.meta,
+            now=now,
+            parts=parts,
+            clean=clean,
+            stay_buffer_ms=self._stay_buffer_ms,
+        )
+        return target.source(batch)
 
     def _apply(self, session: SparkSession, target: Target, plan: Plan, source: pa.Table) -> None:
         failpoint("merge.before_merge")

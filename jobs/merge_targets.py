@@ -44,6 +44,8 @@ class Batch:
     parts: Iterable[pa.Table]
     #: Whether rows that may be forgotten are looked for.
     clean: bool
+    #: How long a checkpoint may be in the service's memory alone.
+    stay_buffer_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ def _forgotten(batch: Batch, touched: pa.Table) -> pa.Table:
     if state is None:
         return touched.slice(0, 0)
     now_ms = int(batch.now.timestamp() * 1000)
-    mask = forgettable(state.rows, batch.meta, known_progress(batch.store), now_ms)
+    progress = known_progress(batch.store)
+    mask = forgettable(state.rows, batch.meta, progress, now_ms, stay_buffer_ms=batch.stay_buffer_ms)
     keys = state.rows.filter(mask).select(CHECKPOINT_KEY)
     if not keys.num_rows or not touched.num_rows:
         return keys

@@ -34,7 +34,7 @@ from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
 from tables.warehouse import Warehouse
 
-__all__ = ["META_PARTITION", "Meta", "MetaLog"]
+__all__ = ["META_PARTITION", "Meta", "MetaLog", "events_of"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
@@ -171,7 +171,7 @@ class MetaLog:
         began = self._offset
         try:
             for page in pages(self._log, self._offset):
-                self._meta = self._meta.apply_all(_events(page.rows))
+                self._meta = self._meta.apply_all(events_of(page.rows))
                 self._offset = page.next_offset
         except OffsetOutOfRange as error:
             raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
@@ -187,7 +187,8 @@ def _rows(events: Sequence[AnyEvent]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
 
-def _events(rows: pa.Table) -> list[AnyEvent]:
+def events_of(rows: pa.Table) -> list[AnyEvent]:
+    """The events in rows of the log."""
     columns = [rows.column(name).to_pylist() for name in ("offset", "tag", "body")]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 

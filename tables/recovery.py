@@ -1,10 +1,11 @@
 """What a process that starts must know of the queue, from the tables alone (SPEC META-3, POP-14).
 
-    revive logs, 8 for each broker  --fold-->  checkpoints, with what became of their messages
-    offsets log of each broker      --fold-->  how far each group is in each partition
+    state/pop_checkpoints   + revive logs behind its watermark, 8 for each broker  --fold-->  checkpoints
+    state/consumer_offsets  + offsets logs behind its watermark                    --fold-->  how far each group is
 
-Both folds are joins: records may be seen twice and in any order (see `mq.checkpoint_state`, `mq.progress`). A log that
-nobody has written to yet is empty.
+A state table holds what was merged from the logs up to its watermark (`tables.merge_plan`), which retention may have
+cut since; while there is no table, the logs hold everything. Both folds are joins: records may be seen twice and in
+any order (see `mq.checkpoint_state`, `mq.progress`). A log that nobody has written to yet is empty.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ import pyarrow as pa
 
 from mq.checkpoint import CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
+from mq.names import split_partition
 from mq.progress import Committed, committed_of
 from tables.log import PartitionLog
-from tables.pages import pages
+from tables.merge_plan import watermark
+from tables.pages import OffsetOutOfRange, pages
 from tables.paths import PartitionRef
 from tables.queue_refs import OFFSETS, revive_refs, system_ref
 from tables.records import offset_records_of, records_of
+from tables.state_rows import CHECKPOINT_COLUMNS, OFFSET_COLUMNS, Progress, committed_of_rows, states_of_rows
+from tables.state_schema import (
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    POP_CHECKPOINTS,
+    POP_CHECKPOINTS_SCHEMA,
+)
+from tables.state_table import read_state
 from tables.warehouse import Warehouse
 
 __all__ = ["Cursor", "Follower", "Recovered", "recover"]
@@ -43,19 +54,47 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
     Raises
     ------
     Corrupt
-        A log holds what is no record of its kind.
+        A log or a state table holds what is no record of its kind.
+    OffsetOutOfRange
+        A log was cut behind what is merged.
     """
     follower = Follower(warehouse, cluster, brokers)
     follower.refresh()
-    committed: dict[LaneKey, Committed] = {}
-    for broker in brokers:
-        for rows in Cursor(warehouse, system_ref(OFFSETS, cluster, broker)).new_rows():
-            committed = committed_of(committed, offset_records_of(rows))
     states: dict[LaneKey, list[CheckpointState]] = {}
     for key, state in follower.states.items():
         if state.checkpoint is not None:
             states.setdefault(key.lane, []).append(state)
-    return Recovered(committed=committed, states=states)
+    return Recovered(committed=_committed(warehouse, cluster, brokers), states=states)
+
+
+def _committed(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
+    for last in (False, True):
+        progress, stops = _merged_progress(warehouse)
+        committed = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, brokers)}
+        try:
+            for broker in brokers:
+                ref = system_ref(OFFSETS, cluster, broker)
+                for rows in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                    committed = committed_of(committed, offset_records_of(rows))
+            break
+        except OffsetOutOfRange:
+            # Merged and cut since the state table was read.
+            if last:
+                raise
+    return committed
+
+
+def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef, int]]:
+    """What the state table says, and up to where the logs are in it."""
+    state = read_state(warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
+    if state is None:
+        return {}, {}
+    merged = watermark(warehouse.store, CONSUMER_OFFSETS, state.transactions)
+    return committed_of_rows(state.rows), merged.stops
+
+
+def _is_of(partition: str, brokers: Sequence[str]) -> bool:
+    return split_partition(partition)[1] in brokers
 
 
 class Cursor:
@@ -89,13 +128,16 @@ class Cursor:
 
 
 class Follower:
-    """The revive logs of some brokers, folded; each call of `refresh` adds what is new. For one thread, blocking."""
+    """The checkpoints of some brokers; each call of `refresh` adds what is new. For one thread, blocking."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
         #: Every checkpoint that was not forgotten. Do not change it.
         self.states: dict[CheckpointKey, CheckpointState] = {}
+        self._store = warehouse.store
+        self._brokers = frozenset(brokers)
         refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
         self._cursors = [Cursor(warehouse, ref) for ref in refs]
+        self._loaded = False
 
     @property
     def positions(self) -> dict[PartitionRef, int]:
@@ -105,18 +147,46 @@ class Follower:
     def refresh(self) -> set[CheckpointKey]:
         """Fold what was appended since the last call; returns the checkpoints that it is about.
 
+        The first call begins with the state table. So does one that finds a log cut before it was read: what was cut
+        is in the table.
+
         Raises
         ------
         Corrupt
-            A log holds what is no record. What the other calls found stays.
+            A log or the state table holds what is no record. What the other logs had stays.
+        OffsetOutOfRange
+            A log was cut behind what is merged.
         """
-        changed: set[CheckpointKey] = set()
+        changed = set() if self._loaded else self._load()
+        try:
+            self._read_on(changed)
+        except OffsetOutOfRange:
+            changed |= self._load()
+            self._read_on(changed)
+        return changed
+
+    def _load(self) -> set[CheckpointKey]:
+        """Join what the state table has; the logs need not be read before its watermark."""
+        state = read_state(self._store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, CHECKPOINT_COLUMNS)
+        self._loaded = True
+        if state is None:
+            return set()
+        stops = watermark(self._store, POP_CHECKPOINTS, state.transactions).stops
+        part = {key: one for key, one in states_of_rows(state.rows) if self._is_mine(key)}
+        self._join(part)
+        for cursor in self._cursors:
+            cursor.offset = max(cursor.offset, stops.get(cursor.ref, 0))
+        return set(part)
+
+    def _is_mine(self, key: CheckpointKey) -> bool:
+        return split_partition(key.partition)[1] in self._brokers
+
+    def _read_on(self, changed: set[CheckpointKey]) -> None:
         for cursor in self._cursors:
             for rows in cursor.new_rows():
                 part = fold({}, records_of(rows))
-                changed |= part.keys()
+                changed.update(part)
                 self._join(part)
-        return changed
 
     def _join(self, part: Mapping[CheckpointKey, CheckpointState]) -> None:
         for key, state in part.items():
