@@ -11,12 +11,22 @@ import msgspec
 
 from mq.client.admin_calls import AdminCalls, read_answer
 from mq.client.endpoint import path_of
-from mq.errors import NotFound, Refused, Unprocessable
+from mq.client.popped import MessageOrigin
+from mq.errors import NotFound, Unprocessable
 from mq.group_settings import ConsumeStrategy, Ordering
 from mq.names import check_client_topic, check_group, check_topic
-from mq.retry import DEAD_REASON_HEADER
 
-__all__ = ["DeadLetter", "GroupAdmin", "GroupInfo", "GroupPartition", "GroupTopic", "ResetTarget"]
+__all__ = [
+    "DeadLetter",
+    "DeadLetterPage",
+    "FailedReplay",
+    "GroupAdmin",
+    "GroupInfo",
+    "GroupPartition",
+    "GroupTopic",
+    "Replayed",
+    "ResetTarget",
+]
 
 _CREATED: Final = 201
 
@@ -74,34 +84,58 @@ class GroupInfo:
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that the group gave up: where it lies among its dead letters, where it was, and why.
+    """A message that the group gave up: `partition` and `offset` are its place among the group's dead letters.
 
-    `reconsume_times` counts its failed deliveries.
+    `origin` says where it first was, `reason` why it is dead, `attempts` how often it was delivered.
     """
 
     partition: str
     offset: int
+    topic: str | None = None
+    reason: str | None = None
+    attempts: int = 0
     body: str | None = None
     body_base64: bytes | None = None
     key: str | None = None
     tag: str | None = None
-    headers: dict[str, str] | None = None
+    headers: dict[str, str | None] | None = None
     message_id: str | None = None
     born_time: datetime | None = None
     append_time: datetime | None = None
-    reconsume_times: int = 0
-    origin: dict[str, str | int | None] | None = None
-    reason: str | None = None
+    origin: MessageOrigin | None = None
 
     @property
     def payload(self) -> bytes:
         """The body as bytes."""
-        return self.body_base64 or b"" if self.body is None else self.body.encode()
+        return (self.body_base64 or b"") if self.body is None else self.body.encode()
 
-    @property
-    def why(self) -> str | None:
-        """Why it is dead."""
-        return self.reason or (self.headers or {}).get(DEAD_REASON_HEADER)
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """Some of a group's `total` dead letters; `next_offset` goes on behind them, None behind the last."""
+
+    total: int
+    messages: list[DeadLetter]
+    next_offset: int | None = None
+
+
+class FailedReplay(msgspec.Struct, frozen=True):
+    """A dead letter that was not sent back: `topic_not_found`, `offset_out_of_range`, `corrupt`."""
+
+    partition: str
+    offset: int
+    code: str
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What became of dead letters that were to be sent back.
+
+    `duplicates` had been sent back before. `failed` names the first thousand of `failed_total`.
+    """
+
+    replayed: int
+    duplicates: int = 0
+    failed: list[FailedReplay] = []
+    failed_total: int = 0
 
 
 class GroupAdmin(AdminCalls):
@@ -198,34 +232,33 @@ class GroupAdmin(AdminCalls):
 
     # Dead letters -----------------------------------------------------------------------------------------------
 
-    def dead_letters(self, group: str, *, limit: int = 100) -> list[DeadLetter]:
-        """The group's latest dead letters, at most `limit`."""
-        if limit < 1:
-            raise Refused("limit must be at least 1", field="limit")
-        answer = self._call("GET", path_of("groups", check_group(group), "dead-letters"), query={"limit": limit})
-        return read_answer(answer, _DeadLetters).messages
+    def dead_letters(self, group: str, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        """The group's dead letters, at most `limit`, leaving out the first `offset`; broker by broker, oldest first."""
+        query = {"limit": limit, "offset": offset}
+        answer = self._call("GET", path_of("groups", check_group(group), "dead-letters"), query=query)
+        return read_answer(answer, DeadLetterPage)
 
     def replay_dead_letters(
         self,
         group: str,
         *,
         offsets: Mapping[str, Sequence[int]] | None = None,
-        to: Literal["origin", "retry"] = "retry",
-    ) -> int:
-        """Send dead letters back; returns how many.
+        to: Literal["origin", "retry"] = "origin",
+    ) -> Replayed:
+        """Send dead letters back; asked again, it stores nothing twice.
 
         Parameters
         ----------
         offsets
             Which, by partition of the dead letters; all by default.
         to
-            `retry`: to this group alone; `origin`: to the topic that they came from, for all groups.
+            `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
         """
         request: dict[str, object] = {"to": to}
         if offsets is not None:
             request["offsets"] = {partition: list(some) for partition, some in offsets.items()}
         path = path_of("groups", check_group(group), "dead-letters", "replay")
-        return read_answer(self._call("POST", path, body=msgspec.json.encode(request)), _Replayed).replayed
+        return read_answer(self._call("POST", path, body=msgspec.json.encode(request)), Replayed)
 
     # Delayed messages -------------------------------------------------------------------------------------------
 
@@ -258,11 +291,3 @@ class _GroupList(msgspec.Struct):
 
 class _Offsets(msgspec.Struct):
     offsets: dict[str, int]
-
-
-class _DeadLetters(msgspec.Struct):
-    messages: list[DeadLetter]
-
-
-class _Replayed(msgspec.Struct):
-    replayed: int

@@ -51,7 +51,7 @@ class Popping:
 
 
 class Poller:
-    """The pops of one topic, in a thread that runs `run` until `cancel`."""
+    """The pops of one topic, by the thread that calls `run`, until `cancel`."""
 
     def __init__(self, client: PopClient, popping: Popping, slots: Slots, settler: Settler) -> None:
         self._popping = popping

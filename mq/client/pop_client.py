@@ -80,7 +80,7 @@ class PopClient:
         wait_ms: int = 0,
         tags: str = "*",
         partition: str | None = None,
-        order: Ordering = False,
+        order: Ordering | None = None,
         ack: Sequence[str] = (),
     ) -> PopBatch:
         """Take up to `max_messages` messages of `topic`; each must be answered for within its invisible time.
@@ -96,7 +96,8 @@ class PopClient:
         partition
             `NAME@BROKER`, to take from this one only.
         order
-            True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17).
+            True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no
+            order. By default what the group's settings say.
         ack
             Handles to acknowledge first, in the same call.
         """
@@ -121,7 +122,7 @@ class PopClient:
         wait_ms: int = 0,
         tags: str = "*",
         partition: str | None = None,
-        order: Ordering = False,
+        order: Ordering | None = None,
         ack: Sequence[str] = (),
     ) -> PopTable:
         """The same as an Arrow table, with the columns `partition`, `handle` and `delivery_attempt` besides."""
@@ -148,7 +149,7 @@ class PopClient:
         wait_ms: int = 0,
         tags: str = "*",
         partition: str | None = None,
-        order: Ordering = False,
+        order: Ordering | None = None,
         ack: Sequence[str] = (),
         arrow: bool = False,
     ) -> PopAsk:

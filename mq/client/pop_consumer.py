@@ -22,13 +22,14 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self
 
 from mq.client.attempts import Patience
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
+from mq.client.group_order import GroupOrder
 from mq.client.handler import After, Before, Handler, Handling
 from mq.client.lease import Leases, Release
 from mq.client.poller import Poller, Popping
@@ -102,7 +103,8 @@ class PopConsumer:
     tags
         `*`, or `TagA||TagB`: other messages count as consumed.
     order
-        True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17).
+        True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
+        By default what the group's settings say when the consumer begins.
     renew_for_s
         Renew a message at most so long; then it is delivered again though its handler still runs. None: for ever.
     ack_within_ms
@@ -128,7 +130,7 @@ class PopConsumer:
         invisible_ms: int | None = None,
         wait_ms: int = 15_000,
         tags: str = "*",
-        order: Ordering = False,
+        order: Ordering | None = None,
         renew_for_s: float | None = None,
         ack_within_ms: float = 50.0,
         client_id: str | None = None,
@@ -145,44 +147,27 @@ class PopConsumer:
             url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
         )
         self.group = self._client.group
-        self._batch = batch_messages is not None or format == "arrow"
-        self._in_order = order is True
         self._counters = ConsumerCounters()
         self._handling = Handling(handler, self._counters, before, after)
-        self._settler = Settler(self._client, ack_within_ms=0.0 if order else ack_within_ms)
+        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
         self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
         self._renewer = Renewer(self._client, self._leases)
         # A waiting pop of each further topic holds a slot beside those of the handlers.
         self._slots = Slots(concurrency + prefetch + len(self.topics) - 1)
         self._workers = Workers(concurrency, "deltamq-handler")
-        asks = [
-            self._client.ask(
-                topic,
-                _pop_size(max_messages, batch_messages, batch=self._batch, in_order=self._in_order),
-                invisible_ms=invisible_ms,
-                wait_ms=wait_ms,
-                tags=tags,
-                order=order,
-                arrow=format == "arrow",
-            )
-            for topic in self.topics
-        ]
-        self._pollers = [
-            Poller(
-                self._client,
-                Popping(
-                    ask=ask,
-                    whole=self._batch or self._in_order,
-                    alone=len(asks) == 1,
-                    deliver=partial(self._deliver, ask.topic),
-                    fail=self._fail,
-                    count=self._count_pop,
-                ),
-                self._slots,
-                self._settler,
-            )
-            for ask in asks
-        ]
+        self._batch = batch_messages is not None or format == "arrow"
+        self._order = order
+        self._max_messages = batch_messages or max_messages
+        self._ask = self._client.ask(
+            self.topics[0],
+            self._max_messages or 1,
+            invisible_ms=invisible_ms,
+            wait_ms=wait_ms,
+            tags=tags,
+            order=order,
+            arrow=format == "arrow",
+        )
+        self._pollers: list[Poller] = []
         self._lock = threading.Lock()
         #: Pieces that wait for a handler.
         self._queued: dict[Work, None] = {}
@@ -203,9 +188,7 @@ class PopConsumer:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
             if self._threads:
                 return
-            self._threads = [
-                threading.Thread(target=poller.run, name="deltamq-poller", daemon=True) for poller in self._pollers
-            ]
+            self._threads = [threading.Thread(target=self._poll, name="deltamq-poller", daemon=True)]
             self._helpers = [
                 threading.Thread(target=self._settler.run, name="deltamq-settler", daemon=True),
                 threading.Thread(target=self._renewer.run, name="deltamq-renewer", daemon=True),
@@ -265,13 +248,17 @@ class PopConsumer:
     def _end_pollers(self) -> None:
         for poller in self._pollers:
             poller.cancel()
+        if not self._joined():
+            for poller in self._pollers:
+                poller.abort()
+            self._joined()
+
+    def _joined(self) -> bool:
+        """Wait for the threads that pop, for a while; whether all have ended."""
         deadline = time.monotonic() + _CANCEL_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        for poller, thread in zip(self._pollers, self._threads, strict=False):
-            if thread.is_alive():
-                poller.abort()
-                thread.join(_CANCEL_S)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _end_helpers(self, deadline: float) -> int:
         """Tell what is left to tell; returns what could not be told."""
@@ -304,6 +291,43 @@ class PopConsumer:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
+    def _poll(self) -> None:
+        """Find out how the group wants its messages, then pop each topic in a thread of its own."""
+        order = self._order
+        if order is None:
+            order = GroupOrder(self._client, self._stopped).ask(self._fail)
+            if order is None:
+                return
+        pollers = [self._poller(topic, order) for topic in self.topics]
+        if order:
+            # What is in order waits for each acknowledgement.
+            self._settler.ack_within_s = 0.0
+        threads = [threading.Thread(target=one.run, name="deltamq-poller", daemon=True) for one in pollers]
+        with self._lock:
+            if self._closing:
+                return
+            self._pollers += pollers
+            self._threads += threads
+            for thread in threads:
+                thread.start()
+
+    def _poller(self, topic: str, order: Ordering) -> Poller:
+        """The poller of one topic; how it pops follows from the order."""
+        in_order = order is True
+        if self._batch:
+            most = self._max_messages or POP_MESSAGES_MAX
+        else:
+            most = self._max_messages or (1 if in_order else _MESSAGES_DEFAULT)
+        popping = Popping(
+            ask=replace(self._ask, topic=topic, order=order, max_messages=most),
+            whole=self._batch or in_order,
+            alone=len(self.topics) == 1,
+            deliver=partial(self._deliver, topic, in_order),
+            fail=self._fail,
+            count=self._count_pop,
+        )
+        return Poller(self._client, popping, self._slots, self._settler)
+
     def _fail(self, error: DeltaMQError) -> None:
         """The service refuses a pop for good: end, and let `run` say why."""
         log.error("event=consumer_refused group=%s code=%s detail=%s", self.group, error.code, error.detail)
@@ -313,11 +337,11 @@ class PopConsumer:
     def _count_pop(self, answered: bool) -> None:
         self._counters.add(**{"pops" if answered else "failed_pops": 1})
 
-    def _deliver(self, topic: str, found: PopBatch | PopTable, slots: int) -> None:
+    def _deliver(self, topic: str, in_order: bool, found: PopBatch | PopTable, slots: int) -> None:
         leases = leases_of(topic, found)
         self._counters.add(received=len(leases))
         self._leases.hold(leases)
-        works = works_of(found, leases, slots, batch=self._batch, in_order=self._in_order)
+        works = works_of(found, leases, slots, batch=self._batch, in_order=in_order)
         self._slots.give_back(max(0, slots - len(works)))
         with self._lock:
             closing = self._closing
@@ -393,12 +417,5 @@ def _check(*, concurrency: int, prefetch: int, batch_messages: int | None, forma
         raise Refused(f"batch_messages must be 1 to {POP_MESSAGES_MAX}", field="batch_messages")
     if format not in ("messages", "arrow"):
         raise Refused("format must be 'messages' or 'arrow'", field="format")
-    if order not in (False, True, "key"):
+    if order not in (None, False, True, "key"):
         raise Refused('order must be False, True or "key"', field="order")
-
-
-def _pop_size(max_messages: int | None, batch_messages: int | None, *, batch: bool, in_order: bool) -> int:
-    """How many messages one pop takes at most; free handlers may make it fewer."""
-    if batch:
-        return batch_messages or max_messages or POP_MESSAGES_MAX
-    return max_messages or (1 if in_order else _MESSAGES_DEFAULT)

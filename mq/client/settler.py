@@ -43,7 +43,8 @@ class Settler:
 
     def __init__(self, client: PopClient, *, ack_within_ms: float) -> None:
         self._client = client
-        self._ack_within_s = ack_within_ms / 1000
+        #: How long an acknowledgement may wait for a pop.
+        self.ack_within_s = ack_within_ms / 1000
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         #: Acknowledgements by topic, oldest first, each with the time when it came.
@@ -72,7 +73,7 @@ class Settler:
             now = time.monotonic()
             waiting = self._acks.setdefault(lease.topic, deque())
             waiting.append((now, lease))
-            if now + self._ack_within_s < self._wake_at or len(waiting) == HANDLES_MAX:
+            if now + self.ack_within_s < self._wake_at or len(waiting) == HANDLES_MAX:
                 self._changed.notify_all()
 
     # What pops carry --------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Settler:
         firsts = [waiting for waiting in self._acks.values() if waiting]
         if not firsts:
             return _NEVER
-        wait_s = 0.0 if self._draining_until is not None else self._ack_within_s
+        wait_s = 0.0 if self._draining_until is not None else self.ack_within_s
         if any(len(waiting) >= HANDLES_MAX for waiting in firsts):
             wait_s = 0.0
         return max(self._not_before, min(waiting[0][0] for waiting in firsts) + wait_s)

@@ -290,20 +290,41 @@ class StubQueue:
         self.twin.reset_offsets(group, topic, to, keep_retries=keep)
         return self.offsets(group, topic)
 
-    def dead_letters(self, group: str, limit: int) -> list[dict[str, Any]]:
+    def dead_letters(self, group: str, limit: int, offset: int) -> dict[str, Any]:
         self.tick()
-        rows = self.twin.dead_letters(group)[-limit:]
-        return [{"partition": f"%DLQ%{group}@memory", **row_json(row)} for row in rows]
+        rows = self.twin.dead_letters(group)
+        some = rows[offset : offset + limit]
+        letters = [
+            {
+                "partition": f"%DLQ%{group}@memory",
+                "topic": row.origin.topic if row.origin else None,
+                "reason": row.headers.get(DEAD_REASON_HEADER),
+                "attempts": row.reconsume_times,
+                **row_json(row),
+            }
+            for row in some
+        ]
+        following = offset + len(some)
+        return {
+            "group": group,
+            "total": len(rows),
+            "messages": letters,
+            "next_offset": following if following < len(rows) else None,
+        }
 
-    def replay(self, group: str, request: dict[str, Any]) -> int:
+    def replay(self, group: str, request: dict[str, Any]) -> dict[str, Any]:
         """Send dead letters back to their origin, as new messages."""
+        partition = f"%DLQ%{group}@memory"
         wanted = request.get("offsets")
         offsets = None if wanted is None else {offset for some in wanted.values() for offset in some}
-        rows = [row for row in self.twin.dead_letters(group) if offsets is None or row.offset in offsets]
+        letters = self.twin.dead_letters(group)
+        rows = [row for row in letters if offsets is None or row.offset in offsets]
+        gone = sorted((offsets or set()) - {row.offset for row in letters})
         for row in rows:
             assert row.origin is not None
             self.twin.send(row.origin.topic, row.body, key=row.key, tag=row.tag, headers=without_reason(row.headers))
-        return len(rows)
+        failed = [{"partition": partition, "offset": offset, "code": "offset_out_of_range"} for offset in gone]
+        return {"replayed": len(rows), "duplicates": 0, "failed": failed, "failed_total": len(failed)}
 
 
 def message_json(popped: Popped) -> dict[str, Any]:
@@ -329,7 +350,6 @@ def row_json(row: Row) -> dict[str, Any]:
             document[name] = getattr(row, name)
     if row.headers:
         document["headers"] = row.headers
-        document["reason"] = row.headers.get(DEAD_REASON_HEADER)
     if row.origin is not None:
         origin = row.origin
         document["origin"] = {"topic": origin.topic, "partition": origin.partition, "offset": origin.offset}

@@ -528,9 +528,9 @@ class _Handler(BaseHTTPRequestHandler):
             case "POST", [group, "topics", topic, "offsets", "reset"]:
                 return 200, {"group": group, "topic": topic, "epoch": 1, "offsets": queue.reset(group, topic, request)}
             case "GET", [group, "dead-letters"]:
-                return 200, {"messages": queue.dead_letters(group, int(query["limit"]))}
+                return 200, queue.dead_letters(group, int(query["limit"]), int(query["offset"]))
             case "POST", [group, "dead-letters", "replay"]:
-                return 200, {"replayed": queue.replay(group, request)}
+                return 200, queue.replay(group, request)
             case "POST", [group, ("ack" | "nack" | "dead" | "invisible") as verb]:
                 return 200, queue.call(group, verb, request)
         raise NotFound("no such path", code="path_not_found")

@@ -350,10 +350,10 @@ def test_pop_09_a_slow_handler_keeps_its_message(stub: StubService, make: MakeCo
         seen(message)
         release.wait(20)
 
-    consumer = make(handle, concurrency=3, invisible_ms=400)
-    other = make(seen, concurrency=3, invisible_ms=400)
+    consumer = make(handle, concurrency=3, invisible_ms=1_200)
+    other = make(seen, concurrency=3, invisible_ms=1_200)
     # Each was renewed more often than its invisible time lasted.
-    stub.queue.wait_for(lambda: consumer.stats().renewals >= 15)
+    stub.queue.wait_for(lambda: consumer.stats().renewals >= 9)
     release.set()
     wait_done(stub)
     assert sorted(seen.numbers) == [0, 1, 2]
@@ -368,8 +368,8 @@ def test_waiting_messages_are_renewed_too(stub: StubService, make: MakeConsumer,
         seen(message)
         release.wait(20)
 
-    consumer = make(handle, concurrency=1, prefetch=3, invisible_ms=400)
-    stub.queue.wait_for(lambda: consumer.stats().renewals >= 16)
+    consumer = make(handle, concurrency=1, prefetch=3, invisible_ms=1_200)
+    stub.queue.wait_for(lambda: consumer.stats().renewals >= 12)
     release.set()
     wait_done(stub)
     assert seen.numbers == [0, 1, 2, 3]
@@ -404,7 +404,7 @@ def test_a_renewal_that_the_service_does_not_answer_is_repeated(
         seen(message)
         release.wait(20)
 
-    consumer = make(handle, invisible_ms=1_000)
+    consumer = make(handle, invisible_ms=1_500)
     stub.queue.wait_for(lambda: consumer.stats().renewals >= 3)
     release.set()
     wait_done(stub)
