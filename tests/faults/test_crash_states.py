@@ -1,11 +1,13 @@
 """Power cuts: every state that a disk may be left in, at every system call of a log's life (RELIABILITY 5.3, F5).
 
-The model of the disk is in `tests.faults.crash_disk`. Each scenario runs the real log on such a disk: make a partition,
-append (durably, not durably, by two writers in turn or one inside the other), roll up, write a checkpoint, clean up,
-with fresh and with recycled files, with syncs that fail. Then, for each state that a cut at any of its system calls may
-leave: open, read all, verify, append, open again. Demanded of all of them, without exception:
+The model of the disk is in `tests.faults.crash_disk`. Each scenario runs the real log on such a disk: make a
+partition, append (durably, not durably, by two writers in turn or one inside the other), roll up, write a checkpoint,
+clean up, remove what is old, with fresh and with recycled files, with syncs that fail. Then, for each state that a
+cut at any of its system calls may leave: open, read all, verify, append, open again. Demanded of all of them, without
+exception:
 
-- every batch that was acknowledged as durable is there, whole, at its offsets;
+- every batch that was acknowledged as durable is there, whole, at its offsets, unless retention was to remove it;
+- what retention says it has removed does not come back;
 - every row that is there was sent, and offsets are dense;
 - a request that is repeated is not stored twice, and gets the offsets that it was told;
 - nothing that is not durable is taken for durable, and the next append takes the next offset.
@@ -61,6 +63,13 @@ class Acked:
     durable: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What retention was told: nothing below this offset is in the log any more."""
+
+    below: int
+
+
 class Machine:
     """Writers on one disk. Each request is one producer's next, so that a repeat can be tried after any cut."""
 
@@ -68,6 +77,8 @@ class Machine:
         self.disk = CrashDisk(root, recycle=recycle)
         self.clock = SetClock()
         self.sent: dict[bytes, int] = {}
+        #: Offsets below which everything was to be removed; files end there.
+        self.edges = {0}
         self._warehouses: list[Warehouse] = []
 
     def writer(self) -> PartitionLog:
@@ -83,6 +94,13 @@ class Machine:
         self.sent |= dict.fromkeys(bodies, seq)
         result = log.append([batch(*bodies, producer=f"p-{seq}", seq=seq)], flush=flush)[0]
         self.disk.ack(Acked(seq, bodies, result.base_offset, result.durable))
+
+    def remove(self, log: PartitionLog, below: int) -> None:
+        """Let everything below an offset at which a file ends go, and note that it is gone."""
+        self.edges.add(below)
+        log.delete_below(below)
+        assert log.min_offset == below
+        self.disk.ack(Gone(below))
 
     def close(self) -> None:
         for warehouse in self._warehouses:
@@ -214,6 +232,52 @@ def async_then_checkpoint(machine: Machine) -> None:
     assert (log.checkpoint_version, len(log.files)) == (3, 3)
 
 
+def retention(machine: Machine) -> None:
+    """Some and all files go, between appends, a roll-up, a checkpoint, and the deletion of what went."""
+    log = machine.writer()
+    for count in (1, 2, 1):
+        machine.append(log, count)
+    machine.disk.forget_moments()
+    machine.remove(log, 3)
+    machine.append(log)
+    log.maintain()
+    assert log.checkpoint_version > 0
+    machine.clock.advance_ms(1_000)
+    log.maintain()
+    machine.remove(log, log.end_offset)
+    machine.append(log, 2)
+    log.maintain()
+
+
+def retention_by_another(machine: Machine) -> None:
+    """One process removes what another appends, in the middle of an append."""
+    one, two = machine.writer(), machine.writer()
+    machine.append(one)
+    machine.append(one)
+    machine.disk.forget_moments()
+    state = {"armed": True}
+
+    def between(call: str, path: str) -> None:
+        if state["armed"] and call == "link":
+            state["armed"] = False
+            machine.remove(two, 1)
+
+    machine.disk.before = between
+    machine.append(one)
+    machine.append(two)
+
+
+def retention_of_async(machine: Machine) -> None:
+    """What is removed was not durable yet."""
+    log = machine.writer()
+    machine.append(log)
+    machine.disk.forget_moments()
+    for _ in range(2):
+        machine.append(log, flush=Flush.ASYNC)
+    machine.remove(log, 2)
+    machine.append(log, flush=Flush.ASYNC)
+
+
 def _fails(machine: Machine, call: str, part: str, count: int) -> Callable[[str, str], None]:
     left = [count]
 
@@ -260,7 +324,16 @@ def failing_flushes(machine: Machine) -> None:
         machine.append(log, flush=Flush.ASYNC)
 
 
-DURABLE = [appends, upkeep, two_writers, one_inside_the_other, made_by_two, failing_folder_syncs]
+DURABLE = [
+    appends,
+    upkeep,
+    two_writers,
+    one_inside_the_other,
+    made_by_two,
+    failing_folder_syncs,
+    retention,
+    retention_by_another,
+]
 ASYNC = [
     async_appends,
     async_after_clean_up,
@@ -270,6 +343,7 @@ ASYNC = [
     async_and_upkeep,
     async_then_checkpoint,
     failing_flushes,
+    retention_of_async,
 ]
 
 
@@ -279,7 +353,10 @@ class Survivors:
     def __init__(self, machine: Machine, outcome: Outcome) -> None:
         self._sent = machine.sent
         self._clock = machine.clock
-        self._acked = [a for a in machine.disk.acked[: outcome.acked] if isinstance(a, Acked)]
+        told = machine.disk.acked[: outcome.acked]
+        self._acked = [a for a in told if isinstance(a, Acked)]
+        self._gone = max((a.below for a in told if isinstance(a, Gone)), default=0)
+        self._edges = machine.edges
         self._files = MemoryStore()
         self.cut = False
         for path, content in outcome.image.items():
@@ -291,7 +368,7 @@ class Survivors:
             log = self._opened(warehouse, may_be_torn=may_be_torn)
             bodies = self._check_rows(log)
             self._check_repeats(log, bodies)
-            end = log.end_offset
+            end, low = log.end_offset, log.min_offset
             assert log.append([batch(b"after the cut")])[0].base_offset == end
             log.verify()
         finally:
@@ -300,7 +377,7 @@ class Survivors:
         try:
             after = all_bodies(again.open_partition(REF))
             assert after[: len(bodies)] == bodies
-            assert after[end] == b"after the cut"
+            assert after[end - low] == b"after the cut"
             wrong = [f for f in verify(again) if f.gravity is Gravity.DAMAGE]
             assert wrong == [], wrong
         finally:
@@ -331,23 +408,24 @@ class Survivors:
         return log
 
     def _check_rows(self, log: PartitionLog) -> list[bytes]:
-        bodies = all_bodies(log)
-        assert log.min_offset == 0 and len(bodies) == log.end_offset
+        bodies, low = all_bodies(log), log.min_offset
+        assert low in self._edges and low >= self._gone
+        assert len(bodies) == log.end_offset - low
         assert all(body in self._sent for body in bodies), "a phantom"
         assert len(set(bodies)) == len(bodies), "stored twice"
         for acked in self._acked:
-            if acked.durable:
-                found = bodies[acked.base_offset : acked.base_offset + len(acked.bodies)]
+            if acked.durable and acked.base_offset >= low:
+                found = bodies[acked.base_offset - low : acked.base_offset - low + len(acked.bodies)]
                 assert found == list(acked.bodies), f"{acked} is lost: there is {found}"
         return bodies
 
     def _check_repeats(self, log: PartitionLog, bodies: list[bytes]) -> None:
         """Every producer repeats its request: what is there is found, what was lost is stored behind it."""
-        for acked in self._acked:
+        for acked in [a for a in self._acked if a.base_offset >= log.min_offset]:
             result = log.append([batch(*acked.bodies, producer=f"p-{acked.seq}", seq=acked.seq)])[0]
             if acked.bodies[0] in bodies:
                 assert result.duplicate
-                assert result.base_offset == bodies.index(acked.bodies[0])
+                assert result.base_offset == log.min_offset + bodies.index(acked.bodies[0])
             else:
                 assert not acked.durable
                 assert not result.duplicate

@@ -52,6 +52,8 @@ class Order:
     messages: tuple[int, ...] = (1,)
     failpoints: str = ""
     maintain_every: int = 4
+    #: After each request, let all but so many messages go; -1 keeps everything.
+    keep: int = -1
     settings: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -173,6 +175,9 @@ def _write(order: Order) -> None:
         base, duplicate = _send(log, order, seq)
         note = json.dumps([order.producer, seq, _size(order, seq), base, duplicate])
         os.write(notes, f"{note}\n".encode())
+        if order.keep >= 0:
+            with contextlib.suppress(DeltaMQError, FailpointHit):
+                log.delete_below(log.end_offset - order.keep)
         if seq % order.maintain_every == 0:
             # Upkeep that fails is due again the next time; no request depends on it.
             with contextlib.suppress(DeltaMQError, FailpointHit):
