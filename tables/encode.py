@@ -32,6 +32,8 @@ __all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "
 PARTS_KEY: Final = b"mq.parts"
 #: A file of few rows and bytes lives for a second or two until it is rolled up: speed beats size. It can be recycled.
 _FEW_BYTES_MAX: Final = 60 * KIB
+#: Up to here ids are made one by one.
+_FEW_IDS: Final = 63
 #: Columns with few distinct values; a dictionary of the others would only cost time.
 _REPEATING: Final = [
     "key",
@@ -103,7 +105,7 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
 
 
 def _nulls(count: int) -> dict[str, pa.Array]:
-    """Columns without values, those of few rows made once."""
+    """Columns without values, those of few rows cut from the same ones."""
     return _few_nulls(count) if count <= FEW_ROWS_MAX else _made_nulls(count)
 
 
@@ -111,7 +113,11 @@ def _made_nulls(count: int) -> dict[str, pa.Array]:
     return {field.name: pa.nulls(count, field.type) for field in MESSAGE_SCHEMA}
 
 
-_few_nulls = functools.cache(_made_nulls)
+@functools.cache
+def _few_nulls(count: int) -> dict[str, pa.Array]:
+    if count == FEW_ROWS_MAX:
+        return _made_nulls(count)
+    return {name: column.slice(0, count) for name, column in _few_nulls(FEW_ROWS_MAX).items()}
 
 
 def _filled(column: pa.Array, default: object) -> pa.Array:
@@ -126,7 +132,7 @@ def _filled(column: pa.Array, default: object) -> pa.Array:
 
 def _made_ids(batch_id: str, count: int) -> pa.Array:
     """`<batch id><row in hexadecimal>`: unique, stable when the batch is renumbered, cheap to make and to compress."""
-    if count <= FEW_ROWS_MAX:
+    if count <= _FEW_IDS:
         return pa.array([f"{batch_id[:16]}{row:08x}" for row in range(count)], pa.string())
     prefix = np.frombuffer(batch_id[:16].encode(), dtype=np.uint8)
     width = len(prefix) + 8

@@ -62,12 +62,12 @@ def test_few_rows_are_read_back_whatever_their_columns_hold(batch: pa.RecordBatc
     assert _read(_by_hand(rows)).equals(rows)
 
 
-@pytest.mark.parametrize("count", [1, 2, 62, FEW_ROWS_MAX])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 127, 128, FEW_ROWS_MAX])
 def test_few_rows_of_a_slice_hold_the_slice(count: int) -> None:
     whole = _batch(
-        body=[b"%d" % i for i in range(100)],
-        key=[None if i % 3 else f"k{i}" for i in range(100)],
-        born_time=list(range(100)),
+        body=[b"%d" % i for i in range(500)],
+        key=[None if i % 3 else f"k{i}" for i in range(500)],
+        born_time=list(range(500)),
     )
     rows = _rows(whole.slice(7, count))
     found = _read(_by_hand(rows))
