@@ -280,7 +280,7 @@ class _Partition:
             beyond = sum(_starts_at_or_after(e.name, snapshot.end_offset) for e in rest)
             size = sum(e.size for e in rest)
             problem = f"{len(rest)} files of {size} bytes that no commit names; {beyond} for offsets from the end on"
-            remedy = "none: rolled up, left by a killed writer, or being written; they are swept when old enough"
+            remedy = "none: rolled up, removed, left by a killed writer, or being written; they go when old enough"
             yield self._finding(self._folder, problem, remedy, Gravity.NOTE)
 
 

@@ -11,6 +11,7 @@ import pytest
 from mq.errors import Corrupt, Unavailable, Unprocessable
 from tables.log import PartitionLog
 from tables.paths import PartitionRef, Space
+from tables.queue_refs import DELAY, dead_ref, retry_ref, revive_ref, system_ref
 from tables.repair import Repair, RepairKind, find_repair, repair
 from tables.settings import Flush, LogSettings
 from tables.store import MemoryStore
@@ -241,6 +242,66 @@ def test_other_partitions_are_checked_though_one_is_damaged(
     other = next(e.name for e in files.entries(OTHER.folder))
     flip(files, f"{OTHER.folder}/{other}")
     assert damaged(verify(warehouse)) == [REF, OTHER]
+
+
+SPACES = [
+    PartitionRef(Space.TOPICS, "orders", "orders#1@broker-a", 2),
+    retry_ref("billing", 3, "orders", 1, "broker-a"),
+    dead_ref("billing", 3, "broker-a"),
+    revive_ref("deltamq", 7, "broker-a"),
+    system_ref(DELAY, "deltamq", "broker-a"),
+]
+
+
+@pytest.mark.parametrize("ref", SPACES, ids=lambda ref: ref.space.value)
+@pytest.mark.parametrize("look", [verify, inspect])
+def test_every_space_is_checked(
+    open_warehouse: OpenWarehouse, files: MemoryStore, ref: PartitionRef, look: Callable[[Warehouse], list[Finding]]
+) -> None:
+    warehouse = open_warehouse()
+    for one in SPACES:
+        warehouse.create(one).append([batch(b"a")])
+    assert look(warehouse) == []
+    files.delete(f"{ref.folder}/{warehouse.open_partition(ref).files[0].path}")
+    assert [(f.ref, f.gravity) for f in look(warehouse)] == [(ref, Gravity.DAMAGE)]
+
+
+def test_a_partition_that_retention_went_through_is_sound(
+    open_warehouse: OpenWarehouse, files: MemoryStore, clock: SetClock
+) -> None:
+    warehouse = open_warehouse(file_keep_ms=1_000, rollup_files=3, checkpoint_commits=4)
+    log = warehouse.create(REF)
+    for body in numbered_bodies("m", 9):
+        log.append([batch(body)])
+        log.delete_below(log.end_offset - 3)
+        log.maintain()
+        (note,) = [*verify(warehouse), None][:1]
+        assert note is None or note.gravity is Gravity.NOTE
+    log.delete_below(log.end_offset)
+    clock.advance_ms(1_000)
+    log.maintain()
+    assert verify(warehouse) == []
+    assert find_repair(warehouse, REF) is None
+    flip(files, commit_key(log.version))
+    assert [f.gravity for f in verify(warehouse)] == [Gravity.DAMAGE]
+
+
+def test_what_was_removed_does_not_come_back_with_a_cut(open_warehouse: OpenWarehouse) -> None:
+    """A removal is durable, so a torn tail always lies behind it."""
+    warehouse = open_warehouse()
+    log = warehouse.create(REF)
+    for body in numbered_bodies("m", 4):
+        log.append([batch(body)], flush=Flush.ASYNC)
+    log.delete_below(2)
+    log.append([batch(b"torn")], flush=Flush.ASYNC)
+    warehouse.store.replace(commit_key(6), b"")
+    mender = open_warehouse()
+    found = find_repair(mender, REF)
+    assert found is not None and (found.kind, found.version, found.lost_from) == (RepairKind.CUT, 5, 4)
+    repair(mender, found)
+    mended = open_warehouse().open_partition(REF)
+    assert (mended.min_offset, mended.end_offset) == (2, 4)
+    assert all_bodies(mended) == numbered_bodies("m", 4)[2:]
 
 
 def test_a_store_that_is_out_is_no_finding(
