@@ -238,16 +238,20 @@ class Lanes:
             return None
         self._busy.add(key)
         try:
-            if wish.order is not False:
-                return await self._pop_ordered(wish)
-            ordered = self.ordered.get(key)
-            if ordered is not None:
-                self._end_order(wish, ordered)
-            if self.open(key) is None:
-                await self._begin(wish)
-            return await self.match.pop(wish)
+            taken = await (self._pop_unordered(wish) if wish.order is False else self._pop_ordered(wish))
         finally:
             self._busy.discard(key)
+        if taken is not None:
+            self.consumed(key, taken.pop.pop_time_ms)
+        return taken
+
+    async def _pop_unordered(self, wish: Wish) -> Taken | None:
+        ordered = self.ordered.get(wish.lane)
+        if ordered is not None:
+            self._end_order(wish, ordered)
+        if self.open(wish.lane) is None:
+            await self._begin(wish)
+        return await self.match.pop(wish)
 
     async def _pop_ordered(self, wish: Wish) -> Taken | None:
         epoch = self._meta.groups.epoch_of(wish.lane)

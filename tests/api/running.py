@@ -6,7 +6,8 @@ import contextlib
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from api.serve import Server, bind
 from api.service import Service
 from tables.config import Config, ServiceSettings, WarehouseSettings
 
-__all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running"]
+__all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running", "until"]
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -135,6 +136,14 @@ class _ThreadServer(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
+    """Return when `condition` holds; the service's threads have the interpreter meanwhile."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager
