@@ -173,7 +173,7 @@ _REPLAY_SCHEMA: Final = ReplayRequest.model_json_schema()
     "/replay",
     summary="Send dead letters back; asked again, it stores nothing twice",
     response_model=ReplayAnswer,
-    responses=problems(400, 404, 413, 415, 422, 500, 507),
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra={"requestBody": {"required": False, "content": {"application/json": {"schema": _REPLAY_SCHEMA}}}},
 )
 async def replay_dead_letters(group: GroupName, service: Running, request: Request) -> Any:

@@ -19,7 +19,7 @@ from api.decode_arrow import ArrowRows
 from api.group_commit import Part, Pending
 from api.partition import Partition
 from api.service import HostedTopic, Service
-from mq.errors import DeltaMQError, NotFound, Unavailable, Unknown
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unknown
 from mq.group import Group
 from mq.limits import MIB
 from mq.names import split_partition
@@ -65,12 +65,23 @@ async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, I
 
     Raises
     ------
+    Conflict
+        `order_conflict`: pops in order leave retries alone, so nobody would get them there.
     Unknown, Unavailable
         Some may be stored; asking again stores none of them twice.
     """
+    if to == "retry" and group.settings.order is not False:
+        raise Conflict(
+            f"group {group.name} consumes in order, and so without retries; send them to their origin",
+            code="order_conflict",
+            field="to",
+        )
     done = Replayed()
     for log, offsets in chosen.items():
-        left = offsets
+        here = int(np.searchsorted(offsets, log.end_offset))
+        for offset in offsets[here:].tolist():
+            done.fail((log.ref.name, offset), "offset_out_of_range")
+        left = offsets[:here]
         while len(left):
             picked, taken = await service.run(partial(_some, log, left))
             left = left[taken:]
