@@ -117,7 +117,8 @@ class WaitingIndex:
             self._merge_last(now_ms)
         (run,) = self._runs
         if len(run) > self._messages_max:
-            self._first = int(np.partition(run.offsets, len(run) // 2)[len(run) // 2])
+            leave = len(run) - self._messages_max // 2
+            self._first = int(np.partition(run.offsets, leave - 1)[leave - 1]) + 1
             self._runs = [run.only(run.offsets >= self._first)]
 
     def _scan(self, log: PartitionLog, origin: str, message_id: str) -> Iterator[Delayed]:

@@ -14,6 +14,8 @@ from tables.queue_refs import (
     LOST,
     OFFSETS,
     dead_ref,
+    lives_of_retry,
+    retry_life,
     retry_ref,
     revive_ref,
     revive_refs,
@@ -48,3 +50,9 @@ def test_pop_12_each_life_of_group_and_topic_has_retry_and_dead_partitions_of_it
     lives = [retry_ref("g", epoch, "t", generation, "x") for epoch, generation in product((1, 2, 9), (0, 1, 7))]
     lives += [dead_ref("g", epoch, "x") for epoch in (1, 2, 9)]
     assert len({ref.folder for ref in lives}) == len(lives)
+
+
+@pytest.mark.parametrize(("epoch", "generation"), [(1, 0), (7, 3), (2**31, 2**20 - 1)])
+def test_pop_12_the_folder_of_retries_tells_both_lives(epoch: int, generation: int) -> None:
+    assert lives_of_retry(retry_life(epoch, generation)) == (epoch, generation)
+    assert retry_ref("g", epoch, "t", generation, "a").generation == retry_life(epoch, generation)
