@@ -32,7 +32,9 @@ _INTERRUPTED: Final = 130
 _OWN: Final = {
     "topic": ("mq.client.topic_commands:topic", "Create, list, show and delete topics."),
     "produce": ("mq.client.produce_command:produce", "Send NDJSON messages from a file or stdin."),
-    "consume": ("mq.client.consume_command:consume", "Print the messages of a topic."),
+    "consume": ("mq.client.consume_command:consume", "Print the messages of a topic, alone or for a group."),
+    "group": ("mq.client.group_commands:group", "Create, list, show, reset and delete consumer groups."),
+    "dead-letters": ("mq.client.dead_letter_commands:dead_letters", "Look at dead letters, and send them back."),
     "doctor": ("mq.client.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }
 #: Their lines in the help, so that printing it does not load the service or Spark.

@@ -1,16 +1,17 @@
-"""`deltamq consume`: print the messages of a topic, by offset; its place is forgotten at the end."""
+"""`deltamq consume`: print the messages of a topic, by offset (its place is forgotten at the end) or for a group."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
-import msgspec
 
 from mq.client.console import service_options
+from mq.client.group_commands import ORDERS, parse_order
+from mq.client.group_consume import GroupWish, consume_for_group
+from mq.client.message_lines import json_line, text_line, write_lines
 from mq.client.pull import PullConsumer, Start
 from mq.client.received import ReceivedMessage
 
@@ -35,30 +36,56 @@ def parse_start(text: str) -> Start:
 
 @click.command()
 @click.argument("topic")
+@click.option("--group", help="Consume for this group: what is printed is acknowledged, and shared with its others.")
 @click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
-@click.option("--from", "start", default="first", show_default=True, help="first, last, OFFSET or TIME (RFC 3339).")
+@click.option("--from", "start", help="first (default), last, OFFSET or TIME (RFC 3339); not with --group.")
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on waiting for new messages; without it, stop at the present end.")
 @click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
+@click.option("--order", type=click.Choice(list(ORDERS)), help="With --group: in order, by partition or by key.")
+@click.option("--invisible-ms", type=click.IntRange(1), help="With --group: how long others do not see what we hold.")
 @service_options
 def consume(
     topic: str,
+    group: str | None,
     partitions: tuple[str, ...],
-    start: str,
+    start: str | None,
     max_messages: int | None,
     follow: bool,
     tags: str,
+    order: str | None,
+    invisible_ms: int | None,
     url: str,
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json."""
-    where = parse_start(start)
-    line = _json_line if as_json else _text_line
+    """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
+
+    With --group, each message is acknowledged once its line is written; SIGTERM ends it well, and what is not written
+    goes back to the group.
+    """
+    line = json_line if as_json else text_line
+    if group is not None:
+        if start is not None or len(partitions) > 1:
+            raise click.UsageError("with --group the group's offsets say where to begin, in one --partition or in all")
+        wish = GroupWish(
+            topic=topic,
+            partition=partitions[0] if partitions else None,
+            max_messages=max_messages,
+            follow=follow,
+            tags=tags,
+            order=parse_order(order),
+            invisible_ms=invisible_ms,
+        )
+        consume_for_group(url, group, wish, line, token=token)
+        return
+    if order is not None or invisible_ms is not None:
+        raise click.UsageError("--order and --invisible-ms need --group")
+    where = parse_start(start or "first")
     with PullConsumer(url, topic, partitions=partitions or None, start=where, tags=tags, token=token) as consumer:
         polls = _polls(consumer, follow=follow, max_messages=max_messages)
         for messages in polls:
-            _write(messages, line)
+            write_lines(messages, line)
 
 
 def _polls(consumer: PullConsumer, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
@@ -72,28 +99,3 @@ def _polls(consumer: PullConsumer, *, follow: bool, max_messages: int | None) ->
             left -= len(found)
             if left <= 0:
                 return
-
-
-def _write(messages: list[ReceivedMessage], line: Callable[[ReceivedMessage], bytes]) -> None:
-    if messages:
-        sys.stdout.buffer.write(b"".join(map(line, messages)))
-        sys.stdout.buffer.flush()
-
-
-def _text_line(message: ReceivedMessage) -> bytes:
-    body = message.body.decode("utf-8", "backslashreplace")
-    cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
-    return "\t".join(cells).encode() + b"\n"
-
-
-def _json_line(message: ReceivedMessage) -> bytes:
-    document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
-    try:
-        document["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        document["body_base64"] = message.body
-    for name in ("key", "tag", "headers", "message_id", "born_time", "append_time"):
-        value = getattr(message, name)
-        if value is not None:
-            document[name] = value
-    return msgspec.json.encode(document) + b"\n"

@@ -34,7 +34,8 @@ class PopConnection:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._connection = endpoint.connection(timeout_s)
-        self._lock = threading.Lock()
+        # Reentrant: a signal's handler may call off what it interrupts.
+        self._lock = threading.RLock()
         self._cancelled = False
 
     def pop(self, ask: PopAsk) -> Answer:

@@ -17,6 +17,7 @@ time. While a handler runs, its message is renewed.
 from __future__ import annotations
 
 import logging
+import queue
 import ssl
 import threading
 import time
@@ -175,7 +176,9 @@ class PopConsumer:
         self._helpers: list[threading.Thread] = []
         self._closing = False
         self._closed: ConsumerClosed | None = None
-        self._stopped = threading.Event()
+        self._ending = threading.Event()
+        #: Not an event: a signal's handler may put into it, whatever it interrupted.
+        self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
         #: Why the service refuses this consumer for good.
         self.error: DeltaMQError | None = None
 
@@ -205,14 +208,14 @@ class PopConsumer:
             When the service refuses this consumer for good: what it asks for is wrong, or not allowed.
         """
         self.start()
-        self._stopped.wait()
+        self._stop.get()
         self.close()
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
         """Let `run` end; returns at once."""
-        self._stopped.set()
+        self._stop.put(None)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> ConsumerClosed:
         """Take nothing more, let running handlers end for at most `timeout_s`, and give back what is left.
@@ -229,7 +232,8 @@ class PopConsumer:
             self._closing = True
             queued = list(self._queued)
             self._queued.clear()
-        self._stopped.set()
+        self._ending.set()
+        self.stop()
         self._slots.close()
         for work in queued:
             self._release(work)
@@ -295,7 +299,7 @@ class PopConsumer:
         """Find out how the group wants its messages, then pop each topic in a thread of its own."""
         order = self._order
         if order is None:
-            order = GroupOrder(self._client, self._stopped).ask(self._fail)
+            order = GroupOrder(self._client, self._ending).ask(self._fail)
             if order is None:
                 return
         pollers = [self._poller(topic, order) for topic in self.topics]
@@ -332,7 +336,7 @@ class PopConsumer:
         """The service refuses a pop for good: end, and let `run` say why."""
         log.error("event=consumer_refused group=%s code=%s detail=%s", self.group, error.code, error.detail)
         self.error = self.error or error
-        self._stopped.set()
+        self.stop()
 
     def _count_pop(self, answered: bool) -> None:
         self._counters.add(**{"pops" if answered else "failed_pops": 1})

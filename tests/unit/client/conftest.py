@@ -1,13 +1,16 @@
-"""The stub service and a producer factory whose producers are closed at the end."""
+"""The stub service and a producer factory whose producers are closed at the end, and the command line."""
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from mq.client import Producer
+from mq.client import Producer, cli
+from tests.unit.client.cli_run import Done, Run
 from tests.unit.client.stub_service import StubService
 
 
@@ -36,3 +39,21 @@ def make_producer(stub: StubService) -> Iterator[Callable[..., Producer]]:
 @pytest.fixture
 def producer(make_producer: Callable[..., Producer]) -> Producer:
     return make_producer()
+
+
+@pytest.fixture
+def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`deltamq ARGS --url STUB` with this standard input."""
+    for name in ("DELTAMQ_CLIENT_URL", "DELTAMQ_CLIENT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DELTAMQ_URL", stub.url)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return Done(int(end.value.code or 0), out.decode(), err.decode())
+
+    return run

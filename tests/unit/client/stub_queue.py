@@ -288,7 +288,8 @@ class StubQueue:
         else:
             to = Start.from_json(to, field="to")
         self.twin.reset_offsets(group, topic, to, keep_retries=keep)
-        return self.offsets(group, topic)
+        normal = {lane.partition for lane in self.twin.lanes(group, topic) if not lane.retry}
+        return {partition: offset for partition, offset in self.offsets(group, topic).items() if partition in normal}
 
     def dead_letters(self, group: str, limit: int, offset: int) -> dict[str, Any]:
         self.tick()

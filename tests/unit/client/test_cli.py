@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -17,52 +13,18 @@ from mq.client import cli, console
 from mq.client.consume_command import parse_start
 from mq.client.produce_command import decode_line
 from mq.errors import Overloaded, Refused, Unauthenticated, Unknown
+from tests.unit.client.cli_run import Run
 from tests.unit.client.stub_service import Fault, StubService
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`deltamq ARGS --url STUB` with this standard input."""
-    for name in ("DELTAMQ_CLIENT_URL", "DELTAMQ_CLIENT_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DELTAMQ_URL", stub.url)
-
-    def run(*arguments: str, stdin: bytes = b"") -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as end:
-            cli.main(arguments)
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        return Done(int(end.value.code or 0), out.decode(), err.decode())
-
-    return run
 
 
 def test_help_lists_the_commands(run: Run) -> None:
     done = run("--help")
     assert done.status == 0
-    for name in ("consume", "doctor", "produce", "topic"):
+    for name in ("consume", "dead-letters", "doctor", "group", "produce", "topic"):
         assert f"  {name}" in done.out
 
 
-@pytest.mark.parametrize("command", ["topic", "produce", "consume", "doctor"])
+@pytest.mark.parametrize("command", ["topic", "produce", "consume", "doctor", "group", "dead-letters"])
 def test_each_command_has_help(run: Run, command: str) -> None:
     done = run(command, "--help")
     assert done.status == 0
@@ -72,7 +34,7 @@ def test_each_command_has_help(run: Run, command: str) -> None:
 def test_every_leaf_command_takes_url_and_json() -> None:
     context = click.Context(cli.cli)
     leaves: list[click.Command] = []
-    for name in ("topic", "produce", "consume", "doctor"):
+    for name in ("topic", "produce", "consume", "doctor", "group", "dead-letters"):
         command = cli.cli.get_command(context, name)
         assert command is not None
         leaves += command.commands.values() if isinstance(command, click.Group) else [command]
