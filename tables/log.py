@@ -165,8 +165,7 @@ class PartitionLog:
 
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
         """What is remembered of an idempotent producer (SPEC SEND-5)."""
-        with self._lock:
-            return self._requests.seen(producer_id)
+        return self._requests.seen(producer_id)
 
     def refresh(self) -> bool:
         """See what other writers committed; True if there was anything."""

@@ -6,6 +6,8 @@ the rows for good removes it for every process that opens the partition later.
 
 from __future__ import annotations
 
+import threading
+
 from mq.producer import Part, ProducerSeen, ProducerWindow
 from tables.actions import Commit, DataFile
 from tables.reader import FileReader
@@ -15,9 +17,10 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """The requests of one partition. Its owner holds a lock."""
+    """The requests of one partition. Its owner holds a lock, but for `seen`, which waits for no commit."""
 
     def __init__(self) -> None:
+        self._changing = threading.Lock()
         self._window = ProducerWindow()
         self._by_file: dict[str, tuple[Part, ...]] = {}
 
@@ -44,12 +47,14 @@ class Requests:
         return self._window.find(producer_id, seq)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
-        """All that is remembered of a producer."""
-        return self._window.seen(producer_id)
+        """All that is remembered of a producer; any thread may ask."""
+        with self._changing:
+            return self._window.seen(producer_id)
 
     def apply(self, commit: Commit) -> None:
         """Learn what a commit adds and moves, whoever made it."""
-        self._window.extend(commit.parts)
+        with self._changing:
+            self._window.extend(commit.parts)
         moved = [p for path in commit.removes for p in self._by_file.pop(path, ())]
         for file in commit.adds:
             parts = tuple(p for p in (*commit.parts, *moved) if file.start <= p.base_offset < file.end)
