@@ -1,0 +1,91 @@
+"""RETRY-4, RETRY-5 from end to end: sent over REST, forwarded by the job, popped; with restarts of both in between."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from jobs.delay import Forwarder
+from tables.config import Config
+from tables.warehouse import Warehouse
+from tests.api.running import Api, config_for, running, until
+
+DELAY_MS = 400
+
+
+def pop(api: Api, **ask: object) -> list[dict[str, Any]]:
+    reply = api.call("POST", "/v1/groups/billing/topics/orders/pop", ask)
+    assert reply.status == 200, reply.body
+    return list(reply.json["messages"])
+
+
+class Job:
+    """The forwarder as a process of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self._warehouse = Warehouse.open(config.warehouse.uri)
+        self._forwarder = Forwarder(self._warehouse, config)
+
+    def run(self, now_ms: int) -> dict[str, int | str]:
+        return dict(self._forwarder.run(now_ms))
+
+    def stop(self) -> None:
+        self._warehouse.close()
+
+
+def test_retry_04_a_delayed_message_reaches_a_pop_that_waits_and_a_cancelled_one_nobody(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    with running(config) as api:
+        api.put_topic("orders", partitions=4)
+        began_ms = api.service.now_ms()
+        sent = [
+            {"key": f"k{i}", "body": str(i), "delay_ms": DELAY_MS, "message_id": f"m{i}", "headers": {"n": str(i)}}
+            for i in range(8)
+        ]
+        assert api.send("orders", *sent, {"body": "now"}, producer={"id": "p", "seq": 0}).status == 200
+        assert [m["body"] for m in pop(api)] == ["now"]
+        assert api.call("DELETE", "/v1/topics/orders/messages/m3").status == 204
+        found: list[dict[str, Any]] = []
+
+        def consume() -> None:
+            while len(found) < 7:
+                found.extend(pop(api, wait_ms=20_000, max_messages=32))
+
+        waiting = threading.Thread(target=consume)
+        waiting.start()
+        job = Job(config)
+        assert job.run(began_ms + DELAY_MS - 1)["rows"] == 0 and not found, "not before its time"
+        until(lambda: api.service.now_ms() >= began_ms + 2 * DELAY_MS)
+        ran = job.run(api.service.now_ms())
+        assert (ran["rows"], ran["cancelled"]) == (7, 1)
+        waiting.join(20)
+        assert not waiting.is_alive()
+        assert sorted(m["body"] for m in found) == [str(i) for i in range(8) if i != 3]
+        assert all(m["headers"] == {"n": m["body"]} and m["message_id"] == f"m{m['body']}" for m in found)
+        home = {m["body"]: m["partition"] for m in found}
+        api.send("orders", *({"key": f"k{i}", "body": f"again-{i}"} for i in range(8)))
+        for message in pop(api):
+            number = message["body"].removeprefix("again-")
+            assert number == "3" or message["partition"] == home[number], "its target is that of its key"
+        job.stop()
+
+
+def test_retry_05_restarts_of_service_and_job_neither_lose_nor_repeat(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    messages = [{"key": f"k{i}", "body": str(i), "delay_ms": DELAY_MS} for i in range(20)]
+    with running(config) as api:
+        api.put_topic("orders", partitions=2)
+        api.send("orders", *messages, producer={"id": "p", "seq": 0})
+        now_ms = api.service.now_ms()
+    with running(config) as api:
+        again = api.send("orders", *messages, producer={"id": "p", "seq": 0})
+        assert again.json["duplicate"] and all(r["delayed"] for r in again.json["ranges"])
+        for _ in range(3):
+            job = Job(config)
+            job.run(now_ms + DELAY_MS)
+            job.stop()
+        late = api.send("orders", *messages, producer={"id": "p", "seq": 0})
+        assert late.json["ranges"] == again.json["ranges"]
+    with running(config) as api:
+        assert sorted(int(m["body"]) for m in pop(api, max_messages=100)) == list(range(20))
