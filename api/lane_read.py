@@ -87,9 +87,8 @@ def _tagged(log: PartitionLog, wanted: Look) -> Seen:
 
 def attempts_of(rows: pa.Table) -> Attempts:
     """Which delivery of each message this is, from 1 on: one number where it is the same for all."""
-    column = rows.column("reconsume_times")
-    bounds = pc.min_max(column)
-    low, high = bounds["min"].as_py() or 0, bounds["max"].as_py() or 0
+    times = [chunk.to_numpy(zero_copy_only=False) for chunk in rows.column("reconsume_times").chunks]
+    low, high = min(chunk.min() for chunk in times), max(chunk.max() for chunk in times)
     if low == high:
         return int(low) + 1
-    return tuple(int(times or 0) + 1 for times in column.to_pylist())
+    return tuple(int(number) + 1 for chunk in times for number in chunk)

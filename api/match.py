@@ -24,6 +24,7 @@ from mq.errors import DeltaMQError
 from mq.handle import mint
 from mq.lane import Lane
 from mq.progress import Bounds, read_position
+from tables.fetch import weight_of
 
 __all__ = ["Match"]
 
@@ -69,7 +70,7 @@ class Match:
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
         if must_store and not await self._store(pop, must_store):
             return None
-        return Taken(pop, seen.rows, mint(self._logs.keys, pop, spans), attempts)
+        return Taken(pop, seen.rows, mint(self._logs.keys, pop, spans), attempts, weight_of(seen.rows))
 
     def _is_live(self, lane: Lane) -> bool:
         return self._buffer.lane(lane.key) is lane

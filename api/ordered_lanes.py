@@ -26,6 +26,7 @@ from mq.ordered_pop import Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.progress import Bounds, Committed, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.retry import DeadReason
+from tables.fetch import weight_of
 from tables.log import PartitionLog
 from tables.picked import pick
 
@@ -177,7 +178,7 @@ class OrderedLanes:
             spans = spans_of([one.offset for one in together], tuple(one.attempt for one in together))
             handles.update(zip([one.offset for one in together], mint(self._logs.keys, pop, spans), strict=True))
         texts = [handles[one.offset] for one in deliveries]
-        return Taken(pop, rows, texts, tuple(one.attempt for one in deliveries))
+        return Taken(pop, rows, texts, tuple(one.attempt for one in deliveries), weight_of(rows))
 
     # Dead letters.
 

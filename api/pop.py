@@ -60,7 +60,7 @@ async def pop(
     rest = service.popper.rest(ask)
     if rest and taken:
         service.popper.wake_others(ask)
-    ticket.grow(sum(one.rows.nbytes for one in taken))
+    ticket.grow(sum(one.nbytes for one in taken))
     pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
     encode = partial(
         arrow_answer if ARROW_TYPE in (header_text(headers, b"accept") or "") else json_answer,

@@ -30,6 +30,10 @@ _SCHEMA: Final = pa.schema(
         pa.field("delivery_attempt", pa.int32(), nullable=False),
     ]
 )
+_SCHEMA_BYTES: Final = _SCHEMA.serialize().to_pybytes()
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+#: Larger answers are sent in pieces.
+_WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 class FailedHandle(msgspec.Struct):
@@ -96,11 +100,13 @@ def arrow_answer(
     acknowledged are in the schema's metadata, since there may be too many for a header.
     """
     schema = _SCHEMA.with_metadata({_FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
-    tables = [table for one in taken for table in _tables(one, schema)]
-    body = ArrowPieces(pa.Table.from_batches(tables, schema=schema))
+    batches = [batch for one in taken for batch in _batches(one, schema)]
+    weight = sum(one.nbytes for one in taken)
+    body = _stream(schema, batches) if weight <= _WHOLE_BYTES_MAX else ArrowPieces(pa.Table.from_batches(batches))
+    size = len(body) if isinstance(body, bytes) else body.size
     headers = [
         (b"content-type", ARROW_TYPE.encode()),
-        (b"content-length", b"%d" % body.size),
+        (b"content-length", b"%d" % size),
         (b"mq-pop-time", _time(pop_time_ms).encode()),
         (b"mq-invisible-ms", b"%d" % invisible_ms),
         (b"mq-rest", b"%d" % rest),
@@ -109,7 +115,13 @@ def arrow_answer(
     return Answer(200, headers, body)
 
 
-def _tables(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
+def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
+    """The whole Arrow stream."""
+    head = _SCHEMA_BYTES if schema is _SCHEMA else memoryview(schema.serialize())
+    return b"".join([head, *(memoryview(batch.serialize()) for batch in batches), _END])
+
+
+def _batches(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
     """One lane's rows with what a popped row has besides."""
     batches = []
     at = 0

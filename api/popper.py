@@ -91,8 +91,8 @@ class Popper:
 
     def rest(self, ask: PopAsk) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
-        subscription = self._lanes.subscription(ask.topic, ask.group)
-        return sum(map(self._lanes.left, self._seats(subscription, ask)))
+        seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
+        return sum(self._lanes.left(seat) for seat in seats if ask.order is False or not seat.key.retry)
 
     def wake_others(self, ask: PopAsk) -> None:
         """Messages are left: pops that wait look again (SPEC POP-15)."""
@@ -138,7 +138,7 @@ class Popper:
         if taken is not None:
             found.taken.append(taken)
             found.count += len(taken.handles)
-            found.nbytes += taken.rows.nbytes
+            found.nbytes += taken.nbytes
 
     async def _refreshed(self, ask: PopAsk) -> bool:
         """Look for commits of other processes where nobody has looked for a while; True if somebody looked."""

@@ -6,6 +6,7 @@ orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from api.partition import Partition, Partitions
@@ -80,6 +81,15 @@ class Subscription:
             normal, retries = (partition,), (self._retries[split_partition(partition)[1]],)
         self._follow(retries)
         return [self._seats[visit] for visit in visits(normal, retries, draw=draw, ordered=ordered)]
+
+    def seats(self, partition: str | None) -> Collection[Seat]:
+        """Where a pop may look, retries included."""
+        if partition is None:
+            return self._seats.values()
+        return [
+            self._seats[Visit(partition, False)],
+            self._seats[Visit(self._retries[split_partition(partition)[1]], True)],
+        ]
 
     def _follow(self, retries: tuple[str, ...]) -> None:
         until = self._loop.time() + _FOLLOWED_S

@@ -57,6 +57,8 @@ class Taken(NamedTuple):
     rows: pa.Table
     handles: list[str]
     attempts: Attempts
+    #: What the rows weigh, about.
+    nbytes: int
 
 
 def mixed_orders() -> Conflict:

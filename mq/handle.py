@@ -24,6 +24,7 @@ import hmac
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from mq.checkpoint import Attempts, CheckpointKey, Pop, Span
@@ -136,6 +137,7 @@ class Opened(NamedTuple):
     positions: Sequence[int]
 
 
+@lru_cache(maxsize=1_024)
 def life_digest(topic_id: str) -> bytes:
     """What a handle says of the life of its topic."""
     return hashlib.sha256(topic_id.encode()).digest()[:_LIFE_BYTES]

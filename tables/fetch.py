@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of"]
+__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of", "weight_of"]
 
 #: What a row weighs in an answer beside its body, key and headers.
 _ROW_BYTES: Final = 64
@@ -51,9 +51,20 @@ def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
     return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
 
 
+def weight_of(rows: pa.Table) -> int:
+    """What rows weigh in an answer, about: Arrow's own count takes longer than slicing them did."""
+    weight = _ROW_BYTES * int(rows.num_rows)
+    for name in ("body", "key"):
+        for chunk in rows.column(name).chunks:
+            if len(chunk):
+                ends = memoryview(chunk.buffers()[1]).cast("i")
+                weight += ends[chunk.offset + len(chunk)] - ends[chunk.offset]
+    return weight
+
+
 def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
     """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
-    if rows.nbytes <= bytes_max:
+    if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
         return rows
     weights = np.zeros(rows.num_rows, dtype=np.int64)
     for name in ("body", "key"):

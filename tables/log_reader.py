@@ -95,9 +95,9 @@ class LogReader:
             kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
             found.append(kept)
             at += kept.num_rows
-            max_bytes -= kept.nbytes
-            if kept.num_rows < rows.num_rows:
+            if at >= stop or kept.num_rows < rows.num_rows:
                 break
+            max_bytes -= kept.nbytes
         return found[0] if len(found) == 1 else pa.concat_tables(found)
 
     def _from_file(self, files: Sequence[DataFile], start: int, stop: int) -> pa.Table:
