@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import signal
 import threading
@@ -56,6 +57,8 @@ def run_command(
 
     One driver at a time: another that is started for the same warehouse names the one that runs, and exits with 1.
     """
+    # The state of the queue is millions of objects without cycles: looking for some doubles what a storm costs.
+    gc.set_threshold(100_000, 50, 100)
     with _errors_told(), contextlib.ExitStack() as ending:
         conf = _conf(profile, warehouse)
         ending.callback(close_warehouses)
@@ -153,6 +156,7 @@ class _SparkRunner:
         self._conf = conf
         self._lock = threading.Lock()
         self._first: SparkSession | None = None
+        self._made = False
         self._sessions: dict[str, SparkSession] = {}
 
     def __call__(self, job: Job, conf: Config, now: datetime) -> Facts:
@@ -162,8 +166,11 @@ class _SparkRunner:
         with self._lock:
             if self._first is None:
                 # importing Spark takes longer than `deltamq jobs list` should
+                from pyspark.sql import SparkSession
+
                 from jobs.session import spark_session
 
+                self._made = SparkSession.getActiveSession() is None
                 self._first = spark_session("deltamq-jobs", warehouse=self._conf.warehouse.uri)
             found = self._sessions.get(job.name)
             if found is None:
@@ -174,8 +181,8 @@ class _SparkRunner:
             return found
 
     def close(self) -> None:
-        """End the Spark application, if one was started."""
-        if self._first is not None:
+        """End the Spark application, if one was started here."""
+        if self._first is not None and self._made:
             self._first.stop()
 
 

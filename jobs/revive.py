@@ -60,7 +60,7 @@ class Reviver:
         self._meta.refresh()
         ready = [due for broker, due in self._brokers.items() if broker not in self._held]
         taken = [one for due in ready for one in due.take(now_ms)]
-        taken.sort(key=lambda one: (one.checkpoint.revive_time_ms, one.checkpoint.key))
+        taken.sort(key=_order)
         late_ms = now_ms - taken[0].checkpoint.revive_time_ms if taken else 0
         batch = ReviveBatch(self._warehouse, self._conf.warehouse.cluster, self._meta.meta, now_ms, self._failures)
         try:
@@ -117,6 +117,12 @@ class Reviver:
         if troubles:
             facts["trouble"] = "; ".join(troubles[:_TROUBLES_SHOWN])
         return facts
+
+
+def _order(due: Due) -> tuple[int, str, int]:
+    """The oldest first, and neighbours together."""
+    checkpoint = due.checkpoint
+    return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 
 
 def _batches(taken: Sequence[Due]) -> Iterator[list[Due]]:

@@ -9,7 +9,7 @@ named after the checkpoint, and goes on. What cannot be read or written waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,8 +23,21 @@ from mq.group import Group
 from mq.lost import LostRecord
 from mq.names import split_partition
 from mq.offset_ranges import OffsetRanges
-from mq.revive import DeadLetter, Decision, Due, Later, Life, Lost, Revive, Skip, Stored, decide, life_of, settle
-from mq.revive import producer_id as producer_of
+from mq.revive import (
+    DeadLetter,
+    Decision,
+    Due,
+    Later,
+    Life,
+    Lost,
+    Revive,
+    Skip,
+    Stored,
+    decide,
+    life_of,
+    producer_id,
+    settle,
+)
 from mq.revive_record import Done
 from mq.topics import Topic
 from tables.batch import Batch
@@ -55,6 +68,8 @@ class _Case:
 
     due: Due
     stored: Stored
+    #: Of what is appended because of it; empty when nothing can be.
+    producer_id: str = ""
     decisions: list[Decision] = field(default_factory=list)
 
     @property
@@ -174,10 +189,10 @@ class ReviveBatch:
         except (DeltaMQError, OSError) as error:
             # Without knowing what the destinations hold nothing may be decided.
             return [self._all_later(due, error) for due in dues]
-        cases = [
-            _Case(due, Stored(_seqs(retry, due), _seqs(dead, due)))
-            for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset)
-        ]
+        cases = []
+        for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
+            producer = producer_id(due.checkpoint.key)
+            cases.append(_Case(due, Stored(_seqs(retry, producer), _seqs(dead, producer)), producer))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
             part = cases[done : done + step]
@@ -243,7 +258,7 @@ class ReviveBatch:
                     by_broker.setdefault(_broker(decision.checkpoint.pop), []).append((case, decision))
         for broker, lost in by_broker.items():
             records = rows_of_lost_records([_lost_record(one, self._now_ms) for _, one in lost])
-            parts = [RowsPart(1, ProducerStamp(_producer_id(one), one.bits, None, 1)) for _, one in lost]
+            parts = [RowsPart(1, ProducerStamp(case.producer_id, one.bits, None, 1)) for case, one in lost]
             try:
                 log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
                 log.append_rows(records, parts, flush=Flush.SYNC)
@@ -359,13 +374,9 @@ def _broker(pop: Pop) -> str:
     return split_partition(pop.partition)[1]
 
 
-def _producer_id(decision: Lost) -> str:
-    return producer_of(decision.checkpoint.key)
-
-
-def _seqs(destination: PartitionLog | None, due: Due) -> list[int]:
-    seen = None if destination is None else destination.known_producer(producer_of(due.checkpoint.key))
-    return [] if seen is None else list(seen.parts)
+def _seqs(destination: PartitionLog | None, producer: str) -> Collection[int]:
+    seen = None if destination is None else destination.known_producer(producer)
+    return () if seen is None else tuple(seen.parts)
 
 
 def _nothing(cases: Iterable[_Case], error: Exception) -> Picked:
@@ -395,9 +406,9 @@ def _is_all(places: np.ndarray, picked: Picked) -> bool:  # type: ignore[type-ar
 
 def _parts(found: Sequence[_Token]) -> list[RowsPart]:
     return [
-        RowsPart(bits, ProducerStamp(one.producer_id, one.producer_seq, None, bits))
-        for _, one in found
-        for bits in (one.bits.bit_count(),)
+        RowsPart(count, ProducerStamp(case.producer_id, one.producer_seq, None, count))
+        for case, one in found
+        for count in (one.bits.bit_count(),)
     ]
 
 

@@ -18,8 +18,10 @@ from tables.warehouse import Warehouse
 
 __all__ = ["close_warehouses", "warehouse_of"]
 
-#: What a job appends is seldom read by that process again: a small tail saves memory, and roll-ups read files.
+#: What a job appends is seldom read by that process again, and what it reads it reads once: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
+_TAILS_BYTES_MAX: Final = 64 * MIB
+_CACHE_BYTES_MAX: Final = 128 * MIB
 
 _lock: Final = threading.Lock()
 _opened: Final[dict[tuple[str, LogSettings], Warehouse]] = {}
@@ -33,7 +35,12 @@ def warehouse_of(conf: Config) -> Warehouse:
     StoreUnsafe
         Put-if-absent does not hold there.
     """
-    settings = replace(conf.log, tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX))
+    settings = replace(
+        conf.log,
+        tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
+        tails_bytes_max=min(conf.log.tails_bytes_max, _TAILS_BYTES_MAX),
+        cache_bytes_max=min(conf.log.cache_bytes_max, _CACHE_BYTES_MAX),
+    )
     key = (_absolute(conf.warehouse.uri), settings)
     with _lock:
         found = _opened.get(key)
