@@ -23,6 +23,8 @@ class Effort:
     #: Where the flatness of commit, open and fetch is looked at: commits of one row, and messages in large appends.
     flat_commits: tuple[int, ...]
     flat_messages: tuple[int, ...]
+    #: Unacknowledged messages that are due at once.
+    storm_messages: int
     #: Share of the flight events that is stored.
     flights_share: float
     soak_s: float
@@ -45,6 +47,7 @@ QUICK: Final = Effort(
     history_messages=200_000,
     flat_commits=(100, 300),
     flat_messages=(100_000, 300_000),
+    storm_messages=20_000,
     flights_share=0.02,
     soak_s=1,
     spark=False,
@@ -62,6 +65,7 @@ NORMAL: Final = Effort(
     history_messages=8_000_000,
     flat_commits=(1_000, 2_000, 5_000, 10_000, 20_000),
     flat_messages=(1_000_000, 10_000_000),
+    storm_messages=1_000_000,
     flights_share=1,
     soak_s=30,
     spark=True,
@@ -79,6 +83,7 @@ LONG: Final = Effort(
     history_messages=20_000_000,
     flat_commits=(1_000, 10_000, 100_000, 1_000_000),
     flat_messages=(1_000_000, 10_000_000, 100_000_000),
+    storm_messages=1_000_000,
     flights_share=1,
     soak_s=3_600,
     spark=True,

@@ -31,7 +31,7 @@ class SparkCounter:
 
     def windows(self, session: Session, location: str, count: int) -> list[Window]:
         """Windows of counts over the Delta table at `location`, which has to find at least `count` rows."""
-        spark = self._started()
+        spark = self.started()
         if spark is None:
             return []
 
@@ -44,7 +44,8 @@ class SparkCounter:
 
         return session.windows(once)
 
-    def _started(self) -> Any:
+    def started(self) -> Any:
+        """The session, started at the first call; None where there are to be no such figures."""
         if self._spark is None and not self._missing and self._session.effort.spark:
             try:
                 from jobs.session import spark_session

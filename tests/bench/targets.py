@@ -36,5 +36,8 @@ TARGETS: Final[dict[str, Target]] = {
     "flat.open.last": at_most(2_000, "opening a partition of 1e6 commits"),
     "flat.fetch.last": at_most(30.0, "1,000 messages from anywhere in 1e8"),
     "stored.flights.ratio": at_most(0.5, "half of Kafka's uncompressed bytes"),
+    "revive.storm.32.took": at_most(60, "1,000,000 messages in a minute"),
+    "late.revive.p99": at_most(2_000, "RocketMQ takes 2.05 to 3.6 s"),
+    "late.delay.p99": at_most(2_000, "as a message whose consumer died"),
     "memory.growth": at_most(5.0, "flat under load"),
 }
