@@ -10,8 +10,9 @@ that a power cut took back would be given to another message, which the marks ca
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from api.deliver_times import AT_ONCE, Times
 from api.partition import Partition, Partitions
 from api.route_batch import Share, check_same_request
 from api.rows import Rows, to_record_batch
+from mq.errors import Corrupt
 from mq.names import split_partition
 from mq.producer import Part
 from mq.topics import Topic
@@ -31,12 +33,14 @@ from tables.schema import ORIGIN, TIME
 
 __all__ = ["Delays", "producer_in_delay", "split_shares"]
 
+Codes: TypeAlias = NDArray[np.int32]
+
 #: About what target and time of a message add to it.
 _WAITING_BYTES: Final = 64
 
 
 class Delays:
-    """The delay partitions of all brokers; made by the first message that waits there."""
+    """The delay partitions of all brokers; made by the first message that waits there. Used on the event loop."""
 
     def __init__(self, partitions: Partitions, cluster: str, brokers: Iterable[str]) -> None:
         """`brokers` are those that may have some already."""
@@ -52,16 +56,19 @@ class Delays:
             found = self._found[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
         return found
 
-    @property
-    def names(self) -> set[str]:
-        """The delay partitions' names."""
-        return {one.name for one in self._found.values()}
+    def names(self, topic: Topic) -> dict[str, str]:
+        """The delay partitions of the topic's brokers: broker -> name."""
+        brokers = {split_partition(partition)[1] for partition in topic.route.partitions}
+        return {broker: self.partition(broker).name for broker in sorted(brokers)}
 
     async def logs(self) -> dict[str, PartitionLog]:
-        """Those that there are, by name."""
+        """Those that there are, by name; a damaged one is left out, so that the others serve."""
         while self._unseen:
-            await self._unseen[-1].look()
-            self._unseen.pop()
+            one = self._unseen[-1]
+            with contextlib.suppress(Corrupt):
+                await one.look()
+            if one in self._unseen:
+                self._unseen.remove(one)
         return {one.name: one.log for one in self._found.values() if one.log is not None}
 
 
@@ -77,63 +84,72 @@ def split_shares(
     times: Times,
     *,
     now_ms: int,
-    delays: Delays,
+    delays: Mapping[str, str],
     stored: Mapping[str, Part] = {},
 ) -> list[Share]:
     """The shares of a request with those of its messages that must wait in shares of their own.
 
-    `stored` is what topic and delay partitions hold of the request already. That stays as it is, and what is left goes
-    where none of it is yet, since a partition would take a second part for a copy of the first: a message that has
-    fallen due since may go through the delay partition all the same.
+    `delays` are the delay partitions by broker (see `Delays.names`), `stored` is what topic and delay partitions hold
+    of the request already. That stays as it is, and what is left goes where none of it is yet, since a partition would
+    take a second part for a copy of the first: a message that has fallen due since may go through the delay partition
+    all the same.
 
     Raises
     ------
     Conflict
         `producer_sequence_reused` when the stored request had another number of messages.
     """
-    targets = _targets(messages.count, shares)
+    count = messages.count
+    targets = _targets(count, shares)
+    brokers = list(delays)
     waits = _waiting(targets, times, now_ms, delays, stored)
-    found = [kept for share in shares if (kept := _without(share, waits, messages.count)) is not None]
-    for broker in sorted({split_partition(partition)[1] for partition in waits[waits != ""].tolist()}):
-        partition = delays.partition(broker).name
-        indexes = np.flatnonzero(waits == partition)
-        at_ms = np.maximum(times[indexes], 0)
-        rows = _waiting_rows(topic, messages, indexes, targets, at_ms)
-        whole = None if len(indexes) == messages.count else indexes
-        found.append(Share(partition, rows, whole, delay_broker=broker))
+    found = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
+    for code in np.unique(waits[waits >= 0]).tolist():
+        indexes = np.flatnonzero(waits == code)
+        rows = _waiting_rows(topic, messages, indexes, targets, np.maximum(times[indexes], 0))
+        whole = None if len(indexes) == count else indexes
+        found.append(Share(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
     return found
 
 
-def _targets(count: int, shares: Sequence[Share]) -> NDArray[np.object_]:
-    """The partition that each message goes to."""
-    targets = np.empty(count, dtype=object)
+class _Targets(NamedTuple):
+    """Where each message goes: the partition's place in `names`."""
+
+    names: list[str]
+    codes: Codes
+
+
+def _targets(count: int, shares: Sequence[Share]) -> _Targets:
+    names = list(dict.fromkeys(share.partition for share in shares))
+    codes = np.empty(count, dtype=np.int32)
     for share in shares:
-        targets[slice(None) if share.indexes is None else np.asarray(share.indexes)] = share.partition
-    return targets
+        codes[slice(None) if share.indexes is None else np.asarray(share.indexes)] = names.index(share.partition)
+    return _Targets(names, codes)
 
 
 def _waiting(
-    targets: NDArray[np.object_], times: Times, now_ms: int, delays: Delays, stored: Mapping[str, Part]
-) -> NDArray[np.object_]:
-    """The delay partition in which each message waits, empty for those that do not."""
-    count = len(targets)
-    waits = np.full(count, "", dtype=object)
-    for target in set(targets.tolist()):
-        delay = delays.partition(split_partition(target)[1]).name
-        wanted = times != AT_ONCE if target in stored else times > now_ms
+    targets: _Targets, times: Times, now_ms: int, delays: Mapping[str, str], stored: Mapping[str, Part]
+) -> Codes:
+    """The broker in whose delay partition each message waits, by its place in `delays`; -1 for those that do not."""
+    count = len(times)
+    places = {name: code for code, name in enumerate(delays.values())}
+    waits = np.full(count, -1, dtype=np.int32)
+    for code, target in enumerate(targets.names):
+        delay = delays[split_partition(target)[1]]
         if delay not in stored:
-            waits[(targets == target) & wanted] = delay
+            wanted = times != AT_ONCE if target in stored else times > now_ms
+            waits[(targets.codes == code) & wanted] = places[delay]
     for name, part in stored.items():
         check_same_request(part, count)
         indexes = slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)
-        waits[indexes] = name if name in delays.names else ""
+        waits[indexes] = places.get(name, -1)
     return waits
 
 
-def _without(share: Share, waits: NDArray[np.object_], count: int) -> Share | None:
+def _without(share: Share, waits: Codes, count: int) -> Share | None:
     """The messages of a share that go to its partition now; None if there are none."""
     indexes = np.arange(count) if share.indexes is None else np.asarray(share.indexes)
-    now = waits[indexes] == ""
+    now = waits[indexes] < 0
     if now.all():
         return share
     if not now.any():
@@ -142,7 +158,7 @@ def _without(share: Share, waits: NDArray[np.object_], count: int) -> Share | No
 
 
 def _waiting_rows(
-    topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: NDArray[np.object_], at_ms: Times
+    topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: _Targets, at_ms: Times
 ) -> ArrowRows:
     """The messages at `indexes` as rows of a delay partition: when, and where they shall go."""
     taken = messages.take(indexes)
@@ -151,7 +167,7 @@ def _waiting_rows(
     origin = pa.StructArray.from_arrays(
         [
             pa.repeat(pa.scalar(f"{topic.id}/{topic.name}"), count),
-            pa.array(targets[indexes].tolist(), pa.string()),
+            pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes])),
             pa.repeat(pa.scalar(-1, pa.int64()), count),
         ],
         fields=list(ORIGIN),

@@ -235,7 +235,7 @@ async def _store(service: Service, topic: HostedTopic, request: _Request) -> Pro
         shares = route_messages(
             topic.name, request.messages, request.named, topic.route, topic.draw(service.loop.time())
         )
-        return await _commit(service, topic, request, _split(service, topic, request, shares))
+        return await _commit(service, topic, request, await _split(service, topic, request, shares))
     logs, waiting = await topic.logs(), await service.delays.logs()
     waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
     await topic.gate.turn(producer)
@@ -247,10 +247,10 @@ async def _store(service: Service, topic: HostedTopic, request: _Request) -> Pro
             shares = replayed(topic.name, request.messages, request.named, topic.route, draw, here)
         else:
             shares = route_messages(topic.name, request.messages, request.named, topic.route, draw)
-        return await _commit(service, topic, request, _split(service, topic, request, shares, stored))
+        return await _commit(service, topic, request, await _split(service, topic, request, shares, stored))
 
 
-def _split(
+async def _split(
     service: Service,
     topic: HostedTopic,
     request: _Request,
@@ -260,19 +260,21 @@ def _split(
     """The shares, those of messages that must wait apart."""
     times = request.times
     if times is None:
-        if not (stored and stored.keys() & service.delays.names):
+        if not stored or stored.keys() <= set(topic.route.partitions):
             return shares
         # Another request had this number. Its parts are where they are.
         times = np.full(request.messages.count, AT_ONCE, dtype=np.int64)
-    return split_shares(
+    split = partial(
+        split_shares,
         topic.topic,
         request.messages,
         shares,
         times,
         now_ms=request.now_ms,
-        delays=service.delays,
+        delays=service.delays.names(topic.topic),
         stored=stored,
     )
+    return split() if request.messages.nbytes <= _INLINE_BYTES else await service.run(split)
 
 
 async def _commit(service: Service, topic: HostedTopic, request: _Request, shares: Sequence[Share]) -> ProduceAnswer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.decode_arrow import ArrowRows
-from api.delays import Delays, split_shares
+from api.delays import split_shares
 from api.deliver_times import AT_ONCE, times_of_columns, times_of_lists
 from api.route_batch import Share, replayed, route_messages
 from api.rows import Rows
@@ -93,16 +92,7 @@ def test_retry_04_arrow_times_of_every_unit_are_read(unit: str) -> None:
 # Places ---------------------------------------------------------------------------------------------------------------
 
 
-class _NoPartitions:
-    """Partitions of which only the names matter here."""
-
-    def of(self, ref: object) -> object:
-        return ref
-
-
-@pytest.fixture(scope="module")
-def places() -> Iterator[Delays]:
-    yield Delays(_NoPartitions(), "deltamq", ["a", "b"])  # type: ignore[arg-type] # only named
+DELAYS = {"a": "delay@a", "b": "delay@b"}
 
 
 def rows_of(count: int) -> Rows:
@@ -120,13 +110,13 @@ def bodies_of(share: Share) -> list[str]:
 
 
 def shares_of(
-    places: Delays, count: int, named: list[str | None], times: np.ndarray, now_ms: int, stored: dict[str, Part]
+    count: int, named: list[str | None], times: np.ndarray, now_ms: int, stored: dict[str, Part]
 ) -> list[Share]:
     """The shares of a request as the produce call makes them."""
-    here = {name: part for name, part in stored.items() if name not in places.names}
+    here = {name: part for name, part in stored.items() if name not in DELAYS.values()}
     messages = rows_of(count)
     routed = replayed("t", messages, named, ROUTE, 0, here) if here else route_messages("t", messages, named, ROUTE, 0)
-    return split_shares(TOPIC, messages, routed, times, now_ms=now_ms, delays=places, stored=stored)
+    return split_shares(TOPIC, messages, routed, times, now_ms=now_ms, delays=DELAYS, stored=stored)
 
 
 def part_of(indexes: list[int], count: int) -> Part:
@@ -135,18 +125,16 @@ def part_of(indexes: list[int], count: int) -> Part:
 
 
 @given(st.data())
-def test_send_05_whatever_is_stored_of_a_request_the_rest_goes_where_none_of_it_is(
-    places: Delays, data: st.DataObject
-) -> None:
+def test_send_05_whatever_is_stored_of_a_request_the_rest_goes_where_none_of_it_is(data: st.DataObject) -> None:
     """First copy at one time, any of its parts stored; second copy at a later time."""
     count = data.draw(st.integers(1, 12))
     named: list[str | None] = data.draw(st.lists(st.sampled_from(ROUTE.partitions), min_size=count, max_size=count))
     waits = data.draw(st.lists(st.sampled_from([AT_ONCE, 5, 50, 500]), min_size=count, max_size=count))
     times = np.array(waits, dtype=np.int64)
-    first = shares_of(places, count, named, times, 10, {})
+    first = shares_of(count, named, times, 10, {})
     kept = [share for share in first if data.draw(st.booleans())]
     stored = {share.partition: part_of(indexes_of(share, count), count) for share in kept}
-    second = shares_of(places, count, named, times, data.draw(st.sampled_from([10, 100, 1_000])), stored)
+    second = shares_of(count, named, times, data.draw(st.sampled_from([10, 100, 1_000])), stored)
     for shares in (first, second):
         assert sorted(i for share in shares for i in indexes_of(share, count)) == list(range(count))
         assert len({share.partition for share in shares}) == len(shares), "one part of a request in a partition"
@@ -161,16 +149,16 @@ def test_send_05_whatever_is_stored_of_a_request_the_rest_goes_where_none_of_it_
     assert late == {i for i in range(count) if times[i] <= 10}
 
 
-def test_send_05_a_number_used_for_a_request_of_another_size_is_refused(places: Delays) -> None:
-    stored = {places.partition("a").name: part_of([0, 1], 5)}
+def test_send_05_a_number_used_for_a_request_of_another_size_is_refused() -> None:
+    stored = {DELAYS["a"]: part_of([0, 1], 5)}
     with pytest.raises(Conflict) as refused:
-        shares_of(places, 3, ["t@a"] * 3, np.full(3, 50), 10, stored)
+        shares_of(3, ["t@a"] * 3, np.full(3, 50), 10, stored)
     assert refused.value.code == "producer_sequence_reused"
 
 
-def test_retry_04_a_waiting_row_says_when_and_where_it_goes(places: Delays) -> None:
+def test_retry_04_a_waiting_row_says_when_and_where_it_goes() -> None:
     times = np.array([AT_ONCE, 50, 60], dtype=np.int64)
-    now, waits = shares_of(places, 3, ["t@a", "t#1@a", "t@a"], times, 10, {})
+    now, waits = shares_of(3, ["t@a", "t#1@a", "t@a"], times, 10, {})
     assert (now.partition, bodies_of(now)) == ("t@a", ["0"])
     assert isinstance(waits.messages, ArrowRows)
     rows = waits.messages.batch.to_pylist()
