@@ -16,13 +16,14 @@ time. While a handler runs, its message is renewed.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import queue
 import ssl
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -142,6 +143,7 @@ class PopConsumer:
         patience: Patience | None = None,
     ) -> None:
         self.topics = _topics(topics)
+        _check_handler(handler)
         _check(concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order)
         self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
         self._client = PopClient(
@@ -191,10 +193,10 @@ class PopConsumer:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
             if self._threads:
                 return
-            self._threads = [threading.Thread(target=self._poll, name="deltamq-poller", daemon=True)]
+            self._threads = [self._thread("deltamq-poller", self._poll)]
             self._helpers = [
-                threading.Thread(target=self._settler.run, name="deltamq-settler", daemon=True),
-                threading.Thread(target=self._renewer.run, name="deltamq-renewer", daemon=True),
+                self._thread("deltamq-settler", self._settler.run),
+                self._thread("deltamq-renewer", self._renewer.run),
             ]
             for thread in (*self._helpers, *self._threads):
                 thread.start()
@@ -220,8 +222,8 @@ class PopConsumer:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> ConsumerClosed:
         """Take nothing more, let running handlers end for at most `timeout_s`, and give back what is left.
 
-        What was not begun, and what is not finished in time, is released: others of the group get it at once. Closing
-        twice is harmless.
+        What was not begun, and what is not finished in time, is released: others of the group get it at once. While
+        the service is away, one request's time may be added. Closing twice is harmless.
         """
         if getattr(_handling, "active", False):
             raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
@@ -295,6 +297,18 @@ class PopConsumer:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        """A thread whose failure ends the consumer: it must not look alive while nothing is popped or told."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.exception("event=consumer_failed thread=%s", name)
+                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
     def _poll(self) -> None:
         """Find out how the group wants its messages, then pop each topic in a thread of its own."""
         order = self._order
@@ -306,7 +320,7 @@ class PopConsumer:
         if order:
             # What is in order waits for each acknowledgement.
             self._settler.ack_within_s = 0.0
-        threads = [threading.Thread(target=one.run, name="deltamq-poller", daemon=True) for one in pollers]
+        threads = [self._thread("deltamq-poller", one.run) for one in pollers]
         with self._lock:
             if self._closing:
                 return
@@ -333,8 +347,8 @@ class PopConsumer:
         return Poller(self._client, popping, self._slots, self._settler)
 
     def _fail(self, error: DeltaMQError) -> None:
-        """The service refuses a pop for good: end, and let `run` say why."""
-        log.error("event=consumer_refused group=%s code=%s detail=%s", self.group, error.code, error.detail)
+        """There is no going on: end, and let `run` say why."""
+        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
         self.error = self.error or error
         self.stop()
 
@@ -410,6 +424,11 @@ def _topics(topics: str | Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise Refused("at least one topic is needed", field="topics")
     return tuple(map(check_topic, names))
+
+
+def _check_handler(handler: object) -> None:
+    if not callable(handler) or inspect.iscoroutinefunction(handler):
+        raise Refused("handler must be a plain function: it runs in a thread of its own", field="handler")
 
 
 def _check(*, concurrency: int, prefetch: int, batch_messages: int | None, format: str, order: object) -> None:

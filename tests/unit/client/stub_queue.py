@@ -57,6 +57,7 @@ class QueueFault(enum.Enum):
     UNAVAILABLE = "503, nothing done"
     GARBAGE = "do it, then answer 200 with what is no answer"
     HANG_AFTER = "do it, then answer nothing until the test ends"
+    GATE_AFTER = "do it, then answer when the test opens the gate"
     FORBIDDEN = "403, nothing done"
 
 
@@ -82,6 +83,9 @@ class StubQueue:
         #: Answer pops that would wait at once: a service that does not know long polls.
         self.impatient = False
         self.jobs = True
+        self.gate = threading.Event()
+        #: Clients that had called off their pop when the gate opened.
+        self.half_closed = 0
         self.pops_open = 0
         self.pops_cancelled = 0
 
@@ -130,6 +134,16 @@ class StubQueue:
         self.twin.advance(max(0, _wall_ms() - self.twin.now_ms))
         if self.jobs:
             self.twin.run_jobs()
+
+    def wait_at_gate(self, connection: socket.socket) -> None:
+        """Wait until the test opens the gate; tell when the client is gone meanwhile."""
+        told = False
+        while not self.gate.wait(0.01):
+            if not told and _is_gone(connection):
+                told = True
+                with self.changed:
+                    self.half_closed += 1
+                    self.changed.notify_all()
 
     # Calls.
 

@@ -126,6 +126,7 @@ class StubService:
         self.ready = True
         #: Every connection is closed before it is answered: the service is away.
         self.away = False
+        self.away_calls = 0
         self.changed = threading.Condition()
         self.queue = StubQueue(self.changed)
         self.ended = threading.Event()
@@ -311,6 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         if self.stub.away:
+            self.stub.away_calls += 1
             self.drop()
             return False
         return True
@@ -492,6 +494,8 @@ class _Handler(BaseHTTPRequestHandler):
         """The answer to what is done, or what becomes of it."""
         if fault is QueueFault.HANG_AFTER:
             self.stub.ended.wait()
+        if fault is QueueFault.GATE_AFTER:
+            self.stub.queue.wait_at_gate(self.connection)
         if fault in (QueueFault.DROP_AFTER, QueueFault.HANG_AFTER):
             self.drop()
         elif fault is QueueFault.GARBAGE:

@@ -623,6 +623,36 @@ def test_pop_17_messages_of_a_key_follow_each_other(stub: StubService, make: Mak
     assert seen.numbers.index(8 + 12) < last_of_poison
 
 
+@pytest.mark.parametrize(("order", "sent"), [(True, True), ("key", "key"), (False, False)])
+def test_a_consumer_that_does_not_say_follows_its_group(
+    stub: StubService, make: MakeConsumer, seen: Seen, order: bool | str, sent: bool | str
+) -> None:
+    stub.queue.look(lambda twin: twin.put_group("billing", order=order))
+    stub.queue.faults["GET"].extend([QueueFault.UNAVAILABLE, QueueFault.DROP_AFTER, QueueFault.GARBAGE])
+    stub.queue.fill("orders", 20, key="k")
+    make(seen)
+    wait_done(stub)
+    assert {call.request.get("order") for call in stub.queue.calls_of("pop")} == {sent}
+    assert sorted(seen.numbers) == list(range(20))
+    assert order is False or seen.numbers == list(range(20))
+
+
+def test_a_group_that_may_not_be_seen_ends_the_run(stub: StubService, make: MakeConsumer, seen: Seen) -> None:
+    stub.queue.faults["GET"].append(QueueFault.FORBIDDEN)
+    with pytest.raises(Forbidden):
+        make(seen, start=False).run()
+
+
+def test_a_consumer_can_be_closed_before_the_service_is_there(
+    make: MakeConsumer, seen: Seen, stub: StubService
+) -> None:
+    stub.away = True
+    consumer = make(seen)
+    stub.queue.wait_for(lambda: stub.away_calls >= 2)
+    assert consumer.close()
+    assert consumer.error is None
+
+
 def test_an_ordered_consumer_acknowledges_at_once(stub: StubService, make: MakeConsumer, seen: Seen) -> None:
     stub.queue.fill("orders", 20)
     began = time.monotonic()
@@ -796,6 +826,36 @@ def test_close_calls_off_a_waiting_pop(stub: StubService, make: MakeConsumer, se
     stub.queue.wait_for(lambda: stub.queue.pops_cancelled == 1)
 
 
+def test_close_gives_back_what_an_answer_on_its_way_brings(stub: StubService, make: MakeConsumer, seen: Seen) -> None:
+    stub.queue.fill("orders", 3)
+    stub.queue.faults["pop"].append(QueueFault.GATE_AFTER)
+    consumer = make(seen, invisible_ms=60_000)
+    stub.queue.wait_for(lambda: stub.queue.look(lambda twin: twin.in_flight("billing", "orders")) == 3)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    # The pop has been called off when start is refused and the slots are closed; its answer comes only now.
+    stub.queue.wait_for(lambda: stub.queue.half_closed == 1)
+    stub.queue.gate.set()
+    closing.join(10)
+    assert seen.messages == []
+    assert (consumer.stats().received, consumer.stats().released) == (3, 3)
+    others = Seen(stub)
+    make(others)
+    stub.queue.wait_for(lambda: len(others.messages) == 3)
+
+
+def test_a_pop_that_hangs_does_not_keep_a_consumer_from_closing(
+    stub: StubService, make: MakeConsumer, seen: Seen
+) -> None:
+    stub.queue.fill("orders", 1)
+    stub.queue.faults["pop"].append(QueueFault.HANG_AFTER)
+    consumer = make(seen)
+    stub.queue.wait_for(lambda: stub.queue.look(lambda twin: twin.in_flight("billing", "orders")) == 1)
+    began = time.monotonic()
+    assert consumer.close()
+    assert time.monotonic() - began < 6
+
+
 def test_close_while_the_service_is_away_says_what_is_untold(stub: StubService, make: MakeConsumer, seen: Seen) -> None:
     stub.queue.fill("orders", 2)
     release = threading.Event()
@@ -840,6 +900,10 @@ def test_leaving_the_block_closes(stub: StubService, seen: Seen) -> None:
         stub.queue.wait_for(lambda: consumer.error is not None)
 
 
+async def asynchronous(message: PoppedMessage) -> None:
+    """What no consumer can call."""
+
+
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
@@ -853,6 +917,8 @@ def test_leaving_the_block_closes(stub: StubService, seen: Seen) -> None:
         ({"format": "json"}, "format"),
         ({"order": "partition"}, "order"),
         ({"wait_ms": 60_000}, "wait_ms"),
+        ({"handler": None}, "handler"),
+        ({"handler": asynchronous}, "handler"),
     ],
 )
 def test_a_wrong_argument_is_named(stub: StubService, settings: dict[str, Any], field: str) -> None:
