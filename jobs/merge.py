@@ -40,13 +40,13 @@ from tables.warehouse import Warehouse
 __all__ = ["Merger", "merge"]
 
 #: Records in one batch: about 150 MB of JSON. A job that was off for long catches up in several.
-_BATCH_RECORDS_MAX: Final = 500_000
+BATCH_RECORDS_MAX: Final = 500_000
 #: How often rows are looked for that may be forgotten ...
 _CLEAN_EVERY_S: Final = 10.0
 #: ... and files.
 _SWEEP_EVERY_S: Final = 60.0
 #: Live files of a state table from which on they are made into few.
-_FILES_MAX: Final = 24
+FILES_MAX: Final = 24
 _SOURCE_PARTITIONS: Final = 2
 _COLUMNS: Final = ("tag", "body", "offset")
 
@@ -54,7 +54,16 @@ _COLUMNS: Final = ("tag", "body", "offset")
 class Merger:
     """The merges of one warehouse; keeps its logs open from run to run. For one thread."""
 
-    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        conf: Config,
+        *,
+        batch_records_max: int = BATCH_RECORDS_MAX,
+        files_max: int = FILES_MAX,
+    ) -> None:
+        self._batch_records_max = batch_records_max
+        self._files_max = files_max
         self._warehouse = warehouse
         self._store = warehouse.store
         self._cluster = conf.warehouse.cluster
@@ -114,7 +123,7 @@ class Merger:
         """The next batch: what is new in each log, the logs that are furthest behind first if it is too much."""
         spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
         waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
-        room = _BATCH_RECORDS_MAX
+        room = self._batch_records_max
         for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
             start = merged.stops.get(ref, 0)
             if waiting[ref] < 0:
@@ -159,7 +168,7 @@ class Merger:
     def _compact(self, session: SparkSession, target: Target) -> None:
         """Few files again, so that neither queries nor later merges slow down."""
         log = read_state_log(self._store, target.table)
-        if log is not None and len(log.files) > _FILES_MAX:
+        if log is not None and len(log.files) > self._files_max:
             session.conf.unset("spark.databricks.delta.write.txnAppId")
             session.conf.unset("spark.databricks.delta.write.txnVersion")
             DeltaTable.forPath(session, self._store.uri(target.table)).optimize().executeCompaction()

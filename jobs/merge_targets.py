@@ -76,9 +76,17 @@ def _marked(rows: pa.Table, forget: bool) -> pa.Table:
 
 
 def _offsets_source(batch: Batch) -> pa.Table:
-    """The progress of the lanes that moved, all of it; read and written by one driver, in one transaction number."""
+    """The progress of the lanes that moved, all of it; read and written by one driver, in one transaction number.
+
+    A reset is progress, too, though the metadata log has it: it is shown before the group goes on from there.
+    """
     known = known_progress(batch.store)
-    new = offset_batch.joined(known, offset_batch.fold(batch.parts))
+    names = {topic.id: topic.name for topic in batch.meta.topics.topics.values()}
+    resets = {
+        lane: (names[lane.topic_id], at) for lane, at in batch.meta.groups.resets.items() if lane.topic_id in names
+    }
+    told = offset_batch.fold(batch.parts)
+    new = offset_batch.joined(known, told | offset_batch.joined(told, resets))
     over = {lane for lane, (_, at) in (known | new).items() if is_over(batch.meta, lane, at.epoch)}
     moved = {lane: at for lane, at in new.items() if lane not in over}
     gone = {lane: at for lane, at in known.items() if lane in over}

@@ -92,5 +92,6 @@ def create_state_table(session: SparkSession, store: Store, table: str) -> None:
 
 
 def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:
-    """Arrow rows as a DataFrame of so many partitions at most."""
-    return session.createDataFrame(rows, spark_schema(rows.schema)).coalesce(partitions)
+    """Arrow rows as a DataFrame of so many partitions at most; what must not be null is the table's own affair."""
+    plain = rows.cast(pa.schema([one.with_nullable(True) for one in rows.schema]))
+    return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)

@@ -28,6 +28,7 @@ __all__ = [
     "LOST",
     "OFFSETS",
     "REVIVE_LOG",
+    "TOPIC_LIVES_MAX",
     "dead_ref",
     "lives_of_retry",
     "retry_life",
@@ -44,7 +45,7 @@ DELAY: Final = "rmq_sys_DELAY"
 DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
 
 #: Lives of one topic name that a retry partition's generation has room for, beside its group's.
-_TOPIC_LIVES_MAX: Final = 1 << 20
+TOPIC_LIVES_MAX: Final = 1 << 20
 
 
 def system_ref(kind: str, cluster: str, broker: str) -> PartitionRef:
@@ -77,13 +78,13 @@ def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, b
 
 def retry_life(group_epoch: int, topic_generation: int) -> int:
     """The generation of a group's retry partitions for a topic, in this life of both."""
-    assert topic_generation < _TOPIC_LIVES_MAX, "a name that was made again a million times"
-    return group_epoch * _TOPIC_LIVES_MAX + topic_generation
+    assert topic_generation < TOPIC_LIVES_MAX, "a name that was made again a million times"
+    return group_epoch * TOPIC_LIVES_MAX + topic_generation
 
 
 def lives_of_retry(generation: int) -> tuple[int, int]:
     """The inverse of `retry_life`: the epoch of the group, the generation of the topic."""
-    return divmod(generation, _TOPIC_LIVES_MAX)
+    return divmod(generation, TOPIC_LIVES_MAX)
 
 
 def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:

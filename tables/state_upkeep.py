@@ -33,14 +33,20 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
     live = set(log.paths)
     deleted = 0
     for entry in store.entries(folder):
-        if entry.name.endswith(".parquet") and entry.name not in live and entry.modified_ms < now_ms - DATA_KEEP_MS:
+        name = _checked(entry.name)
+        if name.endswith(".parquet") and name not in live and entry.modified_ms < now_ms - DATA_KEEP_MS:
             store.delete(f"{folder}/{entry.name}")
             deleted += 1
     # In order of versions: whoever finds a commit finds all after it.
-    for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda one: one.name):
-        found = _LOG_FILE.fullmatch(entry.name)
+    for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda one: _checked(one.name)):
+        found = _LOG_FILE.fullmatch(_checked(entry.name))
         old = entry.modified_ms < now_ms - LOG_KEEP_MS
         if found and int(found[1]) < log.checkpoint_version and old:
             store.delete(f"{folder}/{LOG_FOLDER}/{entry.name}")
             deleted += 1
     return deleted
+
+
+def _checked(name: str) -> str:
+    """The file that a file is about: beside each, Spark puts one with its checksums on a local disk."""
+    return name[1:-4] if name.startswith(".") and name.endswith(".crc") else name

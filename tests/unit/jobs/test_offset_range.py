@@ -9,6 +9,8 @@ from jobs.offset_range import OffsetRange, resolve, split
 from jobs.read_options import parse_options
 from jobs.storage import storage
 from mq.errors import NotFound, Refused
+from mq.group import decide_put_group
+from mq.group_settings import GroupRequest
 from mq.topics import TopicRequest, decide_put_topic
 from tables.metadata import MetaLog
 from tests.unit.jobs.warehouses import Filled
@@ -113,6 +115,7 @@ def test_spark_1_partitions_keep_their_numbers_when_brokers_and_partitions_are_a
     for count, brokers in ((2, ("b", "c")), (5, ("a", "b", "c"))):
         request = TopicRequest(partitions=count)
         meta.submit(lambda state: decide_put_topic(state, "t", request, brokers, "id", 1))  # noqa: B023 # called at once
+        meta.submit_groups(lambda meta: decide_put_group(meta.groups, f"group-{count}", GroupRequest(), 1))  # noqa: B023
     names = [p.ref.name for p in Catalog(storage(filled.uri)).partitions("t")]
     assert names[:2] == ["t@b", "t@c"]
     assert len(names) == 5

@@ -1,0 +1,274 @@
+"""State tables read without Spark: tables that an independent Delta implementation wrote, and damage (R4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from mq.checkpoint import CheckpointKey, LaneKey
+from mq.errors import Corrupt
+from mq.progress import Committed, OffsetRecord
+from mq.revive_record import Ack
+from tables.local_store import LocalStore
+from tables.log import Batch
+from tables.merge_plan import Plan, Span, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
+from tables.paths import PartitionRef, Space
+from tables.queue_refs import OFFSETS, revive_ref, system_ref
+from tables.records import rows_of_offset_records, rows_of_records
+from tables.recovery import Follower, recover
+from tables.schema import TIME
+from tables.state_rows import rows_of_committed
+from tables.state_schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from tables.state_table import read_state, read_state_log, state_transactions
+from tables.state_upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
+from tables.warehouse import Warehouse
+from tests.contract.test_recovery import CHECKPOINT, LANE
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("when", TIME)])
+FOLDER = "state/numbers"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., None]:
+    """One commit of another Delta writer."""
+
+    def commit(*numbers: int, version: int | None = None, mode: str = "append") -> None:
+        rows = pa.table({"n": list(numbers), "text": [str(n) for n in numbers]})
+        done = [] if version is None else [Transaction("us", version)]
+        write_deltalake(
+            str(tmp_path / FOLDER), rows, mode=mode, commit_properties=CommitProperties(app_transactions=done)
+        )
+
+    return commit
+
+
+def numbers(store: LocalStore, columns: list[str] | None = None) -> list[int]:
+    state = read_state(store, FOLDER, SCHEMA, columns)
+    assert state is not None
+    return sorted(state.rows.column("n").to_pylist())
+
+
+def test_there_may_be_no_table(store: LocalStore) -> None:
+    assert read_state(store, FOLDER, SCHEMA) is None
+    assert state_transactions(store, FOLDER) is None
+    assert sweep_state(store, FOLDER, 0) == 0
+
+
+def test_rows_and_transactions_are_of_one_version(store: LocalStore, write: Callable[..., None]) -> None:
+    write(1, 2, version=5)
+    write(3)
+    state = read_state(store, FOLDER, SCHEMA)
+    assert state is not None
+    assert (state.version, dict(state.transactions), numbers(store)) == (1, {"us": 5}, [1, 2, 3])
+    assert state.rows.schema == SCHEMA, "a column that the table lacks is null"
+    assert state.rows.column("when").null_count == 3
+    assert numbers(store, ["n"]) == [1, 2, 3]
+    write(9, mode="overwrite", version=6)
+    assert (numbers(store), state_transactions(store, FOLDER)) == ([9], {"us": 6})
+
+
+def test_a_checkpoint_stands_for_the_commits_before_it(
+    store: LocalStore, write: Callable[..., None], tmp_path: Path
+) -> None:
+    for number in range(5):
+        write(number, version=number)
+    DeltaTable(str(tmp_path / FOLDER)).create_checkpoint()
+    write(5, version=9)
+    for version in range(4):
+        (tmp_path / FOLDER / "_delta_log" / f"{version:020d}.json").unlink()
+    assert numbers(store) == [0, 1, 2, 3, 4, 5]
+    assert state_transactions(store, FOLDER) == {"us": 9}
+    log = read_state_log(store, FOLDER)
+    assert log is not None
+    assert (log.version, log.checkpoint_version) == (5, 4)
+
+
+def test_names_in_the_log_are_escaped_names_of_files(
+    store: LocalStore, write: Callable[..., None], tmp_path: Path
+) -> None:
+    write(1)
+    (data,) = (tmp_path / FOLDER).glob("*.parquet")
+    data.rename(data.with_name("a file.parquet"))
+    commit = tmp_path / FOLDER / "_delta_log" / f"{0:020d}.json"
+    commit.write_text(commit.read_text().replace(data.name, "a%20file.parquet"))
+    assert numbers(store) == [1]
+
+
+def damage_commit(folder: Path) -> None:
+    (folder / "_delta_log" / f"{1:020d}.json").write_text("{")
+
+
+def remove_commit(folder: Path) -> None:
+    (folder / "_delta_log" / f"{1:020d}.json").unlink()
+
+
+def remove_data(folder: Path) -> None:
+    next(folder.glob("*.parquet")).unlink()
+
+
+def damage_data(folder: Path) -> None:
+    data = next(folder.glob("*.parquet"))
+    data.write_bytes(data.read_bytes()[:-20])
+
+
+def newer_protocol(folder: Path) -> None:
+    actions = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}}
+    (folder / "_delta_log" / f"{3:020d}.json").write_text(json.dumps(actions) + "\n")
+
+
+@pytest.mark.parametrize("damage", [damage_commit, remove_data, damage_data, newer_protocol])
+def test_damage_is_found(
+    store: LocalStore, write: Callable[..., None], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    for number in range(3):
+        write(number)
+    damage(tmp_path / FOLDER)
+    with pytest.raises(Corrupt, match="state/numbers"):
+        read_state(store, FOLDER, SCHEMA)
+
+
+def test_a_missing_commit_is_never_skipped(store: LocalStore, write: Callable[..., None], tmp_path: Path) -> None:
+    for number in range(3):
+        write(number)
+    remove_commit(tmp_path / FOLDER)
+    with pytest.raises(Corrupt, match=f"{1:020d}.json"):
+        read_state(store, FOLDER, SCHEMA)
+
+
+def test_a_sweep_removes_what_no_query_needs(store: LocalStore, write: Callable[..., None], tmp_path: Path) -> None:
+    for number in range(4):
+        write(number, mode="overwrite")
+    DeltaTable(str(tmp_path / FOLDER)).create_checkpoint()
+    write(9)
+    newest_ms = max(entry.modified_ms for entry in store.entries(FOLDER))
+    assert sweep_state(store, FOLDER, newest_ms) == 0
+    assert sweep_state(store, FOLDER, newest_ms + DATA_KEEP_MS + 1) == 3
+    assert sweep_state(store, FOLDER, newest_ms + LOG_KEEP_MS + 60_000) == 3
+    assert numbers(store) == [3, 9]
+    assert sorted(deltalake.DeltaTable(str(tmp_path / FOLDER)).to_pyarrow_table().column("n").to_pylist()) == [3, 9]
+
+
+LOG = PartitionRef(Space.SYS, "rmq_sys_OFFSETS_c", "rmq_sys_OFFSETS_c@a")
+
+
+def test_a_plan_is_made_once(store: LocalStore) -> None:
+    first = Plan(batch=3, logs={LOG: Span(5, 9)})
+    assert read_plan(store, CONSUMER_OFFSETS, 3) is None
+    assert put_plan(store, CONSUMER_OFFSETS, first) == first
+    assert put_plan(store, CONSUMER_OFFSETS, Plan(batch=3, logs={LOG: Span(5, 99)})) == first
+    assert (first.records, first.stops) == (4, {LOG: 9})
+
+
+def test_plans_that_nobody_needs_are_removed(store: LocalStore) -> None:
+    for batch in range(4):
+        put_plan(store, CONSUMER_OFFSETS, Plan(batch=batch, logs={}))
+    forget_plans(store, CONSUMER_OFFSETS, 102)
+    left = [batch for batch in range(4) if read_plan(store, CONSUMER_OFFSETS, batch)]
+    assert left == [2, 3]
+
+
+def test_a_watermark_without_its_plan_is_damage(store: LocalStore) -> None:
+    assert watermark(store, CONSUMER_OFFSETS, {}).stops == {}
+    with pytest.raises(Corrupt, match="is missing"):
+        watermark(store, CONSUMER_OFFSETS, {app_id(CONSUMER_OFFSETS): 7})
+    key = f"jobs/merge/batches/consumer_offsets/{7:020d}.json"
+    store.put(key, b"[]", durable=True)
+    with pytest.raises(Corrupt, match="is no plan"):
+        watermark(store, CONSUMER_OFFSETS, {app_id(CONSUMER_OFFSETS): 7})
+
+
+class Merged:
+    """A warehouse whose logs are merged up to somewhere, by another Delta writer than ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.warehouse = Warehouse.open(str(folder))
+        self.revive, self.offsets = revive_ref("c", 2, "a"), system_ref(OFFSETS, "c", "a")
+
+    def append(self, ref: PartitionRef, rows: pa.RecordBatch) -> None:
+        self.warehouse.create(ref).append([Batch(rows, None)])
+
+    def merge(self, table: str, rows: pa.Table, ref: PartitionRef, stop: int, batch: int = 0) -> None:
+        put_plan(self.warehouse.store, table, Plan(batch=batch, logs={ref: Span(0, stop)}))
+        done = CommitProperties(app_transactions=[Transaction(app_id(table), batch)])
+        write_deltalake(str(self.folder / table), rows, mode="overwrite", commit_properties=done)
+
+
+@pytest.fixture
+def merged(tmp_path: Path) -> Merged:
+    return Merged(tmp_path)
+
+
+def checkpoint_rows(acked: int) -> pa.Table:
+    key = CHECKPOINT.key
+    row = {
+        **{name: getattr(key, name) for name in ("group", "topic_id", "retry", "partition", "epoch", "start_offset")},
+        "topic": "orders",
+        "broker": "a",
+        "pop_time": key.pop_time_ms * 1_000,
+        "num": 3,
+        "attempts": [1, 1, 1],
+        "invisible_ms": 60_000,
+        "revive_time": 61_000_000,
+        "acked": acked,
+        "replaced": 0,
+        "done": 0,
+        "in_flight": 3 - acked.bit_count(),
+        "revive_queue": 2,
+        "revive_offset": 0,
+        "merged_at": 0,
+    }
+    return pa.Table.from_pylist([row], schema=POP_CHECKPOINTS_SCHEMA)
+
+
+def offset_rows(committed: Committed, lane: LaneKey = LANE) -> pa.Table:
+    from datetime import UTC, datetime
+
+    return rows_of_committed({lane: ("orders", committed)}, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def acks(key: CheckpointKey, *bits: int) -> pa.RecordBatch:
+    return rows_of_records([Ack(key, one, 61_000) for one in bits])
+
+
+def test_meta_03_a_start_reads_the_tables_and_only_what_is_behind_their_watermark(merged: Merged) -> None:
+    """What is below the watermark need not be there any more: here it never was what the tables say."""
+    merged.append(merged.revive, acks(CHECKPOINT.key, 0b100, 0b010))
+    merged.merge(POP_CHECKPOINTS, checkpoint_rows(0b001), merged.revive, 1)
+    record = OffsetRecord(lane=LANE, topic="orders", committed=Committed(3, 9))
+    merged.append(merged.offsets, rows_of_offset_records([record, record]))
+    merged.merge(CONSUMER_OFFSETS, offset_rows(Committed(3, 7, ((12, 13),))), merged.offsets, 1)
+    recovered = recover(merged.warehouse, "c", ["a"])
+    assert recovered.committed == {LANE: Committed(3, 9, ((12, 13),))}
+    (state,) = recovered.states[LANE]
+    assert state.acked == 0b011
+    assert state.checkpoint is not None
+    assert (state.checkpoint.span, state.checkpoint.pop.invisible_ms) == (CHECKPOINT.span, 60_000)
+    assert merged_to(merged.warehouse.store) == {merged.revive: 1, merged.offsets: 1}
+    assert recover(merged.warehouse, "c", ["b"]) == recover(Warehouse.open(str(merged.folder / "empty")), "c", ["b"])
+
+
+def test_meta_03_a_follower_that_was_behind_a_cut_goes_on_from_the_table(merged: Merged) -> None:
+    merged.append(merged.revive, acks(CHECKPOINT.key, 0b001))
+    follower = Follower(merged.warehouse, "c", ["a"])
+    follower.refresh()
+    merged.append(merged.revive, acks(CHECKPOINT.key, 0b010))
+    merged.append(merged.revive, acks(CHECKPOINT.key, 0b100))
+    merged.merge(POP_CHECKPOINTS, checkpoint_rows(0b011), merged.revive, 2)
+    merged.warehouse.open_partition(merged.revive).delete_below(2)
+    assert follower.refresh() == {CHECKPOINT.key}
+    state = follower.states[CHECKPOINT.key]
+    assert state.acked == 0b111
+    assert state.checkpoint is not None
+    assert follower.positions[merged.revive] == 3

@@ -1,0 +1,82 @@
+"""The merge job killed with SIGKILL at its failpoints and run again (RELIABILITY 6.1, F12)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mq.checkpoint import LaneKey
+from mq.progress import Committed, OffsetRecord
+from tables.log import Batch
+from tables.merge_plan import merged_to
+from tables.queue_refs import OFFSETS, revive_ref, system_ref
+from tables.records import rows_of_offset_records
+from tables.recovery import recover
+from tables.state_rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from tables.state_schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from tables.state_table import read_state
+from tests.faults.job_process import JobRuns, job_runs
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[QueueTables]:
+    made = QueueTables(tmp_path / "w")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[JobRuns]:
+    with job_runs() as found:
+        yield found
+
+
+def _check(tables: QueueTables, points: list[str], runs: JobRuns, warehouse: Path) -> None:
+    """Store something, kill a run, and so on; then let one run be. Hit 1 is in the offsets, 2 in the checkpoints."""
+    topic, group = tables.topic(), tables.group()
+    lane = LaneKey(topic.id, group.name, False, f"orders@{BROKER}")
+    offsets = tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER))
+    popped = []
+    for at, point in enumerate([*points, ""]):
+        popped.append(tables.pop(group, topic, [2 * at, 2 * at + 1], at_ms=10**12, invisible_ms=10**12))
+        tables.ack(popped[at // 2], popped[at // 2].span.offset_of(at % 2))
+        record = OffsetRecord(lane=lane, topic="orders", committed=Committed(group.epoch, at))
+        offsets.append([Batch(rows_of_offset_records([record]))])
+        assert runs.once(warehouse, "merge", failpoints=point) == (-signal.SIGKILL if point else 0), point
+    store = tables.warehouse.store
+    checkpoints = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA)
+    progress = read_state(store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA)
+    assert checkpoints is not None
+    assert progress is not None
+    found = list(states_of_rows(checkpoints.rows.select(CHECKPOINT_COLUMNS)))
+    assert len(found) == len(popped)
+    expected = {popped[at].key: 0 for at in range(len(popped))}
+    for at in range(len(popped)):
+        expected[popped[at // 2].key] |= 1 << (at % 2)
+    assert {key: state.acked for key, state in found} == expected
+    assert committed_of_rows(progress.rows) == {lane: ("orders", Committed(group.epoch, len(points)))}
+    reached = merged_to(store)
+    assert reached[revive_ref(CLUSTER, 0, BROKER)] == 2 * len(popped)
+    assert reached[offsets.ref] == len(popped)
+    recovered = recover(tables.warehouse, CLUSTER, [BROKER])
+    assert {one.checkpoint.key for one in recovered.states[lane] if one.checkpoint} == set(expected)
+
+
+def test_merge_killed_around_its_commit_merges_each_record_once(
+    tmp_path: Path, runs: JobRuns, tables: QueueTables
+) -> None:
+    _check(tables, ["merge.after_plan=kill@2", "merge.after_merge=kill@1"], runs, tmp_path / "w")
+
+
+@pytest.mark.long
+def test_merge_killed_at_every_point_merges_each_record_once(
+    tmp_path: Path, runs: JobRuns, tables: QueueTables
+) -> None:
+    names = ("merge.after_plan", "merge.before_merge", "merge.after_merge")
+    _check(tables, [f"{name}=kill@{hit}" for name in names for hit in (1, 2)], runs, tmp_path / "w")

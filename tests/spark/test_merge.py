@@ -1,0 +1,454 @@
+"""The state tables against the folds of the core, whatever is merged when and breaks off (SPEC POP-19, CONS-4).
+
+A batch that breaks off is played by failpoints that raise, and the process that comes after it by a new `Merger`;
+`tests/faults/test_killed_merges.py` kills real ones.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.merge import Merger
+from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
+from mq.checkpoint_state import CheckpointState, fold
+from mq.group import decide_delete_group, decide_reset_offsets
+from mq.lost import LostRecord
+from mq.progress import Committed, OffsetRecord, committed_of
+from mq.revive import LostReason
+from mq.revive_record import Ack, Done, Record
+from tables import failpoints
+from tables.failpoints import FailpointHit
+from tables.log import Batch
+from tables.merge_plan import merged_to
+from tables.pages import pages
+from tables.paths import Space
+from tables.queue_refs import LOST, OFFSETS, REVIVE_LOG, revive_ref, system_ref
+from tables.records import offset_records_of, records_of, rows_of_lost_records, rows_of_offset_records
+from tables.recovery import Follower, recover
+from tables.state_rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from tables.state_schema import (
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    GROUPS,
+    LOST_MESSAGES,
+    POP_CHECKPOINTS,
+    POP_CHECKPOINTS_SCHEMA,
+    ROUTES,
+    TOPICS,
+)
+from tables.state_table import read_state, read_state_log
+from tables.state_upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
+from tables.warehouse import Warehouse
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[QueueTables]:
+    made = QueueTables(tmp_path / "w")
+    yield made
+    made.close()
+    failpoints.arm("")
+
+
+class Merges:
+    """A job's process, begun anew where a test says so."""
+
+    def __init__(self, spark: SparkSession, tables: QueueTables, **options: int) -> None:
+        self._spark, self._tables, self._options = spark, tables, options
+        self._opened: list[Warehouse] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self._opened.append(Warehouse.open(self._tables.conf.warehouse.uri))
+        self._merger = Merger(self._opened[-1], self._tables.conf, **self._options)
+
+    def run(self, now: datetime = NOW) -> dict[str, Any]:
+        return dict(self._merger.run(self._spark, now))
+
+    def close(self) -> None:
+        for warehouse in self._opened:
+            warehouse.close()
+
+
+@pytest.fixture
+def merges(spark: SparkSession, tables: QueueTables) -> Iterator[Merges]:
+    made = Merges(spark, tables)
+    yield made
+    made.close()
+
+
+def commit(tables: QueueTables, lane: LaneKey, *committed: Committed, broker: str = BROKER) -> None:
+    records = [OffsetRecord(lane=lane, topic="orders", committed=one) for one in committed]
+    tables.warehouse.create(system_ref(OFFSETS, CLUSTER, broker)).append([Batch(rows_of_offset_records(records))])
+
+
+def logged(tables: QueueTables, topic: str, read: Any) -> list[Any]:
+    """Every record in the logs of a kind."""
+    found = []
+    for ref in tables.warehouse.refs(Space.SYS):
+        if ref.topic == f"{topic}_{CLUSTER}":
+            log = tables.warehouse.open_partition(ref)
+            found += [record for page in pages(log, 0) for record in read(page.rows)]
+    return found
+
+
+def expected_states(tables: QueueTables) -> dict[CheckpointKey, CheckpointState]:
+    states = fold({}, logged(tables, REVIVE_LOG, records_of))
+    return {k: replace(s, checkpoint=s.checkpoint and replace(s.checkpoint, replaces=None)) for k, s in states.items()}
+
+
+def merged_states(tables: QueueTables) -> dict[CheckpointKey, CheckpointState]:
+    state = read_state(tables.warehouse.store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA)
+    assert state is not None
+    found = dict(states_of_rows(state.rows.select(CHECKPOINT_COLUMNS)))
+    assert len(found) == state.rows.num_rows, "one row for each checkpoint"
+    for (_, one), shown in zip(found.items(), state.rows.column("in_flight").to_pylist(), strict=True):
+        assert shown == one.open.bit_count()
+    return found
+
+
+def merged_progress(tables: QueueTables) -> dict[LaneKey, Committed]:
+    state = read_state(tables.warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA)
+    return {} if state is None else {lane: at for lane, (_, at) in committed_of_rows(state.rows).items()}
+
+
+def rows(spark: SparkSession, tables: QueueTables, table: str) -> list[dict[str, Any]]:
+    """What Spark reads."""
+    return [row.asDict(recursive=True) for row in spark.read.format("delta").load(table_at(tables, table)).collect()]
+
+
+def table_at(tables: QueueTables, table: str) -> str:
+    return tables.warehouse.store.uri(table)
+
+
+def any_records(tables: QueueTables, drawn: random.Random, count: int) -> list[Record]:
+    """Pops of two topics, and all that may be said about them, out of order and twice."""
+    made: list[Record] = []
+    topics, group = [tables.topic("orders", 2), tables.topic("taxes")], tables.group()
+    for _ in range(count):
+        topic = drawn.choice(topics)
+        start = drawn.randrange(0, 400)
+        offsets = sorted(drawn.sample(range(start, start + 64), drawn.randint(1, 32)))
+        popped = tables.checkpoint(
+            group,
+            topic,
+            offsets,
+            partition=drawn.randrange(len(topic.route.partitions)),
+            at_ms=NOW_MS + drawn.randrange(5),
+            queue=drawn.randrange(8),
+            attempts=tuple(drawn.randint(1, 3) for _ in offsets),
+            retry=drawn.random() < 0.2,
+            dead_reason=drawn.choice([None, "bad"]),
+        )
+        popped = popped.with_bits(drawn.getrandbits(8))
+        bits = [drawn.getrandbits(32) | 1 for _ in range(3)]
+        index = drawn.randrange(popped.span.num)
+        made += drawn.sample(
+            [
+                popped,
+                popped,
+                Ack(popped.key, bits[0], popped.revive_time_ms),
+                Ack(popped.key, bits[1], popped.revive_time_ms),
+                Done(popped.key, bits[2], popped.revive_time_ms),
+                popped.changed(index, now_ms=NOW_MS + 9, invisible_ms=10_000, revive_queue=popped.pop.revive_queue),
+            ],
+            drawn.randint(1, 6),
+        )
+    drawn.shuffle(made)
+    return made
+
+
+def store(tables: QueueTables, records: list[Record], drawn: random.Random) -> None:
+    for record in records:
+        queue = None if isinstance(record, Checkpoint) else drawn.randrange(8)
+        tables.record(record, queue=queue)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
+    spark: SparkSession, tables: QueueTables, seed: int
+) -> None:
+    drawn = random.Random(seed)
+    records = any_records(tables, drawn, 10)
+    merges = Merges(spark, tables, batch_records_max=15, files_max=3)
+    while records:
+        count = drawn.randint(5, 20)
+        now, records = records[:count], records[count:]
+        store(tables, now + drawn.sample(now, drawn.randrange(len(now))), drawn)
+        if drawn.random() < 0.3:
+            merges.restart()
+        facts = merges.run()
+        assert facts["rows"] > 0
+        assert merged_states(tables) == expected_states(tables)
+    assert spark.read.format("delta").load(table_at(tables, POP_CHECKPOINTS)).count() == len(expected_states(tables))
+    assert merges.run()["rows"] == 0
+    merges.close()
+
+
+POINTS = [f"merge.{point}=raise@{hit}" for point in ("after_plan", "before_merge", "after_merge") for hit in (1, 2)]
+
+
+def test_whatever_breaks_off_each_record_is_merged_once(tables: QueueTables, merges: Merges) -> None:
+    """Hit 1 is in the offsets, hit 2 in the checkpoints; each time more is stored before the next run."""
+    drawn = random.Random(3)
+    records = any_records(tables, drawn, 12)
+    lane = LaneKey(tables.topic("orders", 2).id, "billing", False, f"orders@{BROKER}")
+    epoch = tables.group().epoch
+    for at, point in enumerate(POINTS):
+        store(tables, records[at * 4 : at * 4 + 4], drawn)
+        commit(tables, lane, Committed(epoch, at))
+        failpoints.arm(point)
+        with pytest.raises(FailpointHit):
+            merges.run()
+        failpoints.arm("")
+        merges.restart()
+        if at % 2:
+            store(tables, records[40 + at :][:1], drawn)
+            merges.run()
+            assert merged_states(tables) == expected_states(tables)
+            assert merged_progress(tables) == {lane: Committed(epoch, at)}
+
+
+def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges) -> None:
+    topic, group = tables.topic(), tables.group()
+    tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
+    merges.run()
+    logs = [read_state_log(tables.warehouse.store, table) for table in (POP_CHECKPOINTS, TOPICS, ROUTES, GROUPS)]
+    facts = merges.run()
+    assert (facts["rows"], facts["batches"], facts["meta"]) == (0, 0, 0)
+    merges.restart()
+    merges.run()
+    assert [
+        read_state_log(tables.warehouse.store, table) for table in (POP_CHECKPOINTS, TOPICS, ROUTES, GROUPS)
+    ] == logs
+
+
+def test_pop_19_what_is_in_flight_for_whom_since_when_due_when(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    topic, group = tables.topic(), tables.group()
+    popped = tables.pop(group, topic, [3, 5, 6], at_ms=NOW_MS, invisible_ms=30_000, attempts=(1, 2, 1), queue=4)
+    tables.ack(popped, 5)
+    merges.run()
+    (row,) = rows(spark, tables, POP_CHECKPOINTS)
+    naive = NOW.replace(tzinfo=None)
+    assert row == {
+        "group": "billing",
+        "topic": "orders",
+        "topic_id": topic.id,
+        "retry": False,
+        "partition": f"orders@{BROKER}",
+        "broker": BROKER,
+        "epoch": group.epoch,
+        "start_offset": 3,
+        "pop_time": naive,
+        "num": 3,
+        "diffs": [0, 2, 3],
+        "attempts": [1, 2, 1],
+        "invisible_ms": 30_000,
+        "revive_time": naive + timedelta(seconds=30),
+        "acked": 0b010,
+        "replaced": 0,
+        "done": 0,
+        "in_flight": 2,
+        "dead_reason": None,
+        "revive_queue": 4,
+        "revive_offset": 0,
+        "merged_at": naive,
+    }
+
+
+def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    topic, group = tables.topic("orders", 2, ("a", "b")), tables.group()
+    lanes = [LaneKey(topic.id, group.name, False, name) for name in topic.route.partitions]
+    epoch = group.epoch
+    commit(tables, lanes[0], Committed(epoch, 5), Committed(epoch, 9), Committed(epoch, 7), broker="a")
+    commit(tables, lanes[1], Committed(epoch, 2, ((4, 6),), ((3, 2), (7, 1))), broker="b")
+    merges.run()
+    commit(tables, lanes[0], Committed(epoch, 8), broker="a")
+    commit(tables, lanes[1], Committed(epoch, 3, ((5, 7), (9, 10)), ((3, 3), (7, 1))), broker="b")
+    merges.run()
+    records = logged(tables, OFFSETS, offset_records_of)
+    assert merged_progress(tables) == committed_of({}, records)
+    shown = {row["partition"]: row for row in rows(spark, tables, CONSUMER_OFFSETS)}
+    assert shown["orders@a"]["committed_offset"] == 9
+    second = shown["orders@b"]
+    assert (second["committed_offset"], second["broker"], second["topic"]) == (3, "b", "orders")
+    assert second["done"] == [{"low": 4, "high": 7}, {"low": 9, "high": 10}]
+    assert second["attempts"] == [{"offset": 3, "deliveries": 3}, {"offset": 7, "deliveries": 1}]
+    reset = tables.meta.submit_groups(lambda m: decide_reset_offsets(m.groups, group.name, "orders", {lanes[0]: 1}))
+    commit(tables, lanes[0], Committed(reset.groups.epoch, 2), Committed(epoch, 50), broker="a")
+    merges.run()
+    assert merged_progress(tables)[lanes[0]] == Committed(reset.groups.epoch, 2)
+
+
+def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges) -> None:
+    """Finished and below the committed offset; of a reset epoch; of a group and of a topic that are gone."""
+    topic, other = tables.topic(), tables.topic("taxes")
+    group, gone = tables.group(), tables.group("gone")
+    lane = LaneKey(topic.id, group.name, False, f"orders@{BROKER}")
+    finished, ahead, open_one = (
+        tables.pop(group, topic, [at, at + 1], at_ms=NOW_MS, invisible_ms=10_000) for at in (0, 2, 4)
+    )
+    for popped in (finished, ahead):
+        tables.ack(popped, *(popped.span.offset_of(index) for index in range(2)))
+    tables.pop(gone, topic, [0], at_ms=NOW_MS)
+    tables.pop(group, other, [0], at_ms=NOW_MS)
+    commit(tables, lane, Committed(group.epoch, 2))
+    commit(tables, lane._replace(group=gone.name), Committed(gone.epoch, 1))
+    merges.run()
+    assert len(merged_states(tables)) == 5
+    assert len(merged_progress(tables)) == 2
+    tables.meta.submit_groups(lambda m: decide_delete_group(m.groups, gone.name))
+    tables.delete_topic(other)
+    merges.restart()
+    merges.run(NOW + timedelta(seconds=69))
+    assert set(merged_states(tables)) == {finished.key, ahead.key, open_one.key}
+    assert set(merged_progress(tables)) == {lane}
+    merges.restart()
+    assert merges.run(NOW + timedelta(seconds=70))["batches"] == 1
+    assert set(merged_states(tables)) == {ahead.key, open_one.key}
+    tables.meta.submit_groups(lambda m: decide_reset_offsets(m.groups, group.name, "orders", {lane: 1}))
+    merges.restart()
+    merges.run(NOW + timedelta(seconds=71))
+    assert merged_states(tables) == {}
+    assert merged_progress(tables) == {lane: tables.meta.groups.resets[lane]}
+
+
+def test_pop_09_a_checkpoint_that_is_still_in_memory_is_not_forgotten_what_was_taken_over(
+    tables: QueueTables, merges: Merges
+) -> None:
+    """Only the change is stored so far: the row of the old checkpoint has no revive time, and yet it must stay."""
+    topic, group = tables.topic(), tables.group()
+    held = tables.checkpoint(group, topic, [0, 1], at_ms=NOW_MS)
+    tables.record(held.changed(1, now_ms=NOW_MS + 1, invisible_ms=10_000, revive_queue=0))
+    merges.run()
+    merges.restart()
+    merges.run(NOW + timedelta(seconds=69))
+    tables.record(held)
+    merges.run(NOW + timedelta(seconds=70))
+    assert merged_states(tables)[held.key].open == 0b01
+
+
+def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges: Merges) -> None:
+    topic = tables.topic()
+    lane = LaneKey(topic.id, "billing", False, f"orders@{BROKER}")
+    lost = [
+        LostRecord(lane=lane, topic="orders", ranges=ranges, reason=LostReason.RETENTION, time_ms=NOW_MS + at)
+        for at, ranges in enumerate([((1, 4), (6, 7)), ((6, 7),), ((9, 10),)])
+    ]
+    log = tables.warehouse.create(system_ref(LOST, CLUSTER, BROKER))
+    for record in lost:
+        log.append([Batch(rows_of_lost_records([record]))])
+        merges.run()
+    shown = rows(spark, tables, LOST_MESSAGES)
+    assert sorted((row["low"], row["high"]) for row in shown) == [(1, 4), (6, 7), (9, 10)]
+    assert {(row["group"], row["topic"], row["reason"], row["broker"]) for row in shown} == {
+        ("billing", "orders", "retention", BROKER)
+    }
+
+
+def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, tables: QueueTables, merges: Merges) -> None:
+    tables.topic("orders", 3, ("a", "b"))
+    tables.group("billing", max_attempts=3, order="key")
+    assert merges.run()["meta"] == 3
+    (topic,) = rows(spark, tables, TOPICS)
+    assert (topic["topic"], topic["partitions"], topic["order_strategy"]) == ("orders", 3, "best_tried")
+    routes = rows(spark, tables, ROUTES)
+    assert sorted((row["number"], row["lp_low"], row["lp_high"]) for row in routes) == [
+        (0, 0, 342),
+        (1, 342, 683),
+        (2, 683, 1024),
+    ]
+    (group,) = rows(spark, tables, GROUPS)
+    assert (group["group"], group["ordered"], group["max_attempts"]) == ("billing", "key", 3)
+    tables.delete_topic(tables.topic("orders", 3, ("a", "b")))
+    merges.run()
+    assert rows(spark, tables, TOPICS) == rows(spark, tables, ROUTES) == []
+
+
+def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
+    tables: QueueTables, merges: Merges
+) -> None:
+    """Retention cuts what is merged; a start, and a follower that was behind, know everything all the same."""
+    drawn = random.Random(5)
+    records = any_records(tables, drawn, 12)
+    lane = LaneKey(tables.topic("orders", 2).id, "billing", False, f"orders@{BROKER}")
+    epoch = tables.group().epoch
+    behind = Follower(Warehouse.open(tables.conf.warehouse.uri), CLUSTER, [BROKER])
+    store(tables, records[:5], drawn)
+    behind.refresh()
+    store(tables, records[5:30], drawn)
+    commit(tables, lane, Committed(epoch, 3, ((5, 6),)))
+    merges.run()
+    reached = merged_to(tables.warehouse.store)
+    expected = expected_states(tables)
+    for ref, offset in reached.items():
+        assert tables.warehouse.open_partition(ref).end_offset == offset
+        tables.warehouse.open_partition(ref).delete_below(offset)
+    store(tables, records[30:], drawn)
+    commit(tables, lane, Committed(epoch, 4))
+    late = [
+        record
+        for ref, offset in [(revive_ref(CLUSTER, queue, BROKER), 0) for queue in range(8)]
+        if tables.warehouse.exists(ref)
+        for page in pages(tables.warehouse.open_partition(ref), reached.get(ref, offset))
+        for record in records_of(page.rows)
+    ]
+    expected = fold(expected, late)
+    plain = {
+        k: replace(s, checkpoint=s.checkpoint and replace(s.checkpoint, replaces=None)) for k, s in expected.items()
+    }
+    behind.refresh()
+    found = {
+        k: replace(s, checkpoint=s.checkpoint and replace(s.checkpoint, replaces=None))
+        for k, s in behind.states.items()
+    }
+    assert found == plain
+    recovered = recover(Warehouse.open(tables.conf.warehouse.uri), CLUSTER, [BROKER])
+    assert recovered.committed == {lane: Committed(epoch, 4, ((5, 6),))}
+    assert sum(map(len, recovered.states.values())) == sum(1 for one in plain.values() if one.checkpoint)
+    assert recover(tables.warehouse, CLUSTER, ["elsewhere"]).states == {}
+
+
+def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: QueueTables) -> None:
+    merges = Merges(spark, tables, files_max=3)
+    topic, group = tables.topic(), tables.group()
+    for at in range(12):
+        tables.pop(group, topic, [at], at_ms=NOW_MS)
+        merges.run()
+    expected = expected_states(tables)
+    warehouse = tables.warehouse.store
+    log = read_state_log(warehouse, POP_CHECKPOINTS)
+    assert log is not None and log.checkpoint_version > 0 and len(log.files) <= 4
+    files = {entry.name: entry for entry in warehouse.entries(POP_CHECKPOINTS)}
+    newest_ms = max(entry.modified_ms for entry in files.values())
+    oldest_ms = min(entry.modified_ms for entry in files.values())
+    assert sweep_state(warehouse, POP_CHECKPOINTS, oldest_ms + DATA_KEEP_MS) == 0
+    assert sweep_state(warehouse, POP_CHECKPOINTS, newest_ms + LOG_KEEP_MS + 60_000) > 12
+    left = {entry.name for entry in warehouse.entries(POP_CHECKPOINTS)}
+    assert left == {name for path in log.paths for name in (path, f".{path}.crc")}, "and Spark's checksums with them"
+    versions = [re.search(r"(\d{20})", entry.name) for entry in warehouse.entries(f"{POP_CHECKPOINTS}/_delta_log")]
+    assert min(int(found[1]) for found in versions if found) == log.checkpoint_version
+    merges.restart()
+    tables.pop(group, topic, [99], at_ms=NOW_MS)
+    merges.run()
+    assert merged_states(tables).keys() > expected.keys()
+    assert spark.read.format("delta").load(table_at(tables, POP_CHECKPOINTS)).count() == 13
+    merges.close()
