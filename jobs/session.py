@@ -66,7 +66,13 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     if not isinstance(spark, SparkSession):  # Connect's class is another, and shares no application
         return spark
     made = spark.newSession()
-    register(made, warehouse=absolute(warehouse))
+    # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
+    sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
+    sessions.setActiveSession(made._jsparkSession)
+    try:
+        register(made, warehouse=absolute(warehouse))
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
     return made
 
 

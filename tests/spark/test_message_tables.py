@@ -65,6 +65,38 @@ def test_spark_1_a_table_that_was_rolled_up_checkpointed_and_cleaned_is_read_rig
     assert bodies(spark, log) == [*sent, b"after"]
 
 
+def test_spark_1_a_table_is_read_right_after_retention(spark: SparkSession, log: PartitionLog, clock: SetClock) -> None:
+    """Some of it is removed, then all, with checkpoints and clean-up after it."""
+    sent = numbered_bodies("m", 40)
+    for body in sent:
+        log.append([batch(body)])
+        log.maintain()
+    log.delete_below(20)
+    low = log.min_offset
+    assert 0 < low <= 20
+    assert bodies(spark, log) == sent[low:]
+    log.delete_below(40)
+    assert bodies(spark, log) == []
+    for body in (*sent, *sent):
+        log.append([batch(body)])
+        log.maintain()
+        clock.advance_ms(100)
+    assert log.min_offset == 40 and not (Path(log.location) / "_delta_log" / commit_name(0)).exists()
+    assert bodies(spark, log) == [*sent, *sent]
+
+
+def test_retry_6_a_query_that_runs_while_retention_removes_finishes(spark: SparkSession, log: PartitionLog) -> None:
+    """The files of the version that it found when it began are kept for it."""
+    sent = numbered_bodies("m", 10)
+    for body in sent:
+        log.append([batch(body)])
+    running = spark.read.format("delta").option("versionAsOf", log.version).load(log.location)
+    log.delete_below(10)
+    log.maintain()
+    assert [bytes(row["body"]) for row in running.orderBy("offset").collect()] == sent
+    assert bodies(spark, log) == []
+
+
 @pytest.mark.parametrize("count", [7, 500])
 def test_spark_1_every_column_comes_out_as_it_went_in(spark: SparkSession, log: PartitionLog, count: int) -> None:
     """Maps, structs, times and nulls; plain files of few rows and compressed ones with delta-packed offsets."""

@@ -14,6 +14,9 @@ from jobs import verify
 from jobs.cli import jobs_command
 from mq.errors import Corrupt
 from tables.config import Config, load
+from tables.paths import PartitionRef, Space
+from tables.queue_refs import dead_ref, retry_ref, revive_ref
+from tests.rows import batch
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
@@ -78,6 +81,25 @@ def test_a_log_that_contradicts_itself_is_found(spark: SparkSession, orders: Fil
     assert [name for name, row in _results(spark, orders).items() if not row["ok"]] == [A]
 
 
+def test_every_space_is_verified_and_what_retention_removed_is_no_damage(spark: SparkSession, filled: Filled) -> None:
+    refs = [
+        PartitionRef(Space.TOPICS, "orders", A),
+        retry_ref("billing", 1, "orders", 0, "broker-a"),
+        dead_ref("billing", 1, "broker-a"),
+        revive_ref("deltamq", 0, "broker-a"),
+    ]
+    for removed, ref in enumerate(refs):
+        log = filled.warehouse.create(ref)
+        for body in (b"a", b"b", b"c"):
+            log.append([batch(body)])
+        log.delete_below(removed)
+    facts = verify.run(spark, _conf(filled), NOW)
+    assert (facts["partitions"], facts["messages"]) == (4, 3 + 2 + 1 + 0)
+    table = spark.read.format("delta").load(f"{filled.uri}/{verify.RESULTS}")
+    found = {(r["space"], r["min_offset"], r["end_offset"], r["messages"], r["ok"]) for r in table.collect()}
+    assert found == {(ref.space.value, at, 3, 3 - at, True) for at, ref in enumerate(refs)}
+
+
 DAMAGE = {
     "a hole": ([0, 1, 3], (3, 3, 0, 3)),
     "an offset twice": ([0, 1, 1, 2], (4, 3, 0, 2)),
@@ -101,10 +123,12 @@ def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: 
         ran = CliRunner().invoke(jobs_command, ["run", "verify", "--once", "--warehouse", orders.uri])
         assert (ran.exit_code, ran.output.startswith("job=verify ok")) == (0, True), ran.output
         listed = CliRunner().invoke(jobs_command, ["list", "--json", "--warehouse", orders.uri])
-        (found,) = json.loads(listed.output)
+        (found,) = [one for one in json.loads(listed.output) if one["name"] == "verify"]
         assert found["last_run"]["ok"] is True
         assert found["last_run"]["facts"]["messages"] == 151
     finally:
         from jobs.datasource import register
 
         register(spark, warehouse=default)
+        # the command's sessions are of this application, and Python takes the last one made for the active one
+        SparkSession._activeSession = spark
