@@ -15,6 +15,7 @@ from api.problems import install
 from api.request import Receive, Scope, Send
 from api.service import Service
 from mq.errors import DeltaMQError
+from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 
 __all__ = ["App", "create_app"]
@@ -25,10 +26,11 @@ log = logging.getLogger("deltamq.api")
 class App(Front):
     """What uvicorn runs. The service is there from the lifespan's startup to its shutdown."""
 
-    def __init__(self, fastapi: FastAPI, config: Config) -> None:
+    def __init__(self, fastapi: FastAPI, config: Config, clock: Clock) -> None:
         super().__init__(fastapi, lambda: self.service)
         self.fastapi = fastapi
         self._config = config
+        self._clock = clock
 
     @property
     def service(self) -> Service | None:
@@ -45,7 +47,7 @@ class App(Front):
         """Start, wait for the server's word, stop; why a start failed is one line in the log."""
         await receive()
         try:
-            service = await Service.start(self._config)
+            service = await Service.start(self._config, self._clock)
         except (DeltaMQError, OSError) as error:
             log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
             await send({"type": "lifespan.startup.failed"})
@@ -58,7 +60,7 @@ class App(Front):
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def create_app(config: Config) -> App:
+def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
     """The service of `config`, not started yet: the server's lifespan starts and stops it."""
     app = FastAPI(
         title="DeltaMQ",
@@ -80,7 +82,7 @@ def create_app(config: Config) -> App:
         return describe(app)
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
-    return App(app, config)
+    return App(app, config, clock)
 
 
 def _version() -> str:

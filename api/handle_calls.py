@@ -73,9 +73,8 @@ class HandleCalls:
         self._logs = lanes.logs
         self._buffer = lanes.buffer
 
-    def _live(self, opened: Opened, group: str, now_ms: int) -> LaneKey:
+    def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
         """The lane of a lease that is not over; `handle_expired` otherwise."""
-        lease = opened.lease
         topic = self._lanes.topic(lease.topic)
         topic_id = None if topic is None else topic.id
         lane = LaneKey(topic_id or "", group, lease.retry, lease.partition)
@@ -95,7 +94,7 @@ class HandleCalls:
         now_ms = self._logs.now_ms()
         for one in opened:
             try:
-                lane = self._live(one, group, now_ms)
+                lane = self._live(one.lease, group, now_ms)
             except Conflict:
                 acking.refuse(one, one.lease.span.full)
                 continue
@@ -174,20 +173,15 @@ class HandleCalls:
         now_ms = self._logs.now_ms()
         changes: list[tuple[list[int], Change]] = []
         in_order: list[tuple[list[int], LaneKey, Handle]] = []
-        for one in opened:
+        for handle, positions in _distinct(opened, handles).items():
             try:
-                key = self._live(one, group.name, now_ms)
-            except Conflict as error:
-                failed.update(dict.fromkeys(one.positions, error.code))
-                continue
-            for handle, positions in _distinct(one, handles):
-                if one.lease.revive_queue == ORDERED_REVIVE_QUEUE:
+                key = self._live(handle.lease, group.name, now_ms)
+                if handle.lease.revive_queue == ORDERED_REVIVE_QUEUE:
                     in_order.append((positions, key, handle))
-                    continue
-                try:
+                else:
                     changes.append((positions, self._change(key, handle, decide(handle), now_ms)))
-                except Conflict as error:
-                    failed.update(dict.fromkeys(positions, error.code))
+            except Conflict as error:
+                failed.update(dict.fromkeys(positions, error.code))
         await self._store_changes(changes, failed, renewed)
         for positions, key, handle in in_order:
             try:
@@ -271,13 +265,13 @@ def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]
         yield Handle(opened.lease, index_of(handles[position])), position
 
 
-def _distinct(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, list[int]]]:
-    """The same, each message once with all positions."""
-    places: dict[int, list[int]] = {}
-    for handle, position in _each(opened, handles):
-        places.setdefault(handle.index, []).append(position)
-    for index, positions in places.items():
-        yield Handle(opened.lease, index), positions
+def _distinct(opened: Iterable[Opened], handles: Sequence[str]) -> dict[Handle, list[int]]:
+    """The messages that a call names, each once, with all positions where it does."""
+    places: dict[Handle, list[int]] = {}
+    for one in opened:
+        for handle, position in _each(one, handles):
+            places.setdefault(handle, []).append(position)
+    return places
 
 
 def _delivery(handle: Handle) -> Delivery:

@@ -78,9 +78,9 @@ def _tagged(log: PartitionLog, wanted: Look) -> Seen:
         matching = found.rows.filter(pc.is_in(found.rows.column("tag"), value_set=tags))
         if matching.num_rows:
             kept = cut_to_bytes(matching.slice(0, most), max_bytes, at_least=1)
-            offsets: list[int] = matching.column("offset").to_pylist()
-            end = offsets[kept.num_rows] if kept.num_rows < len(offsets) else found.next_offset
-            return Seen(kept, offsets[: kept.num_rows], end)
+            offsets: list[int] = kept.column("offset").to_pylist()
+            end = offsets[-1] + 1 if kept.num_rows < matching.num_rows else found.next_offset
+            return Seen(kept, offsets, end)
         at = found.next_offset
     return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), at)
 

@@ -320,6 +320,11 @@ class Lanes:
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
 
+    async def store_due(self) -> None:
+        """Store what must leave memory now; returns when it is stored, or has failed to be."""
+        await self._tick()
+        await asyncio.gather(*self._storing)
+
     async def flush(self) -> None:
         """Store the offsets that have moved."""
         for commit in self.buffer.commits():

@@ -88,6 +88,8 @@ class Metrics(Collector):
         self.fetch_seconds = Histogram()
         self.pop_seconds = Histogram()
         self.gauges: list[Gauge] = []
+        #: Counters that somebody else keeps.
+        self.counters: list[Gauge] = []
         self.partitions: Callable[[], Iterable[PartitionGauges]] = tuple
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -109,6 +111,8 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._counters()
         yield from self._histograms()
+        for counter in self.counters:
+            yield CounterMetricFamily(counter.name, counter.help, value=counter.read())
         for gauge in self.gauges:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.read())
         yield from self._partition_families()

@@ -31,6 +31,7 @@ class OffsetLog:
         self._known = dict(stored)
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
         self._logs: dict[str, RecordLog] = {}
+        self._flushing = asyncio.Lock()
 
     def get(self, lane: LaneKey) -> Committed | None:
         """The newest progress that is known, whatever its epoch; stored, or to be stored with the next flush."""
@@ -47,6 +48,11 @@ class OffsetLog:
 
     async def flush(self) -> None:
         """Store what was noted; what could not be stored is noted again."""
+        # One at a time, so that whoever asks for it knows afterwards that all is stored.
+        async with self._flushing:
+            await self._flush_all()
+
+    async def _flush_all(self) -> None:
         records, self._unsaved = self._unsaved, {}
         if not records:
             return

@@ -31,6 +31,7 @@ from mq.errors import DeltaMQError
 from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys
 from mq.names import split_partition
+from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.handle_keys import handle_keys
 from tables.metadata import MetaLog
@@ -110,11 +111,11 @@ class Service:
         self._observe()
 
     @classmethod
-    async def start(cls, config: Config) -> Service:
+    async def start(cls, config: Config, clock: Clock = SYSTEM_CLOCK) -> Service:
         """Open the warehouse and the metadata log, read what groups have done, and be ready to serve."""
 
         def open_all() -> tuple[Warehouse, MetaLog, Recovered, HandleKeys]:
-            warehouse = Warehouse.open(config.warehouse.uri, settings=config.log)
+            warehouse = Warehouse.open(config.warehouse.uri, settings=config.log, clock=clock)
             meta = MetaLog(warehouse)
             recovered = recover(warehouse, config.warehouse.cluster, _brokers(config, meta))
             return warehouse, meta, recovered, handle_keys(warehouse.store, config.queue.handle_secret.reveal())
@@ -191,7 +192,9 @@ class Service:
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
             Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
-            Gauge("deltamq_stored_checkpoints", "Stored since the start.", lambda: self.lanes.match.stored),
+        ]
+        self.metrics.counters = [
+            Gauge("deltamq_stored_checkpoints", "Checkpoints that left memory.", lambda: self.lanes.match.stored),
             Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
         ]
         self.metrics.partitions = self._gauges

@@ -18,6 +18,7 @@ import pyarrow as pa
 from api.app import create_app
 from api.serve import Server, bind
 from api.service import Service
+from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config, ServiceSettings, WarehouseSettings
 
 __all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running", "until"]
@@ -147,10 +148,10 @@ def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
 
 
 @contextlib.contextmanager
-def running(config: Config) -> Iterator[Api]:
+def running(config: Config, clock: Clock = SYSTEM_CLOCK) -> Iterator[Api]:
     """A service with these settings until the block ends; its queues are flushed then."""
     listener = bind(config)
-    app = create_app(config)
+    app = create_app(config, clock)
     server = _ThreadServer(app, config, listener)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="service")
     thread.start()

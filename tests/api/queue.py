@@ -1,0 +1,258 @@
+"""A queue in a service whose time tests move by hand: consumers, the revive job, and what the tables know."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from jobs.revive import Reviver
+from mq.checkpoint import LaneKey
+from mq.checkpoint_state import CheckpointState
+from mq.limits import WAIT_MS_MAX
+from mq.names import split_partition
+from mq.progress import Committed
+from tables.config import Config, QueueSettings
+from tables.pages import pages
+from tables.paths import PartitionRef
+from tables.queue_refs import dead_ref, retry_ref
+from tables.recovery import recover
+from tables.warehouse import Warehouse
+from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
+from tests.set_clock import SetClock
+
+__all__ = ["Consumer", "Popped", "Queue", "queue_in"]
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Popped:
+    """One pop's answer."""
+
+    messages: list[Json]
+    rest: int
+    invisible_ms: int
+    failed: dict[str, str]
+
+    @property
+    def bodies(self) -> list[str]:
+        return [message["body"] for message in self.messages]
+
+    @property
+    def handles(self) -> list[str]:
+        return [message["handle"] for message in self.messages]
+
+    @property
+    def attempts(self) -> list[int]:
+        return [message["delivery_attempt"] for message in self.messages]
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A group in a topic."""
+
+    api: Api
+    group: str
+    topic: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/groups/{quote(self.group, safe='')}"
+
+    def ask(self, accept: str = JSON, **request: object) -> Reply:
+        path = f"{self.path}/topics/{quote(self.topic, safe='')}/pop"
+        return self.api.call("POST", path, request, Accept=accept)
+
+    def pop(self, max_messages: int = 32, **request: object) -> Popped:
+        reply = self.ask(max_messages=max_messages, **request)
+        assert reply.status == 200, reply
+        answer = reply.json
+        failed = {one["handle"]: one["code"] for one in answer["failed_acks"]}
+        return Popped(answer["messages"], answer["rest"], answer["invisible_ms"], failed)
+
+    def pop_again(self, count: int, **request: object) -> Popped:
+        """Pop until so many have come: another process has appended them, and the service sees it in a moment."""
+        found = self.pop(count, wait_ms=WAIT_MS_MAX, **request)
+        while len(found.messages) < count:
+            more = self.pop(count - len(found.messages), wait_ms=WAIT_MS_MAX, **request)
+            assert more.messages, f"only {found.bodies} came"
+            found = replace(more, messages=[*found.messages, *more.messages])
+        return found
+
+    def pop_arrow(self, max_messages: int = 32, **request: object) -> Reply:
+        reply = self.ask(ARROW, max_messages=max_messages, **request)
+        assert reply.status == 200, reply
+        return reply
+
+    def pop_all(self, **request: object) -> list[Json]:
+        """Pop until nothing is left."""
+        found: list[Json] = []
+        while messages := self.pop(1_024, **request).messages:
+            found += messages
+        return found
+
+    def call(self, what: str, **request: object) -> Reply:
+        return self.api.call("POST", f"{self.path}/{what}", request)
+
+    def handles_call(self, what: str, handles: list[str], **request: object) -> dict[str, str]:
+        """Ack, nack or dead; the codes of the handles that were refused, and a check of the count."""
+        reply = self.call(what, handles=handles, **request)
+        assert reply.status == 200, reply
+        failed = reply.json["failed"]
+        (count,) = [value for name, value in reply.json.items() if name != "failed"]
+        assert count == len(handles) - len(failed)
+        return {one["handle"]: one["code"] for one in failed}
+
+    def ack(self, handles: list[str]) -> dict[str, str]:
+        return self.handles_call("ack", handles)
+
+    def nack(self, handles: list[str], **request: object) -> dict[str, str]:
+        return self.handles_call("nack", handles, **request)
+
+    def dead(self, handles: list[str], reason: str = "rejected") -> dict[str, str]:
+        return self.handles_call("dead", handles, reason=reason)
+
+    def invisible(self, handle: str, invisible_ms: int) -> Reply:
+        return self.call("invisible", handle=handle, invisible_ms=invisible_ms)
+
+    def lanes(self, *, retry: bool = False) -> list[LaneKey]:
+        """The group's lanes, of partitions or of its retries."""
+        subscription = self.api.service.lanes.subscription(
+            self.api.service.topics.state.topic(self.topic), self.api.service.groups.state.group(self.group)
+        )
+        return [seat.key for seat in subscription.seats(None) if seat.key.retry is retry]
+
+    def in_flight(self) -> int:
+        return sum(
+            self.api.service.lanes.in_flight(lane) for retry in (False, True) for lane in self.lanes(retry=retry)
+        )
+
+
+class Queue:
+    """A warehouse, a clock, and a service that tests may stop and start."""
+
+    def __init__(self, folder: Path, clock: SetClock, queue: QueueSettings) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.config: Config = replace(config_for(folder), queue=queue)
+        self._stack = contextlib.ExitStack()
+        self.api: Api
+        self.start()
+
+    def start(self, **queue: object) -> None:
+        """Start a service, with other settings of the queue if there are any."""
+        if queue:
+            self.config = replace(self.config, queue=replace(self.config.queue, **queue))
+        self.api = self._stack.enter_context(running(self.config, self.clock))
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        self._stack.close()
+
+    def restart(self, **queue: object) -> None:
+        self.stop()
+        self.start(**queue)
+
+    def crash(self, **queue: object) -> None:
+        """Stop it so that what is only in its memory is forgotten; a process that is killed is in tests/faults."""
+        lanes = self.api.service.lanes
+
+        async def forgetful() -> None:
+            for timer in lanes._timers:
+                timer.cancel()
+
+        lanes.stop = forgetful  # type: ignore[method-assign]
+        self.clock.advance_ms(1)
+        self.restart(**queue)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.wall_us() // 1_000
+
+    def advance(self, ms: int) -> None:
+        """Let time pass; returns when the service has stored what must leave its memory."""
+        self.clock.advance_ms(ms)
+        self.settle()
+
+    def settle(self) -> None:
+        """Store what is due by the clock, and the offsets that have moved."""
+        lanes = self.api.service.lanes
+        self.run(lanes.store_due())
+        self.run(lanes.flush())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the service's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.api.service.loop).result(30)
+
+    def consumer(self, group: str, topic: str = "orders") -> Consumer:
+        return Consumer(self.api, group, topic)
+
+    def topic(self, partitions: int = 1, name: str = "orders", **settings: object) -> list[str]:
+        view = self.api.put_topic(name, partitions=partitions, **settings)
+        return [p["partition"] for p in view["partitions"]]
+
+    def group(self, name: str, **settings: object) -> Consumer:
+        reply = self.api.call("PUT", f"/v1/groups/{name}", settings)
+        assert reply.status in (200, 201), reply
+        return self.consumer(name)
+
+    def send(self, *bodies: str, topic: str = "orders", **fields: object) -> None:
+        reply = self.api.send(topic, *[{"body": body, **fields} for body in bodies])
+        assert reply.status == 200, reply
+
+    def revive(self) -> None:
+        """Run the revive job once, as another process does."""
+        warehouse = Warehouse.open(str(self.folder), clock=self.clock)
+        with contextlib.closing(warehouse):
+            Reviver(warehouse, self.config).run(self.now_ms)
+
+    # What the tables have.
+
+    def committed(self, lane: LaneKey) -> Committed | None:
+        return self._recovered()[0].get(lane)
+
+    def states(self, lane: LaneKey) -> list[CheckpointState]:
+        return self._recovered()[1].get(lane, [])
+
+    def _recovered(self) -> tuple[dict[LaneKey, Committed], dict[LaneKey, list[CheckpointState]]]:
+        warehouse = Warehouse.open(str(self.folder))
+        with contextlib.closing(warehouse):
+            found = recover(warehouse, self.config.warehouse.cluster, self.config.service.brokers)
+        return dict(found.committed), {lane: list(states) for lane, states in found.states.items()}
+
+    def rows(self, ref: PartitionRef) -> list[Json]:
+        """All rows of a partition, none if there is no such table."""
+        warehouse = Warehouse.open(str(self.folder))
+        with contextlib.closing(warehouse):
+            if not warehouse.exists(ref):
+                return []
+            log = warehouse.open_partition(ref)
+            return [row for page in pages(log, log.min_offset) for row in page.rows.to_pylist()]
+
+    def dead_letters(self, group: str) -> list[Json]:
+        epoch = self.api.service.groups.state.group(group).epoch
+        brokers = self.config.service.brokers
+        return [row for broker in brokers for row in self.rows(dead_ref(group, epoch, broker))]
+
+    def retries(self, group: str, topic: str = "orders") -> list[Json]:
+        found = self.api.service.topics.state.topic(topic)
+        epoch = self.api.service.groups.state.group(group).epoch
+        brokers = dict.fromkeys(split_partition(name)[1] for name in found.route.partitions)
+        refs = [retry_ref(group, epoch, topic, found.generation, broker) for broker in brokers]
+        return [row for ref in refs for row in self.rows(ref)]
+
+
+@contextlib.contextmanager
+def queue_in(folder: Path, **queue: object) -> Iterator[Queue]:
+    """A queue whose clock stands still."""
+    found = Queue(folder, SetClock(), QueueSettings(**queue))  # type: ignore[arg-type] # names of settings
+    try:
+        yield found
+    finally:
+        found.stop()
