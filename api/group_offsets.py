@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.groups import GroupName
+from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
 from api.json_body import json_object
 from api.lane_views import LaneView, lane_bounds, lane_views
@@ -50,7 +50,7 @@ class ResetRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": "first", "retries": "drop"}]})
 
     to: Annotated[
-        str | _Offsets, Field(description="`first`, `last`, an RFC 3339 time, or an object of partition to offset.")
+        StartView | _Offsets, Field(description="`first`, `last`, a time, or an object of partition to offset.")
     ]
     retries: Annotated[
         Literal["keep", "drop"] | None,

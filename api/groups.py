@@ -25,11 +25,13 @@ from mq.queue_limits import (
     RETRY_WAITS_MAX,
 )
 
-__all__ = ["GroupName", "router"]
+__all__ = ["GroupName", "StartView", "router"]
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
+#: `first`, `last`, or an RFC 3339 time.
+StartView = Literal["first", "last"] | Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 _Wait = Annotated[int, Field(ge=0, le=RETRY_WAIT_MS_MAX)]
 
 
@@ -74,7 +76,7 @@ class GroupPutRequest(BaseModel):
         bool | Literal["key"] | None, Field(description='true: partitions in order; "key": each key in order.')
     ] = None
     consume_from: Annotated[
-        str | None, Field(description="Where a partition begins for the group: `first`, `last`, or an RFC 3339 time.")
+        StartView | None, Field(description="Where a partition begins for the group: `first`, `last`, or a time.")
     ] = None
     max_attempts: Annotated[int | None, Field(ge=1, le=MAX_ATTEMPTS_MAX)] = None
     retry_policy: RetryPolicyView | None = None
