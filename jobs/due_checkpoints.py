@@ -47,9 +47,9 @@ class DueCheckpoints:
     def refresh(self) -> None:
         """See what was stored since the last call; what it raises loses nothing."""
         whole, self._all_new = self._all_new, True
-        states = self._follower.states
         changed = self._follower.refresh()
-        for key in list(states) if whole else changed:
+        states = self._follower.states
+        for key in states if whole else changed:
             self._note(key, states[key])
         self._all_new = False
 

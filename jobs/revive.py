@@ -18,7 +18,6 @@ from jobs.registry import Facts, job
 from jobs.revive_batch import Outcome, ReviveBatch
 from jobs.warehouses import warehouse_of
 from mq.errors import DeltaMQError
-from mq.names import split_partition
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from mq.revive import Due
 from tables.config import Config
@@ -58,19 +57,36 @@ class Reviver:
                 self._held.setdefault(broker, now_ms)
                 troubles.append(f"{broker} is held: {type(error).__name__}: {error}")
         self._meta.refresh()
-        ready = [due for broker, due in self._brokers.items() if broker not in self._held]
-        taken = [one for due in ready for one in due.take(now_ms)]
-        taken.sort(key=_order)
-        late_ms = now_ms - taken[0].checkpoint.revive_time_ms if taken else 0
-        batch = ReviveBatch(self._warehouse, self._conf.warehouse.cluster, self._meta.meta, now_ms, self._failures)
+        late_ms = 0
+        for broker, due in self._brokers.items():
+            if broker not in self._held:
+                taken = sorted(due.take(now_ms), key=_order)
+                if taken:
+                    late_ms = max(late_ms, now_ms - taken[0].checkpoint.revive_time_ms)
+                    self._deliver(due, taken, now_ms, total)
+        return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
+
+    def _deliver(self, due: DueCheckpoints, taken: Sequence[Due], now_ms: int, total: Outcome) -> None:
+        """Deliver what is due on one broker."""
+        batch = ReviveBatch(
+            self._warehouse,
+            self._conf.warehouse.cluster,
+            self._meta.meta,
+            now_ms,
+            lambda one: due.failures(one.checkpoint.key),
+        )
         try:
             for part in _batches(taken):
-                self._add(total, batch.run(part))
+                outcome = batch.run(part)
+                for one, at_ms in outcome.later:
+                    due.again_at(one.checkpoint.key, at_ms)
+                for one in outcome.settled:
+                    due.settled(one.checkpoint.key)
+                total.add(outcome)
         except BaseException:
             for one in taken:
-                self._of(one).put_back(one.checkpoint.key, now_ms)
+                due.put_back(one.checkpoint.key, now_ms)
             raise
-        return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
     def _find_brokers(self, now_ms: int) -> None:
         if 0 <= now_ms - self._brokers_ms < _BROKERS_EVERY_MS:
@@ -81,24 +97,6 @@ class Reviver:
             if broker not in self._brokers:
                 follower = Follower(self._warehouse, cluster, [broker])
                 self._brokers[broker] = DueCheckpoints(follower, stay_buffer_ms=queue.stay_buffer_ms)
-
-    def _of(self, due: Due) -> DueCheckpoints:
-        return self._brokers[split_partition(due.checkpoint.pop.partition)[1]]
-
-    def _failures(self, due: Due) -> int:
-        return self._of(due).failures(due.checkpoint.key)
-
-    def _add(self, total: Outcome, part: Outcome) -> None:
-        for due, at_ms in part.later:
-            self._of(due).again_at(due.checkpoint.key, at_ms)
-        for due in part.settled:
-            self._of(due).settled(due.checkpoint.key)
-        total.revived += part.revived
-        total.dead += part.dead
-        total.skipped += part.skipped
-        total.lost += part.lost
-        total.later += part.later
-        total.troubles |= part.troubles
 
     def _facts(self, total: Outcome, troubles: Sequence[str], now_ms: int, late_ms: int) -> Facts:
         waiting = [at for due in self._brokers.values() if (at := due.oldest_ms()) is not None]
@@ -170,7 +168,7 @@ def revive(spark: None, conf: Config, now: datetime) -> Facts:
     whoever sends it; a batch is smaller than what a destination remembers. `Done` and loss may be stored twice.
 
     A kill at any line leaves copies without a `Done` record at most: the next run finds them at their destinations and
-    writes the record. (They are remembered for 24 hours; see `mq.limits.PRODUCER_WINDOW_MS`.)
+    writes the record, also when the job was down for longer than a destination remembers its producers.
 
     What cannot be read waits 10 s, 30 s, ... in its checkpoint, a destination that cannot be written 1 s, 2 s, ...; all
     else goes on. A broker whose revive log cannot be read is held until it can: nobody knows what was acknowledged

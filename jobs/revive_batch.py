@@ -20,9 +20,11 @@ from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
 from mq.checkpoint import LaneKey, Pop, indexes
 from mq.errors import DeltaMQError
 from mq.group import Group
+from mq.limits import PRODUCER_WINDOW_MS
 from mq.lost import LostRecord
 from mq.names import split_partition
 from mq.offset_ranges import OffsetRanges
+from mq.queue_limits import REVIVE_QUEUES
 from mq.revive import (
     DeadLetter,
     Decision,
@@ -46,6 +48,7 @@ from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.metadata import Meta
+from tables.pages import pages
 from tables.paths import PartitionRef, Space
 from tables.picked import Picked, TooMuch, pick
 from tables.queue_refs import LOST, dead_ref, retry_ref, revive_ref, system_ref
@@ -58,6 +61,8 @@ __all__ = ["Outcome", "ReviveBatch"]
 #: A destination that cannot be written is tried again after so long, then twice as long, ...
 _WRITE_RETRY_MS: Final = 1_000
 _WRITE_RETRY_MS_MAX: Final = 60_000
+#: What fell due longer ago may have been stored by a run that its destination no longer remembers.
+_REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 #: Checkpoints that are read at once; fewer when their messages are large.
 _READ_CHECKPOINTS: Final = 512
 
@@ -98,6 +103,15 @@ class Outcome:
     #: Why something could not be read or written, for people.
     troubles: set[str] = field(default_factory=set)
 
+    def add(self, other: Outcome) -> None:
+        """Both together."""
+        self.revived += other.revived
+        self.dead += other.dead
+        self.skipped += other.skipped
+        self.lost += other.lost
+        self.later += other.later
+        self.troubles |= other.troubles
+
     def count(self, decision: Decision) -> None:
         """Add a decision that was carried out."""
         messages = decision.bits.bit_count()
@@ -134,9 +148,10 @@ class ReviveBatch:
         self._outcome = Outcome()
         self._outbox: Outbox[_Token] = Outbox(self._destination, after_append="revive.after_append")
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
+        self._forgotten: dict[PartitionRef, _Forgotten] = {}
 
     def run(self, batch: Sequence[Due]) -> Outcome:
-        """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages."""
+        """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
         self._outcome = Outcome()
         self._refreshed = {}
         cases: list[_Case] = []
@@ -192,7 +207,8 @@ class ReviveBatch:
         cases = []
         for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
             producer = producer_id(due.checkpoint.key)
-            cases.append(_Case(due, Stored(_seqs(retry, producer), _seqs(dead, producer)), producer))
+            stored = Stored(self._stored(retry, producer, due), self._stored(dead, producer, due))
+            cases.append(_Case(due, stored, producer))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
             part = cases[done : done + step]
@@ -206,6 +222,22 @@ class ReviveBatch:
             self._decide(lane, part, picked)
             done += len(part)
         return cases
+
+    def _stored(self, destination: PartitionLog | None, producer: str, due: Due) -> Collection[int]:
+        """The requests that a destination holds of a checkpoint."""
+        if destination is None:
+            return ()
+        seen = destination.known_producer(producer)
+        if seen is not None:
+            return tuple(seen.parts)
+        revive_ms = due.checkpoint.revive_time_ms
+        if self._now_ms - revive_ms < _REMEMBERED_MS:
+            return ()
+        # This job was down for a day: the destination's own memory does not reach back so far, its rows do.
+        found = self._forgotten.get(destination.ref)
+        if found is None or found.since_ms > revive_ms:
+            found = self._forgotten[destination.ref] = _Forgotten.of(destination, revive_ms)
+        return found.seqs.get(producer, ())
 
     def _all_later(self, due: Due, error: Exception) -> _Case:
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
@@ -306,7 +338,8 @@ class ReviveBatch:
     # Places.
 
     def _queue(self, pop: Pop) -> PartitionRef:
-        return revive_ref(self._cluster, pop.revive_queue, _broker(pop))
+        # Any queue would do: a record names its checkpoint. Ordered pops have a number that is none.
+        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, _broker(pop))
 
     def _look(self, ref: PartitionRef) -> PartitionLog | None:
         """The partition as it is now, seen once in a batch; None when it is not made yet."""
@@ -327,6 +360,24 @@ class ReviveBatch:
 
     def _write_wait_ms(self, due: Due) -> int:
         return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forgotten:
+    """The requests of producers in rows that were appended since a time."""
+
+    since_ms: int
+    seqs: dict[str, set[int]]
+
+    @classmethod
+    def of(cls, log: PartitionLog, since_ms: int) -> _Forgotten:
+        seqs: dict[str, set[int]] = {}
+        for page in pages(log, log.offset_at(since_ms * 1_000)):
+            names, numbers = (page.rows.column(name).to_pylist() for name in ("producer_id", "producer_seq"))
+            for name, number in set(zip(names, numbers, strict=True)):
+                if name is not None:
+                    seqs.setdefault(name, set()).add(number)
+        return cls(since_ms, seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +423,6 @@ def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
 
 def _broker(pop: Pop) -> str:
     return split_partition(pop.partition)[1]
-
-
-def _seqs(destination: PartitionLog | None, producer: str) -> Collection[int]:
-    seen = None if destination is None else destination.known_producer(producer)
-    return () if seen is None else tuple(seen.parts)
 
 
 def _nothing(cases: Iterable[_Case], error: Exception) -> Picked:

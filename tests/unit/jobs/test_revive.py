@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from mq.retry import DEAD_REASON_HEADER
 from mq.revive import LostReason
 from mq.topics import Topic
 from tables import failpoints
+from tables.clock import SYSTEM_CLOCK
 from tables.failpoints import FailpointHit
 from tables.paths import Space
 from tables.queue_refs import retry_ref, revive_ref
@@ -304,3 +306,22 @@ def test_a_damaged_record_is_told(bench: Bench) -> None:
     assert "record" in str(bench.job.run(1)["trouble"])
     with pytest.raises(Corrupt):
         bench.tables.done()
+
+
+def test_pop_11_a_job_that_was_down_for_days_finds_what_it_had_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a partition remembers its producers: its rows tell."""
+    days_ms = time.time_ns() // 1_000_000 - 3 * 24 * 3_600_000
+    offsets = bench.send("a", "b", "c")
+    bench.pop(offsets[:2], at_ms=days_ms)
+    bench.pop(offsets[2:], at_ms=days_ms + 1_000)
+    failpoints.arm("revive.after_append=raise")
+    monkeypatch.setattr(SYSTEM_CLOCK.__class__, "wall_us", lambda _: (days_ms + DUE + 100) * 1_000)
+    with pytest.raises(FailpointHit):
+        bench.job.run(days_ms + DUE + 100)
+    monkeypatch.undo()
+    failpoints.arm("")
+    assert bench.retried() == ["a", "b"]
+    assert bench.new_job().run(time.time_ns() // 1_000_000)["rows"] == 1
+    assert bench.retried() == ["a", "b", "c"]
