@@ -155,6 +155,13 @@ class Partition:
             self._in_upkeep = True
             self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
 
+    async def tend(self) -> None:
+        """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go."""
+        await self.look()
+        if not self._in_upkeep:
+            self._in_upkeep = True
+            self._owner.upkeep.submit(self._maintain)
+
     def _maintain(self) -> None:
         """On the upkeep thread: what roll-ups, checkpoints and clean-up are due."""
         self._in_upkeep = False

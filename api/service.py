@@ -45,6 +45,8 @@ log = logging.getLogger("deltamq.api")
 T = TypeVar("T")
 #: How often topics made or changed by other processes are looked for.
 _META_REFRESH_S: Final = 1.0
+#: An open partition that nobody waits at is looked at this often.
+_TEND_S: Final = 30.0
 #: One process hosts all brokers, so none has ever been taken over.
 _BROKER_EPOCH: Final = 1
 
@@ -159,7 +161,7 @@ class Service:
     # Other processes' commits.
 
     async def _watch(self) -> None:
-        """Look for commits of other processes where a reader waits, and for their topics."""
+        """Look for commits of other processes where a reader waits, now and then everywhere, and for their topics."""
         every_s = self.settings.refresh_ms / 1000
         meta_at = self.loop.time()
         await self._guarded(self.topics.sweep, None)
@@ -169,6 +171,8 @@ class Service:
             for partition in self.partitions:
                 if partition.has_waiters and self.loop.time() - partition.refreshed_at >= every_s:
                     await self._guarded(partition.refresh, partition)
+                elif self.loop.time() - partition.refreshed_at >= _TEND_S and partition.log is not None:
+                    await self._guarded(partition.tend, partition)
             if self.loop.time() - meta_at >= _META_REFRESH_S:
                 await self._guarded(self.topics.refresh, None)
                 meta_at = self.loop.time()
