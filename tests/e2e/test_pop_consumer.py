@@ -15,6 +15,7 @@ import pytest
 
 from mq import Admin, Message, PopConsumer, Producer, Result
 from mq.client import Patience, PoppedMessage
+from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
 QUICK = Patience(first_wait_ms=5, wait_ms_max=200)
@@ -286,6 +287,18 @@ class TestWithJobs:
         # Printed lines may have been acknowledged already, or come again: none is lost, none comes without an expiry.
         assert set(seen.numbers) <= set(range(21))
         assert {m.delivery_attempt for m in seen.messages if m.body != b"20"} <= {2}
+
+    def test_lost_answers_lose_no_message(self, pop_service: ServiceProcess, topic: str) -> None:
+        fill(pop_service.url, topic, 400)
+        group = f"lossy-{topic}"
+        seen = Seen()
+        with ChaosProxy(int(pop_service.url.rpartition(":")[2]), loss=0.1, seed=7) as proxy:
+            with PopConsumer(proxy.url, group, topic, seen, invisible_ms=1_500, patience=QUICK) as consumer:
+                seen.wait_for(lambda messages: len({message.body for message in messages}) == 400)
+                wait_done(pop_service.url, group)
+            stats = consumer.stats()
+        assert set(seen.numbers) == set(range(400))
+        assert stats.failed_pops > 0
 
     def test_close_returns_messages_to_others_at_once(self, pop_service: ServiceProcess, topic: str) -> None:
         fill(pop_service.url, topic, 10)

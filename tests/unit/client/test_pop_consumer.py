@@ -76,7 +76,7 @@ def make(stub: StubService) -> Iterator[MakeConsumer]:
         consumer.close(timeout_s=1)
 
 
-def wait_done(stub: StubService, topic: str = "orders", timeout_s: float = 10.0) -> None:
+def wait_done(stub: StubService, topic: str = "orders", timeout_s: float = 20.0) -> None:
     stub.queue.wait_for(lambda: stub.queue.is_done("billing", topic), timeout_s)
 
 
@@ -113,7 +113,8 @@ def test_messages_that_come_later_are_handled_at_once(stub: StubService, make: M
     began = time.monotonic()
     stub.queue.fill("orders", 3)
     wait_done(stub)
-    assert time.monotonic() - began < 2
+    # Not the 15 s that a pop waits.
+    assert time.monotonic() - began < 5
     assert sorted(seen.numbers) == [0, 1, 2]
 
 
@@ -139,7 +140,8 @@ def test_an_acknowledgement_does_not_wait_long_for_a_pop(stub: StubService, make
     stub.queue.wait_for(lambda: bool(seen.messages))
     began = time.monotonic()
     wait_done(stub)
-    assert time.monotonic() - began < 2
+    # Not the 15 s that the next pop waits.
+    assert time.monotonic() - began < 5
     assert len(stub.queue.calls_of("ack")) == 1
 
 
@@ -384,7 +386,7 @@ def test_renewal_ends_after_the_time_that_is_set(stub: StubService, make: MakeCo
         if message.delivery_attempt == 1:
             stuck.wait(20)
 
-    consumer = make(handle, concurrency=2, invisible_ms=300, renew_for_s=0.4)
+    consumer = make(handle, concurrency=2, invisible_ms=1_000, renew_for_s=1.2)
     stub.queue.wait_for(lambda: len(seen.messages) == 2)
     assert consumer.stats().renewals >= 1
     wait_done(stub)
@@ -471,7 +473,7 @@ def test_acknowledgements_carried_by_a_lost_pop_are_told_again(
 ) -> None:
     stub.queue.fill("orders", 3)
     stub.queue.faults["pop"].extend([QueueFault.NONE, QueueFault.DROP_BEFORE, QueueFault.DROP_AFTER])
-    consumer = make(seen, concurrency=1, invisible_ms=500)
+    consumer = make(seen, concurrency=1, invisible_ms=1_500)
     wait_done(stub)
     assert Counter(seen.numbers) == Counter([0, 1, 2])
     assert consumer.stats().expired == 0
