@@ -101,5 +101,5 @@ def replay(
         click.echo(f"sent {done.replayed:,} dead letters back{again}")
     for failed in done.failed:
         error = DeltaMQError(f"{failed.partition}:{failed.offset} was not sent back", code=failed.code)
-        click.echo(error_line(error), err=True)
+        click.echo(error_line(error, as_json=as_json), err=True)
     return _FAILED if done.failed_total else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -12,7 +13,7 @@ from mq.client.admin import Admin
 from mq.client.console import PATIENCE, print_json, print_table, service_options
 from mq.client.group_admin import GroupInfo, GroupPartition
 
-__all__ = ["group", "parse_offsets", "parse_order", "parse_policy"]
+__all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
 
 ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 
@@ -49,6 +50,17 @@ def parse_offsets(texts: tuple[str, ...], hint: str) -> dict[str, int]:
     return offsets
 
 
+def parse_place(text: str, hint: str) -> str:
+    """`first`, `last`, or a time as the API writes it (UTC where it names no zone)."""
+    if text in ("first", "last"):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not first, last or a time", param_hint=hint) from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
+
+
 @click.group()
 def group() -> None:
     """Create, list, show, reset and delete consumer groups."""
@@ -79,12 +91,13 @@ def create(
 ) -> None:
     """Create group NAME, or change it to these settings."""
     policy = None if retry_policy is None else parse_policy(retry_policy)
+    start = None if consume_from is None else parse_place(consume_from, "--consume-from")
     with Admin(url, token=token, patience=PATIENCE) as admin:
         info, created = admin.put_group(
             name,
             consume_strategy=strategy,
             order=parse_order(order),
-            consume_from=consume_from,
+            consume_from=start,
             max_attempts=max_attempts,
             retry_policy=policy,
             invisible_ms=invisible_ms,
@@ -161,7 +174,7 @@ def reset(
     """Let group NAME go on elsewhere in TOPIC. What its clients hold now is void."""
     if (target is None) == (not offsets):
         raise click.UsageError("give either --to or --offset")
-    to = parse_offsets(offsets, "--offset") if target is None else target
+    to = parse_offsets(offsets, "--offset") if target is None else parse_place(target, "--to")
     if not yes and sys.stdin.isatty():
         click.confirm(f"put group {name} elsewhere in {topic}?", abort=True, err=True)
     with Admin(url, token=token, patience=PATIENCE) as admin:

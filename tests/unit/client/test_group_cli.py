@@ -53,7 +53,8 @@ def test_pop_18_a_reset_lets_a_group_go_on_elsewhere(run: Run, stub: StubService
     done = run("group", "reset", "billing", "orders", "--offset", "orders@memory=1", "--yes")
     assert done.out == "billing goes on at orders@memory:1\n"
     assert len(run("consume", "orders", "--group", "billing").out.splitlines()) == 3
-    assert run("group", "reset", "billing", "orders", "--to", "first").status == 0
+    assert run("group", "reset", "billing", "orders", "--to", "2026-01-01").status == 0
+    assert stub.queue.calls_of("reset")[-1].request["to"] == "2026-01-01T00:00:00+00:00"
     assert len(run("consume", "orders", "--group", "billing").out.splitlines()) == 4
 
 
@@ -68,7 +69,9 @@ def test_an_unknown_group_is_told_with_what_to_do(run: Run) -> None:
 def test_wrong_usage_of_groups_is_status_2(run: Run) -> None:
     assert run("group", "create", "billing", "--order", "sideways").status == 2
     assert run("group", "create", "billing", "--retry-policy", "soon").status == 2
+    assert run("group", "create", "billing", "--consume-from", "yesterday").status == 2
     assert run("group", "reset", "billing", "orders").status == 2
+    assert run("group", "reset", "billing", "orders", "--to", "yesterday").status == 2
     assert run("group", "reset", "billing", "orders", "--to", "first", "--offset", "a@b=1").status == 2
     assert run("group", "reset", "billing", "orders", "--offset", "a@b").status == 2
     assert run("dead-letters", "replay", "billing", "--at", "7").status == 2
@@ -222,3 +225,5 @@ def test_a_dead_letter_that_is_not_there_is_told(run: Run, dead: StubService) ->
     assert done.status == 1
     assert done.out == "sent 1 dead letters back\n"
     assert done.err == "error: offset_out_of_range: %DLQ%billing@memory:9 was not sent back\n"
+    done = run("dead-letters", "replay", "billing", "--at", "%DLQ%billing@memory=9", "--json")
+    assert (done.json["failed_total"], json.loads(done.err)["error"]["code"]) == (1, "offset_out_of_range")
