@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint_holds",
     "decide",
     "group_holds",
+    "is_old",
     "lags_of",
     "progress_of",
     "readers_of",
@@ -62,13 +63,18 @@ class Verdict:
     held_by: tuple[str, ...] = ()
 
 
+def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
+    """Whether all messages of a file have been kept long enough."""
+    return file.time_us + keep_ms * 1_000 <= now_us
+
+
 def decide(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
     """What may go of a partition, given its files oldest first; none is looked at behind the first that stays."""
     holds = tuple(holds)
     limit = min((hold.offset for hold in holds), default=None)
     below = expired = 0
     for file in files:
-        if file.time_us + keep_ms * 1_000 > now_us:
+        if not is_old(file, now_us, keep_ms):
             break
         expired = file.end
         if limit is None or file.end <= limit:

@@ -35,7 +35,7 @@ from tables.state_schema import (
 from tables.state_table import read_state
 from tables.warehouse import Warehouse
 
-__all__ = ["Cursor", "Follower", "Recovered", "recover"]
+__all__ = ["Cursor", "Follower", "Recovered", "recover", "recover_progress"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,11 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
     for key, state in follower.states.items():
         if state.checkpoint is not None:
             states.setdefault(key.lane, []).append(state)
-    return Recovered(committed=_committed(warehouse, cluster, brokers), states=states)
+    return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=states)
 
 
-def _committed(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
+def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
+    """Only how far the groups are: `Recovered.committed`."""
     for last in (False, True):
         progress, stops = _merged_progress(warehouse)
         committed = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, brokers)}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from mq.errors import DeltaMQError
 from mq.progress import Bounds
-from mq.retention import Lag, decide, lags_of
+from mq.retention import Lag, decide, is_old, lags_of
 from tables.config import RetentionSettings
 from tables.log import PartitionLog
 from tables.metadata import MetaLog
@@ -72,7 +73,8 @@ class Retention:
         rule = rules.of(log)
         if rule is None:
             return Retained(ref=log.ref)
-        verdict = decide(rules.files(log, now_us), now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds)
+        old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(log, now_us)))
+        verdict = decide(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())
         removed = log.delete_below(verdict.below) if verdict.below > log.min_offset else Removed()
         log.clean()
         lags = lags_of(rule.readers, Bounds(log.min_offset, log.end_offset))

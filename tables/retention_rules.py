@@ -16,10 +16,10 @@ Partitions of a topic or group whose life is over are kept as long, and nobody h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import pyarrow.compute as pc
 
@@ -31,10 +31,10 @@ from mq.names import split_partition
 from mq.retention import (
     Dated,
     Hold,
-    Progress,
     Readers,
     checkpoint_holds,
     group_holds,
+    is_old,
     progress_of,
     readers_of,
 )
@@ -49,10 +49,12 @@ from tables.metadata import Meta
 from tables.paths import PartitionRef, Space
 from tables.queue_refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, lives_of_retry
 from tables.reader import FileReader, RowCache
-from tables.recovery import recover
+from tables.recovery import Follower, recover_progress
 from tables.warehouse import Warehouse
 
 __all__ = ["Rule", "Rules"]
+
+T = TypeVar("T")
 
 #: Who holds back what is not merged yet.
 _MERGE: Final = "merge"
@@ -61,42 +63,44 @@ _MERGED: Final = (REVIVE_LOG, OFFSETS, LOST)
 _CACHE_BYTES: Final = 1
 
 
+def _nobody() -> Iterable[Hold]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What applies to one partition."""
 
     keep_ms: int
-    holds: tuple[Hold, ...] = ()
+    #: Who holds it back. To know is dear where much is in flight, so it is asked only if something is old enough to go.
+    holds: Callable[[], Iterable[Hold]] = _nobody
     #: The groups that read there.
     readers: Readers = field(default_factory=dict)
 
 
-class _Queue:
-    """What is known of the queue at one moment."""
+class _Flights:
+    """What is popped and open, by the partition that it was popped from."""
 
-    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str], meta: Meta) -> None:
-        self.topics = meta.topics
-        self.groups = meta.groups
-        known = recover(warehouse, cluster, brokers)
-        self.progress: Progress = progress_of(known.committed, meta.groups)
-        self._retry: dict[LaneKey, Sequence[CheckpointState]] = {}
+    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
+        follower = Follower(warehouse, cluster, brokers)
+        follower.refresh()
+        self._retry: dict[LaneKey, list[CheckpointState]] = {}
         self._topic: dict[tuple[str, str], list[CheckpointState]] = {}
-        for lane, states in known.states.items():
-            if lane.retry:
-                self._retry[lane] = states
+        for key, state in follower.states.items():
+            if not state.open:
+                continue
+            if key.retry:
+                self._retry.setdefault(key.lane, []).append(state)
             else:
-                self._topic.setdefault((lane.topic_id, lane.partition), []).extend(states)
+                self._topic.setdefault((key.topic_id, key.partition), []).append(state)
 
-    def of_topic(self, topic: Topic, partition: str) -> tuple[list[Hold], Readers]:
-        """What open checkpoints hold in a topic's partition, and the groups that read there."""
-        states = self._topic.get((topic.id, partition), [])
-        holds = checkpoint_holds(states, self.groups, topic_id=topic.id)
-        return list(holds), readers_of(self.progress, topic_id=topic.id, partition=partition)
+    def of_topic(self, topic: Topic, partition: str) -> list[CheckpointState]:
+        """Of all groups, in a partition of a topic."""
+        return self._topic.get((topic.id, partition), [])
 
-    def of_retry(self, lane: LaneKey) -> tuple[list[Hold], Readers]:
-        """The same for a partition of retried messages."""
-        holds = checkpoint_holds(self._retry.get(lane, ()), self.groups, topic_id=lane.topic_id)
-        return list(holds), {lane.group: self.progress.get(lane.topic_id, {}).get(lane)}
+    def of_retry(self, lane: LaneKey) -> list[CheckpointState]:
+        """Of one group, in its retried messages."""
+        return self._retry.get(lane, [])
 
 
 class Rules:
@@ -113,10 +117,10 @@ class Rules:
         self._warehouse = warehouse
         self._settings = settings
         self._cluster = cluster
-        self._brokers = brokers
         self._meta = meta
-        self._queue: _Queue | DeltaMQError | None = None
-        self._merged: Mapping[PartitionRef, int] | DeltaMQError | None = None
+        self._progress = _Once(lambda: progress_of(recover_progress(warehouse, cluster, brokers), meta.groups))
+        self._flights = _Once(lambda: _Flights(warehouse, cluster, brokers))
+        self._merged = _Once(lambda: merged_to(warehouse.store))
 
     def of(self, log: PartitionLog) -> Rule | None:
         """The rule for a partition; None for one that is kept for ever.
@@ -135,7 +139,7 @@ class Rules:
             return Rule(keep_ms=self._settings.dead_ms)
         kind = self._kind(ref)
         if kind in _MERGED:
-            return Rule(keep_ms=self._settings.system_ms, holds=(Hold(self._merged_to(ref), _MERGE),))
+            return Rule(keep_ms=self._settings.system_ms, holds=lambda: [self._unmerged(ref)])
         if kind == DELAY:
             return Rule(keep_ms=self._settings.delayed_ms)
         if kind == DELAY_MARKS:
@@ -167,8 +171,15 @@ class Rules:
         topic = self._topic(log.ref.topic, log.ref.generation)
         if topic is None:
             return Rule(keep_ms=RETENTION_MS_DEFAULT)
-        holds, readers = self._known().of_topic(topic, log.ref.name)
-        return self._shared(log.ref.space, topic.settings.retention_ms, holds, readers)
+        readers = readers_of(self._progress(), topic_id=topic.id, partition=log.ref.name)
+
+        def holds() -> Iterator[Hold]:
+            flights = self._flights().of_topic(topic, log.ref.name)
+            yield from checkpoint_holds(flights, self._meta.groups, topic_id=topic.id)
+            if self._settings.wait_for_groups:
+                yield from group_holds(readers, self._meta.groups)
+
+        return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
 
     def _of_retry(self, log: PartitionLog) -> Rule:
         retry = RetryTopic.of_storage_name(log.ref.topic)
@@ -176,54 +187,35 @@ class Rules:
         topic, group = self._topic(retry.topic, generation), self._meta.groups.groups.get(retry.group)
         if topic is None or group is None or group.epoch != epoch:
             return Rule(keep_ms=self._settings.retry_ms)
-        holds, readers = self._known().of_retry(LaneKey(topic.id, group.name, True, log.ref.name))
-        return self._shared(log.ref.space, self._settings.retry_ms, holds, readers)
+        lane = LaneKey(topic.id, group.name, True, log.ref.name)
+        readers: Readers = {group.name: self._progress().get(topic.id, {}).get(lane)}
 
-    def _shared(self, space: Space, keep_ms: int, holds: list[Hold], readers: Readers) -> Rule:
-        if self._settings.wait_for_groups:
-            holds += group_holds(readers, self._meta.groups, from_first=space is Space.RETRY)
-        return Rule(keep_ms=keep_ms, holds=tuple(holds), readers=readers)
+        def holds() -> Iterator[Hold]:
+            yield from checkpoint_holds(self._flights().of_retry(lane), self._meta.groups, topic_id=lane.topic_id)
+            if self._settings.wait_for_groups:
+                yield from group_holds(readers, self._meta.groups, from_first=True)
 
-    def _known(self) -> _Queue:
-        """What is known of the queue, read when it is first needed."""
-        if self._queue is None:
-            try:
-                self._queue = _Queue(self._warehouse, self._cluster, self._brokers, self._meta)
-            except DeltaMQError as error:
-                self._queue = error
-        if isinstance(self._queue, DeltaMQError):
-            raise _again(self._queue)
-        return self._queue
+        return Rule(keep_ms=self._settings.retry_ms, holds=holds, readers=readers)
 
     # The queue's own logs.
 
-    def _merged_to(self, ref: PartitionRef) -> int:
-        if self._merged is None:
-            try:
-                self._merged = merged_to(self._warehouse.store)
-            except DeltaMQError as error:
-                self._merged = error
-        if isinstance(self._merged, DeltaMQError):
-            raise _again(self._merged)
-        return self._merged.get(ref, 0)
+    def _unmerged(self, ref: PartitionRef) -> Hold:
+        return Hold(self._merged().get(ref, 0), _MERGE)
 
     def _delayed(self, log: PartitionLog, now_us: int) -> Iterator[Dated]:
         """Files of which all messages have ended, aged from their last deliver time."""
         ended: int | None = None
         for file in log.files:
             aged = Dated(file.end, file.append_max_us)
-            if self._is_old(aged, now_us):
+            if is_old(aged, now_us, self._settings.delayed_ms):
                 # No statistics have it; it is read for the first files only.
                 aged = Dated(file.end, max(file.append_max_us, _last_deliver_us(self._warehouse, log, file)))
-            if self._is_old(aged, now_us):
+            if is_old(aged, now_us, self._settings.delayed_ms):
                 if ended is None:
                     ended = ended_below(self._warehouse, self._cluster, _broker(log.ref))
                 if file.end > ended:
                     return
             yield aged
-
-    def _is_old(self, file: Dated, now_us: int) -> bool:
-        return file.time_us + self._settings.delayed_ms * 1_000 <= now_us
 
     def _marks(self, log: PartitionLog) -> Iterator[Dated]:
         """Files of marks that are only about messages which are removed."""
@@ -242,6 +234,21 @@ def _last_deliver_us(warehouse: Warehouse, log: PartitionLog, file: DataFile) ->
     return max(pc.max(rows.column("deliver_time")).value or 0 for rows in groups)
 
 
-def _again(error: DeltaMQError) -> DeltaMQError:
-    """The same error anew, for another partition that depends on the same."""
-    return type(error)(error.detail, code=error.code)
+class _Once(Generic[T]):
+    """A value that is read when it is first needed; an error is the same for all who need it."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._value: T | None = None
+        self._error: DeltaMQError | None = None
+
+    def __call__(self) -> T:
+        if self._error is not None:
+            raise type(self._error)(self._error.detail, code=self._error.code)
+        if self._value is None:
+            try:
+                self._value = self._read()
+            except DeltaMQError as error:
+                self._error = error
+                raise
+        return self._value
