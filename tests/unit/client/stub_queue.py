@@ -117,7 +117,7 @@ class StubQueue:
                 return False
             return not any(state.open for key, state in self.twin.tables.states.items() if key.group == group)
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         """Wait for something that time or another thread brings about, without a call."""
         deadline = time.monotonic() + timeout_s
         with self.changed:

@@ -353,6 +353,7 @@ def test_pop_09_a_slow_handler_keeps_its_message(stub: StubService, make: MakeCo
         release.wait(20)
 
     consumer = make(handle, concurrency=3, invisible_ms=1_200)
+    stub.queue.wait_for(lambda: len(seen.messages) == 3)
     other = make(seen, concurrency=3, invisible_ms=1_200)
     # Each was renewed more often than its invisible time lasted.
     stub.queue.wait_for(lambda: consumer.stats().renewals >= 9)
