@@ -50,7 +50,7 @@ from tables.state_upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
 from tables.warehouse import Warehouse
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -178,15 +178,15 @@ def store(tables: QueueTables, records: list[Record], drawn: random.Random) -> N
         tables.record(record, queue=queue)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
 def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
     spark: SparkSession, tables: QueueTables, seed: int
 ) -> None:
     drawn = random.Random(seed)
-    records = any_records(tables, drawn, 10)
+    records = any_records(tables, drawn, 8)
     merges = Merges(spark, tables, batch_records_max=15, files_max=3)
     while records:
-        count = drawn.randint(5, 20)
+        count = drawn.randint(8, 20)
         now, records = records[:count], records[count:]
         store(tables, now + drawn.sample(now, drawn.randrange(len(now))), drawn)
         if drawn.random() < 0.3:

@@ -1,0 +1,127 @@
+"""The queue in SQL (SPEC POP-19, CONS-4, RETRY-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.merge import Merger
+from jobs.queue_source import SpaceSource
+from jobs.revive import Reviver
+from jobs.views import VIEWS, register_views
+from mq.checkpoint import LaneKey
+from mq.errors import Refused
+from mq.group import decide_delete_group
+from mq.lost import LostRecord
+from mq.progress import Committed, OffsetRecord
+from mq.revive import LostReason
+from tables.log import Batch
+from tables.queue_refs import LOST, OFFSETS, system_ref
+from tables.records import rows_of_lost_records, rows_of_offset_records
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NOW_MS = 1_790_000_000_000
+NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[QueueTables]:
+    made = QueueTables(tmp_path / "w")
+    yield made
+    made.close()
+
+
+def rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in spark.sql(query).collect()]
+
+
+def commit(tables: QueueTables, lane: LaneKey, epoch: int, offset: int) -> None:
+    record = OffsetRecord(lane=lane, topic="orders", committed=Committed(epoch, offset))
+    tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER)).append([Batch(rows_of_offset_records([record]))])
+
+
+def test_before_the_first_merge_there_is_nothing_to_see(spark: SparkSession, tables: QueueTables) -> None:
+    tables.send(tables.topic(), "a")
+    assert register_views(spark, tables.conf) == ["mq_partitions", *VIEWS]
+    assert all(rows(spark, f"SELECT * FROM {name}") == [] for name in VIEWS)
+    shown = rows(spark, "SELECT topic, partition, end_offset FROM mq_partitions WHERE space = 'topics'")
+    assert shown == [{"topic": "orders", "partition": f"orders@{BROKER}", "end_offset": 1}]
+
+
+def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
+    """A small queue: lag, in flight, retried, dead and lost, seen anew by each query."""
+    topic, group = tables.topic("orders", 2), tables.group(max_attempts=2)
+    lane = LaneKey(topic.id, group.name, False, topic.route.partitions[0])
+    tables.send(topic, *"abcdef")
+    tables.send(topic, *"gh", partition=1)
+    expired = tables.pop(group, topic, [0, 1], at_ms=NOW_MS - 60_000, attempts=(1, 2))
+    tables.ack(tables.pop(group, topic, [2, 4, 5], at_ms=NOW_MS, invisible_ms=10**10), 4)
+    commit(tables, lane, group.epoch, 2)
+    Reviver(tables.warehouse, tables.conf).run(NOW_MS)
+    lost = LostRecord(lane=lane, topic="orders", ranges=((7, 9),), reason=LostReason.RETENTION, time_ms=NOW_MS)
+    tables.warehouse.create(system_ref(LOST, CLUSTER, BROKER)).append([Batch(rows_of_lost_records([lost]))])
+    merger = Merger(tables.warehouse, tables.conf)
+    merger.run(spark, NOW)
+    register_views(spark, tables.conf)
+
+    in_flight = rows(
+        spark, "SELECT `group`, topic, partition, offset, attempt, overdue FROM mq_in_flight ORDER BY offset"
+    )
+    whose = {"group": "billing", "topic": "orders", "partition": f"orders@{BROKER}"}
+    assert in_flight == [{**whose, "offset": at, "attempt": 1, "overdue": False} for at in (2, 5)]
+
+    lag = {
+        (row["partition"], row["retry"]): (row["committed_offset"], row["end_offset"], row["lag"], row["in_flight"])
+        for row in rows(spark, "SELECT * FROM mq_lag")
+    }
+    assert lag == {
+        (f"orders@{BROKER}", False): (2, 6, 4, 2),
+        (f"orders#1@{BROKER}", False): (None, 2, 2, 0),
+        (f"%RETRY%billing_orders@{BROKER}", True): (None, 1, 1, 0),
+    }
+
+    retries = rows(spark, "SELECT `group`, topic, attempt, messages, waiting FROM mq_retries")
+    assert retries == [{"group": "billing", "topic": "orders", "attempt": 2, "messages": 1, "waiting": 1}]
+
+    (dead,) = rows(spark, "SELECT * FROM mq_dead_letters")
+    assert (dead["group"], dead["reason"], dead["attempts"], dead["body"]) == ("billing", "max_attempts", 2, b"b")
+    assert (dead["topic"], dead["origin_partition"], dead["origin_offset"]) == ("orders", f"orders@{BROKER}", 1)
+    assert expired.span.last_offset == 1
+
+    (gone,) = rows(spark, "SELECT `group`, topic, low, high, messages, reason FROM mq_lost")
+    assert gone == {"group": "billing", "topic": "orders", "low": 7, "high": 9, "messages": 2, "reason": "retention"}
+
+    # The same views, later.
+    tables.send(topic, "i")
+    retry = LaneKey(topic.id, group.name, True, f"%RETRY%billing_orders@{BROKER}")
+    commit(tables, retry, group.epoch, 1)
+    tables.pop(group, topic, [1], partition=1, at_ms=NOW_MS - 1, invisible_ms=1)
+    merger.run(spark, NOW)
+    assert rows(spark, "SELECT sum(lag) AS lag FROM mq_lag WHERE NOT retry") == [{"lag": 7}]
+    assert rows(spark, "SELECT waiting FROM mq_retries") == [{"waiting": 0}]
+    assert rows(spark, "SELECT offset FROM mq_in_flight WHERE partition = 'orders#1@broker-a'") == [{"offset": 1}]
+
+
+def test_a_group_that_was_made_again_has_none_of_the_old_retries(spark: SparkSession, tables: QueueTables) -> None:
+    topic, group = tables.topic(), tables.group()
+    tables.pop(group, topic, tables.send(topic, "a"), at_ms=NOW_MS - 60_000)
+    Reviver(tables.warehouse, tables.conf).run(NOW_MS)
+    tables.meta.submit_groups(lambda m: decide_delete_group(m.groups, group.name))
+    tables.group()
+    Merger(tables.warehouse, tables.conf).run(spark, NOW)
+    register_views(spark, tables.conf)
+    assert rows(spark, "SELECT * FROM mq_retries") == rows(spark, "SELECT * FROM mq_lag") == []
+
+
+@pytest.mark.parametrize("options", [{"space": "retry"}, {"warehouse": "w", "space": "topics"}, {"warehouse": "w"}])
+def test_a_source_says_which_option_it_lacks(spark: SparkSession, options: dict[str, str]) -> None:
+    source = SpaceSource(options)
+    with pytest.raises(Refused, match="option"):
+        source.reader(source.schema())
