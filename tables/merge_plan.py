@@ -5,7 +5,8 @@
 
 The plan of a batch is stored, once and for all, before its MERGE; the number of the batch is stored by the commit of
 the MERGE itself. So a batch is merged whole or not at all, a batch that was planned and not merged is merged by whoever
-comes next, and the table's transaction together with the plan of that number says how far every log is merged.
+comes next, and the table's transaction together with the plan of that number says how far every log is merged. Whoever
+restores or removes a state table does the same with its plans.
 """
 
 from __future__ import annotations
