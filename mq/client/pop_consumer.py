@@ -16,7 +16,6 @@ time. While a handler runs, its message is renewed.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import queue
 import ssl
@@ -30,6 +29,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from mq.client.attempts import Patience
+from mq.client.consumer_settings import check_handler, check_settings, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
 from mq.client.group_order import GroupOrder
 from mq.client.handler import After, Before, Handler, Handling
@@ -45,7 +45,6 @@ from mq.client.work import Work, leases_of, works_of
 from mq.client.workers import Workers
 from mq.errors import DeltaMQError, Refused
 from mq.group_settings import Ordering
-from mq.names import check_topic
 from mq.queue_limits import POP_MESSAGES_MAX
 
 __all__ = ["ConsumerClosed", "PopConsumer"]
@@ -56,7 +55,6 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 #: How long a pop that was called off may take to end by itself.
 _CANCEL_S: Final = 2.0
 _MESSAGES_DEFAULT: Final = 32
-_CONCURRENCY_MAX: Final = 1_024
 
 _handling = threading.local()
 
@@ -142,9 +140,11 @@ class PopConsumer:
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
     ) -> None:
-        self.topics = _topics(topics)
-        _check_handler(handler)
-        _check(concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order)
+        self.topics = checked_topics(topics)
+        check_handler(handler)
+        check_settings(
+            concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
+        )
         self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
         self._client = PopClient(
             url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
@@ -417,28 +417,3 @@ class PopConsumer:
     def _release(self, work: Work) -> None:
         self._give_back(work, 0)
         self._slots.give_back(work.ticket.done())
-
-
-def _topics(topics: str | Sequence[str]) -> tuple[str, ...]:
-    names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    if not names:
-        raise Refused("at least one topic is needed", field="topics")
-    return tuple(map(check_topic, names))
-
-
-def _check_handler(handler: object) -> None:
-    if not callable(handler) or inspect.iscoroutinefunction(handler):
-        raise Refused("handler must be a plain function: it runs in a thread of its own", field="handler")
-
-
-def _check(*, concurrency: int, prefetch: int, batch_messages: int | None, format: str, order: object) -> None:
-    if not 1 <= concurrency <= _CONCURRENCY_MAX:
-        raise Refused(f"concurrency must be 1 to {_CONCURRENCY_MAX}", field="concurrency")
-    if prefetch < 0:
-        raise Refused("prefetch must be at least 0", field="prefetch")
-    if batch_messages is not None and not 1 <= batch_messages <= POP_MESSAGES_MAX:
-        raise Refused(f"batch_messages must be 1 to {POP_MESSAGES_MAX}", field="batch_messages")
-    if format not in ("messages", "arrow"):
-        raise Refused("format must be 'messages' or 'arrow'", field="format")
-    if order not in (None, False, True, "key"):
-        raise Refused('order must be False, True or "key"', field="order")

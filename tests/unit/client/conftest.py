@@ -1,16 +1,17 @@
-"""The stub service and a producer factory whose producers are closed at the end, and the command line."""
+"""The stub service and a factories of producers and consumers that are closed at the end, and the command line."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from mq.client import Producer, cli
+from mq.client import PopConsumer, Producer, cli
 from tests.unit.client.cli_run import Done, Run
+from tests.unit.client.pop_consumers import QUICK, Consume, Seen
 from tests.unit.client.stub_service import StubService
 
 
@@ -57,3 +58,27 @@ def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatc
         return Done(int(end.value.code or 0), out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+def seen(stub: StubService) -> Seen:
+    return Seen(stub)
+
+
+@pytest.fixture
+def consume(stub: StubService) -> Iterator[Consume]:
+    made: list[PopConsumer] = []
+
+    def make(
+        handler: Any, topics: str | Sequence[str] = "orders", *, start: bool = True, **settings: Any
+    ) -> PopConsumer:
+        consumer = PopConsumer(stub.url, "billing", topics, handler, **{"patience": QUICK, **settings})
+        made.append(consumer)
+        if start:
+            consumer.start()
+        return consumer
+
+    yield make
+    stub.ended.set()
+    for consumer in made:
+        consumer.close(timeout_s=1)
