@@ -10,6 +10,7 @@
 | `mq_lost`         | range of offsets that a group could not have, with the `reason`             |
 
 Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
+What was popped within the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
 Each is evaluated anew by every query. A view whose state table was never merged is empty until the next call.
 """
 
