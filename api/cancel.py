@@ -45,10 +45,13 @@ async def cancel_message(topic: TopicName, message_id: MessageId, service: Runni
     if not found:
         raise NotFound(f"no message {message_id!r} waits", code="message_not_found", field="message_id")
     now_ms = service.now_ms()
-    cancelled = [one for one in found if not is_due(one, now_ms)] or found
-    for message in cancelled:
+    cancelled = [one for one in found if not is_due(one, now_ms)]
+    if not cancelled and all(map(service.waiting.is_cancelled, found)):
+        return
+    for message in cancelled or found:
         check_cancel(message, now_ms)
     await asyncio.gather(*map(service.waiting.cancel, cancelled))
     stored_ms = service.now_ms()
     for message in cancelled:
         confirm_cancel(message, stored_ms)
+        service.waiting.note(message)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from functools import partial
+from typing import Final
 
 from api.delays import Delays
 from api.partition import Partitions
@@ -19,6 +21,8 @@ from tables.waiting import WaitingIndex
 
 __all__ = ["Waiting"]
 
+_CANCELLED_KEPT: Final = 100_000
+
 
 class Waiting:
     """All brokers' waiting messages; used on the event loop, indexes are built and searched on threads."""
@@ -29,6 +33,7 @@ class Waiting:
         self._cluster = cluster
         self._indexes: dict[str, tuple[WaitingIndex, asyncio.Lock]] = {}
         self._marks: dict[str, RecordLog] = {}
+        self._cancelled: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         """The messages of that id that wait for `topic`, or fell due lately."""
@@ -55,3 +60,13 @@ class Waiting:
             log = self._marks[broker] = RecordLog(marks)
         mark = Cancelled(message.delay_partition, message.offset, message.message_id)
         await log.append(rows_of_delay_marks([mark]))
+
+    def note(self, message: Delayed) -> None:
+        """Remember that a message certainly is cancelled, for copies of the request that come when it is due."""
+        self._cancelled[message.delay_partition, message.offset] = None
+        if len(self._cancelled) > _CANCELLED_KEPT:
+            self._cancelled.popitem(last=False)
+
+    def is_cancelled(self, message: Delayed) -> bool:
+        """Whether this process remembers that the message is cancelled."""
+        return (message.delay_partition, message.offset) in self._cancelled

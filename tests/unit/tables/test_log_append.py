@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -285,3 +287,25 @@ def test_stats_tell_what_is_stored(open_log: OpenLog, clock: SetClock) -> None:
         assert found.bytes == log.files[0].size
         assert found.last_append_time_us == clock.wall_us()
         assert found.version == 1
+
+
+def test_a_look_for_a_producer_waits_for_no_commit(open_log: OpenLog, store: FaultyStore) -> None:
+    """The service looks on its event loop, for each request, while others are being stored."""
+    log = open_log(store)
+    log.append([batch(b"a", producer="p", seq=4)])
+    committing, go_on = threading.Event(), threading.Event()
+
+    def slow(_: str) -> None:
+        committing.set()
+        assert go_on.wait(30)
+
+    store.once("before", "put", slow)
+    appending = threading.Thread(target=log.append, args=([batch(b"b", producer="p", seq=5)],))
+    appending.start()
+    assert committing.wait(30)
+    seen = log.known_producer("p")
+    go_on.set()
+    appending.join()
+    assert seen is not None and seen.last_seq == 4
+    after = log.known_producer("p")
+    assert after is not None and after.last_seq == 5
