@@ -30,6 +30,7 @@ from tables.paths import PartitionRef, Space
 from tables.queue_refs import DELAY, DELAY_MARKS, LOST, dead_ref, retry_ref, revive_ref, system_ref
 from tables.records import lost_records_of, records_of, rows_of_delay_marks, rows_of_records
 from tables.schema import INGEST_SCHEMA, INTERNAL_SCHEMA
+from tables.store import Store
 from tables.warehouse import Warehouse
 
 __all__ = ["BROKER", "CLUSTER", "QueueTables", "config"]
@@ -48,9 +49,9 @@ def config(folder: Path | str) -> Config:
 class QueueTables:
     """One warehouse as a service leaves it."""
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, store: Store | None = None) -> None:
         self.conf = config(folder)
-        self.warehouse = Warehouse.open(str(folder))
+        self.warehouse = Warehouse.open(str(folder), store=store)
         self.meta = MetaLog(self.warehouse)
 
     def close(self) -> None:
