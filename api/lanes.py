@@ -246,9 +246,7 @@ class Lanes:
         return taken
 
     async def _pop_unordered(self, wish: Wish) -> Taken | None:
-        ordered = self.ordered.get(wish.lane)
-        if ordered is not None:
-            self._end_order(wish, ordered)
+        self._end_order(wish)
         if self.open(wish.lane) is None:
             await self._begin(wish)
         return await self.match.pop(wish)
@@ -261,7 +259,8 @@ class Lanes:
         return None if ordered is None else await self.ordered.pop(wish, ordered)
 
     async def _begin_order(self, wish: Wish) -> OrderedLane | None:
-        """Go on in order from where the lane is; `order_conflict` while something is in flight without order."""
+        """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
+        self._end_order(wish)
         lane = self.open(wish.lane)
         if lane is None:
             await self._begin(wish)
@@ -275,8 +274,11 @@ class Lanes:
         self.buffer.drop_lane(wish.lane)
         return self.ordered.open(wish, start)
 
-    def _end_order(self, wish: Wish, ordered: OrderedLane) -> None:
-        """Go on without order, from where the lane is."""
+    def _end_order(self, wish: Wish) -> None:
+        """If the lane was popped in order, go on from where it is in another, or without."""
+        ordered = self.ordered.get(wish.lane)
+        if ordered is None:
+            return
         if ordered.epoch == self._meta.groups.epoch_of(wish.lane):
             if ordered.flights:
                 raise mixed_orders()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from api.lane_read import Look, Seen, look, look_now
 from api.queue_logs import Dying, QueueLogs
-from api.wish import Taken, Wish, mixed_orders
+from api.wish import Taken, Wish
 from mq.checkpoint import LaneKey, spans_of
 from mq.errors import Conflict, Unavailable
 from mq.group import Group
@@ -61,21 +61,9 @@ class OrderedLanes:
         return iter(list(self._lanes.items()))
 
     def fits(self, wish: Wish, epoch: int) -> OrderedLane | None:
-        """The lane as this pop wants it, if it is open in that order.
-
-        Raises
-        ------
-        Conflict
-            `order_conflict`: messages are in flight in the other order.
-        """
+        """The lane, if it is open in the order that this pop wants."""
         ordered = self._lanes.get(wish.lane)
-        if ordered is None or ordered.epoch != epoch:
-            return None
-        if isinstance(ordered, _kind(wish)):
-            return ordered
-        if ordered.flights:
-            raise mixed_orders()
-        return None
+        return ordered if ordered is not None and ordered.epoch == epoch and isinstance(ordered, _kind(wish)) else None
 
     def open(self, wish: Wish, start: Committed) -> OrderedLane:
         """A lane that goes on from `start`."""

@@ -33,7 +33,6 @@ _TAGS_CHARS_MAX: Final = TAG_FILTER_TAGS_MAX * (TAG_BYTES_MAX + 2)
 
 HandleText = Annotated[str, Meta(max_length=HANDLE_CHARS_MAX)]
 Handles = Annotated[list[HandleText], Meta(max_length=HANDLES_MAX)]
-SomeHandles = Annotated[list[HandleText], Meta(min_length=1, max_length=HANDLES_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]
 
 
@@ -57,7 +56,7 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True):
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Handles of messages that are done."""
 
-    handles: SomeHandles
+    handles: Handles
 
 
 class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,14 +69,14 @@ class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
 class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Messages that failed: again after `delay_ms`, or when the group's retry policy says."""
 
-    handles: SomeHandles
+    handles: Handles
     delay_ms: Milliseconds | None = None
 
 
 class DeadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Messages that go to the dead letters."""
 
-    handles: SomeHandles
+    handles: Handles
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] = "rejected"
 
 

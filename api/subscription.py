@@ -46,6 +46,9 @@ class Waiters:
     def discard(self, waiter: asyncio.Future[None]) -> None:
         self._waiting.discard(waiter)
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def wake(self) -> None:
         """Tell all of them to look again."""
         waiting, self._waiting = self._waiting, set()

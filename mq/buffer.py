@@ -188,7 +188,7 @@ class Buffer:
         held = lane.live.get((start_offset, pop_time_ms))
         if held is None:
             return _ACKED if lane.is_over(pop_time_ms) else AckResult(0, bits, None)
-        if held.state is _HELD and not held.replaced:
+        if held.state is _HELD and not held.replaced | held.changing:
             spent = held.spent = held.spent | bits
             if spent == held.full:
                 self._finish(held)
@@ -196,9 +196,12 @@ class Buffer:
         return self._ack_rest(held, bits, now_ms)
 
     def _ack_rest(self, held: Held, bits: int, now_ms: int) -> AckResult:
-        """An acknowledgement of a checkpoint that is stored, or of which something was taken over."""
-        refused = bits & held.replaced
-        new = bits & ~held.spent
+        """An acknowledgement of a checkpoint that is stored, or of which something was, or is being, taken over.
+
+        What is being taken over comes again by its new checkpoint, so an acknowledgement must not be believed.
+        """
+        refused = bits & (held.replaced | held.changing)
+        new = bits & ~(held.spent | held.changing)
         if held.state is _HELD:
             self._spend(held, new)
             new = 0
@@ -271,6 +274,7 @@ class Buffer:
         if held is None or bit & (held.spent | held.pending) or now_ms >= held.pop.revive_time_ms:
             raise Conflict("the message is acknowledged, or has a newer handle", code="handle_expired", field="handle")
         held.pending |= bit
+        held.changing |= bit
         new = held.checkpoint().changed(
             index, now_ms=now_ms, invisible_ms=invisible_ms, revive_queue=revive_queue, dead_reason=dead_reason
         )
@@ -281,6 +285,7 @@ class Buffer:
         held, new = change.held, change.checkpoint
         self._remember(held.lane, new.pop, new.span)
         held.pending &= ~change.bit
+        held.changing &= ~change.bit
         held.replaced |= change.bit
         self._spend(held, change.bit)
         return self._in_time(held, now_ms)
@@ -288,6 +293,7 @@ class Buffer:
     def change_failed(self, change: Change) -> None:
         """The new checkpoint certainly is not in the log: nothing has changed."""
         change.held.pending &= ~change.bit
+        change.held.changing &= ~change.bit
 
     # Leaving memory.
 

@@ -53,6 +53,7 @@ class Held:
 
     __slots__ = (
         "bucket",
+        "changing",
         "full",
         "lane",
         "next_offset",
@@ -79,6 +80,8 @@ class Held:
         self.replaced = 0
         #: Bits of acknowledgements and changes that are being stored.
         self.pending = 0
+        #: Of these, the ones that a newer checkpoint is about to take over.
+        self.changing = 0
         #: Its place in the due times.
         self.bucket = 0
         #: Whether it stands in the queue of its lane.

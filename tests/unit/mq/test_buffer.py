@@ -288,6 +288,21 @@ def test_pop_09_an_ack_under_way_keeps_a_change_out(bench: Bench) -> None:
         bench.buffer.change(bench.lane, 0, 0, 0, now_ms=5, invisible_ms=1, revive_queue=3)
 
 
+@pytest.mark.parametrize("invisible_ms", [60_000, 2_000])
+def test_pop_09_a_change_under_way_keeps_an_ack_out(bench: Bench, invisible_ms: int) -> None:
+    """The new checkpoint brings the message back, so the old handle's ack must not be believed; others' are."""
+    for decision in bench.pop(3, invisible_ms=invisible_ms):
+        bench.buffer.stored(decision)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=1, revive_queue=3)
+    result = bench.ack(0, 0b011, now_ms=6)
+    assert result.refused == 0b010
+    if result.held is not None:
+        assert result.store == 0b001 and bench.buffer.ack_stored(result.held, result.store, 7)
+    assert bench.buffer.changed(change, 8)
+    assert bench.ack(0, 0b010, now_ms=9).refused == 0b010
+    assert bench.lane.in_flight == 2, "the third message, and the changed one under its new handle"
+
+
 def test_pop_09_a_change_that_failed_leaves_the_old_handle_alive(bench: Bench) -> None:
     bench.pop(1)
     change = bench.buffer.change(bench.lane, 0, 0, 0, now_ms=5, invisible_ms=1, revive_queue=3)

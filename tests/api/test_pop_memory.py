@@ -1,0 +1,323 @@
+"""What is in memory only, what is stored when, and what a restart or a crash makes of both (SPEC POP-12 to POP-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mq.errors import StorageFull, Unknown
+from mq.lost import LostRecord
+from tables.log import PartitionLog
+from tables.queue_refs import LOST, revive_refs, system_ref
+from tables.records import lost_records_of
+from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.running import until
+
+MINUTE = 60_000
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    with queue_in(tmp_path / "warehouse") as found:
+        found.topic()
+        yield found
+
+
+def _records(queue: Queue) -> list[str]:
+    """Kinds of the records in the revive log."""
+    refs = [ref for broker in queue.config.service.brokers for ref in revive_refs("deltamq", broker)]
+    return sorted(row["tag"] for ref in refs for row in queue.rows(ref))
+
+
+def _popped(queue: Queue, count: int, **ask: object) -> tuple[Consumer, list[str]]:
+    queue.send(*map(str, range(count)))
+    billing = queue.consumer("billing")
+    return billing, billing.pop(count, **ask).handles
+
+
+# When a checkpoint is stored -------------------------------------------------------------------------------------
+
+
+def test_pop_13_what_is_acknowledged_in_time_is_never_stored(queue: Queue) -> None:
+    billing, handles = _popped(queue, 100)
+    queue.advance(5_000)
+    assert billing.ack(handles) == {}
+    queue.advance(2 * MINUTE)
+    assert _records(queue) == []
+
+
+def test_pop_13_a_checkpoint_that_stays_is_stored_with_its_acks(queue: Queue) -> None:
+    billing, handles = _popped(queue, 3)
+    billing.ack(handles[:1])
+    queue.advance(9_000)
+    assert _records(queue) == [] and queue.api.service.lanes.checkpoints_in_memory == 1
+    queue.advance(1_200)
+    assert _records(queue) == ["ck"] and queue.api.service.lanes.checkpoints_in_memory == 0
+    billing.ack(handles[1:2])
+    assert _records(queue) == ["ack", "ck"], "later acks go to the log"
+    (state,) = queue.states(billing.lanes()[0])
+    assert (state.acked, state.open) == (0b011, 0b100)
+
+
+def test_pop_13_a_checkpoint_is_stored_before_it_falls_due(queue: Queue) -> None:
+    _popped(queue, 1, invisible_ms=10_000)
+    queue.advance(6_900)
+    assert _records(queue) == []
+    queue.advance(200)
+    assert _records(queue) == ["ck"]
+
+
+def test_pop_13_one_that_is_due_soon_goes_straight_to_the_log(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", invisible_ms_min=100) as queue:
+        queue.topic()
+        billing, handles = _popped(queue, 2, invisible_ms=4_400)
+        assert _records(queue) == ["ck"]
+        assert billing.ack(handles) == {} and _records(queue) == ["bAck", "ck"]
+        queue.advance(10_000)
+        queue.revive()
+        assert queue.retries("billing") == []
+
+
+@pytest.mark.parametrize("limits", [(2, 2), (10, 2)])
+def test_pop_13_beyond_the_limits_of_memory_checkpoints_are_stored(tmp_path: Path, limits: tuple[int, int]) -> None:
+    all_of_them, of_one = limits
+    settings = {"buffer_checkpoints_max": all_of_them, "partition_checkpoints_max": of_one}
+    with queue_in(tmp_path / "warehouse", **settings) as queue:
+        queue.topic()
+        queue.send(*map(str, range(200)))
+        billing = queue.consumer("billing")
+        found = [billing.pop() for _ in range(5)]
+        assert _records(queue) == ["ck"] * 3 and queue.api.service.lanes.checkpoints_in_memory == 2
+        for one in found:
+            assert billing.ack(one.handles) == {}
+        assert billing.in_flight() == 0
+        queue.settle()
+        stored = queue.committed(billing.lanes()[0])
+        assert stored is not None and stored.offset == 160
+
+
+def test_pop_13_switched_off_every_record_is_stored(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+        queue.topic()
+        billing, handles = _popped(queue, 40)
+        assert _records(queue) == ["ck", "ck"]
+        billing.ack(handles[:1])
+        billing.ack(handles[1:])
+        assert _records(queue) == ["ack", "bAck", "bAck", "ck", "ck"]
+
+
+def test_pop_06_checkpoints_take_the_queues_in_turn(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+        queue.topic()
+        queue.send(*map(str, range(600)))
+        billing = queue.consumer("billing")
+        refs = revive_refs("deltamq", "broker-a")
+
+        def used() -> bool:
+            billing.pop(1)
+            return all(map(queue.rows, refs))
+
+        until(used)
+
+
+# Restart and crash ------------------------------------------------------------------------------------------------
+
+
+def test_pop_13_a_stop_stores_everything_and_nothing_is_delivered_again(queue: Queue) -> None:
+    billing, handles = _popped(queue, 40)
+    billing.ack(handles[:39])
+    queue.restart()
+    billing = queue.consumer("billing")
+    assert billing.pop().bodies == []
+    assert billing.in_flight() == 1
+    assert billing.ack(handles[:39]) == {}, "acknowledging twice is harmless"
+    assert billing.ack(handles[39:]) == {}
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    assert queue.retries("billing") == []
+
+
+def test_meta_03_what_was_stored_before_a_restart_expires_after_it(queue: Queue) -> None:
+    billing, handles = _popped(queue, 3)
+    billing.ack(handles[:1])
+    queue.restart()
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    again = queue.consumer("billing").pop_again(2)
+    assert sorted(again.bodies) == ["1", "2"] and again.attempts == [2, 2]
+
+
+def test_pop_14_a_crash_delivers_again_what_only_memory_knew(queue: Queue) -> None:
+    billing, handles = _popped(queue, 40)
+    billing.ack(handles[:20])
+    queue.crash()
+    billing = queue.consumer("billing")
+    again = billing.pop(100)
+    assert again.bodies == [str(i) for i in range(40)] and again.attempts == [1] * 40
+    refused = billing.ack(handles[20:])
+    assert refused == dict.fromkeys(handles[20:], "handle_expired"), "a crash forgot them"
+    assert billing.ack(again.handles) == {}
+
+
+def test_pop_14_a_crash_repeats_nothing_that_was_stored(queue: Queue) -> None:
+    queue.send(*map(str, range(60)))
+    billing = queue.consumer("billing")
+    first, second, third = (billing.pop(20) for _ in range(3))
+    billing.ack(first.handles)
+    queue.advance(11_000)
+    assert billing.ack(second.handles[:5]) == {}
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.pop(100).bodies == [], "all three checkpoints are stored or done"
+    assert billing.ack(third.handles) == {}
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    assert sorted(int(m["body"]) for m in billing.pop_again(15).messages) == list(range(25, 40))
+
+
+def test_pop_14_what_is_stored_above_a_hole_is_passed_over_after_a_crash(tmp_path: Path) -> None:
+    settings = {"buffer_checkpoints_max": 1, "partition_checkpoints_max": 1}
+    with queue_in(tmp_path / "warehouse", **settings) as queue:
+        queue.topic()
+        queue.send(*map(str, range(30)))
+        billing = queue.consumer("billing")
+        billing.pop(10)
+        stored = billing.pop(10)
+        queue.crash()
+        billing = queue.consumer("billing")
+        assert billing.pop(100).bodies == [str(i) for i in range(10)]
+        assert billing.pop(100).bodies == [str(i) for i in range(20, 30)]
+        assert billing.ack(stored.handles) == {}
+
+
+def test_pop_09_a_changed_handle_survives_a_crash(queue: Queue) -> None:
+    billing, (old, other) = _popped(queue, 2)
+    new = billing.invisible(old, 10 * MINUTE).json["handle"]
+    queue.advance(11_000)
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.pop().bodies == []
+    assert billing.ack([old]) == {old: "handle_expired"}
+    assert billing.ack([new, other]) == {}
+
+
+def test_a_crash_again_and_again_loses_nothing(queue: Queue) -> None:
+    queue.send(*map(str, range(100)))
+    seen: set[str] = set()
+    for _ in range(5):
+        billing = queue.consumer("billing")
+        found = billing.pop(20)
+        seen |= set(found.bodies[:10])
+        billing.ack(found.handles[:10])
+        queue.advance(11_000)
+        queue.crash()
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    billing = queue.consumer("billing")
+    left = {str(i) for i in range(100)} - seen
+    assert set(billing.pop_again(len(left)).bodies) == left
+
+
+# What the disk refuses -------------------------------------------------------------------------------------------
+
+
+class _Disk:
+    """Appends to the queue's own logs that fail, as often as a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: type[Exception], *, after: bool = False) -> None:
+        self.failures = 0
+        real = PartitionLog.append_rows
+
+        def append_rows(log: PartitionLog, *args: object, **kwargs: object) -> object:
+            if not log.ref.topic.startswith("rmq_sys_REVIVE") or self.failures == 0:
+                return real(log, *args, **kwargs)  # type: ignore[arg-type] # passed on
+            self.failures -= 1
+            if after:
+                real(log, *args, **kwargs)  # type: ignore[arg-type] # passed on
+            raise error
+
+        monkeypatch.setattr(PartitionLog, "append_rows", append_rows)
+
+
+def test_an_ack_that_cannot_be_stored_is_an_error_and_may_be_repeated(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing, handles = _popped(queue, 2)
+    queue.advance(11_000)
+    disk = _Disk(monkeypatch, StorageFull)
+    disk.failures = 1
+    refused = billing.call("ack", handles=handles)
+    assert (refused.status, refused.json["code"]) == (507, "storage_full")
+    assert billing.in_flight() == 2
+    assert billing.ack(handles) == {} and billing.in_flight() == 0
+
+
+def test_a_change_that_cannot_be_stored_leaves_the_old_handle_alive(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing, (handle,) = _popped(queue, 1)
+    disk = _Disk(monkeypatch, StorageFull)
+    disk.failures = 1
+    assert billing.invisible(handle, MINUTE).status == 507
+    assert billing.ack([handle]) == {}
+
+
+def test_a_checkpoint_that_cannot_be_stored_is_tried_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    billing, _ = _popped(queue, 1)
+    disk = _Disk(monkeypatch, StorageFull)
+    disk.failures = 3
+    queue.advance(10_100)
+    assert _records(queue) == [] and queue.api.service.lanes.checkpoints_in_memory == 1
+    while disk.failures:
+        queue.advance(200)
+    queue.advance(200)
+    assert _records(queue) == ["ck"]
+    queue.advance(MINUTE)
+    queue.revive()
+    assert billing.pop_again(1).bodies == ["0"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_append_of_unknown_outcome_is_repeated_and_counts_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    billing, handles = _popped(queue, 2)
+    disk = _Disk(monkeypatch, Unknown, after=after)
+    disk.failures = 2
+    queue.advance(11_000)
+    disk.failures = 2
+    assert billing.ack(handles[:1]) == {}
+    assert disk.failures == 0
+    queue.advance(2 * MINUTE)
+    queue.revive()
+    assert billing.pop_again(1).bodies == ["1"]
+    assert len(queue.retries("billing")) == 1
+
+
+# Retention ---------------------------------------------------------------------------------------------------------
+
+
+def test_pop_12_what_retention_took_before_the_group_had_it_is_recorded(queue: Queue) -> None:
+    queue.send("a", "b")
+    queue.send("c")
+    log = queue.api.service.topics.find("orders").partitions[0].open()  # type: ignore[union-attr] # it was made
+    log.delete_below(2)
+    billing = queue.consumer("late")
+    assert billing.pop().bodies == ["c"], "a new group begins behind it and has lost nothing"
+    assert queue.rows(system_ref(LOST, "deltamq", "broker-a")) == []
+    early = queue.consumer("early")
+    queue.send("d", "e")
+    assert early.pop(1).bodies == ["c"]
+    queue.send("f")
+    log.delete_below(5)
+    assert early.pop().bodies == ["f"]
+    (lost,) = _lost(queue)
+    assert (lost.lane.group, lost.ranges, lost.reason.value) == ("early", ((3, 5),), "retention")
+
+
+def _lost(queue: Queue) -> list[LostRecord]:
+    rows = queue.rows(system_ref(LOST, "deltamq", "broker-a"))
+    return lost_records_of(pa.Table.from_pylist(rows))
