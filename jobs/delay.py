@@ -22,7 +22,7 @@ from jobs.delay_queue import DelayQueue
 from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
 from jobs.registry import Facts, job
 from jobs.warehouses import warehouse_of
-from mq.delay import Delayed, Forward, Skip, SkipReason, decide
+from mq.delay import PRODUCER_PREFIX, Delayed, Forward, Skip, SkipReason, decide
 from mq.errors import DeltaMQError
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from mq.topics import MetaState
@@ -33,6 +33,7 @@ from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space
 from tables.picked import Picked, TooMuch, pick
+from tables.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.warehouse import Warehouse
 
 __all__ = ["Forwarder", "delay"]
@@ -152,6 +153,7 @@ class _Batch:
         self._opened: dict[PartitionRef, PartitionLog] = {}
         self._sent = 0
         self._failed: set[int] = set()
+        self._in_rows = StoredRequests(PRODUCER_PREFIX)
 
     def run(self, times: Int64s, offsets: Int64s) -> None:
         log = self._queue.log
@@ -187,7 +189,9 @@ class _Batch:
             else:
                 targets.setdefault(self._target(one.message), []).append(one)
         for ref, forwards in targets.items():
-            self._put(ref, picked, forwards)
+            fresh = self._not_stored(ref, forwards)
+            if fresh:
+                self._put(ref, picked, fresh)
         if self._outbox.bytes >= OUTBOX_BYTES_MAX:
             self._send()
 
@@ -232,6 +236,21 @@ class _Batch:
     def _target(self, message: Delayed) -> PartitionRef:
         topic = self._topics.topics[message.topic]
         return PartitionRef(Space.TOPICS, topic.name, message.partition, topic.generation)
+
+    def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
+        """Without those that a run forwarded a day ago and could not mark: the target's memory of that is gone."""
+        old = [one for one in forwards if self._now_ms - one.message.deliver_time_ms >= REMEMBERED_MS]
+        if not old:
+            return forwards
+        since_ms = min(one.message.deliver_time_ms for one in old)
+        try:
+            log = self._open(ref)
+            log.refresh()
+            return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
+        except (DeltaMQError, OSError) as error:
+            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+            self._failed.update(one.message.offset for one in forwards)
+            return []
 
     def _put(self, ref: PartitionRef, picked: Picked, forwards: Sequence[Forward]) -> None:
         offsets = [one.message.offset for one in forwards]
@@ -289,7 +308,7 @@ def delay(spark: None, conf: Config, now: datetime) -> Facts:
     what a partition remembers. An end may be marked twice.
 
     A kill at any line leaves messages that were delivered and have no mark at most: the next run sends them again, the
-    target finds that it has them, and they are marked.
+    target finds that it has them, and they are marked. A day later the target's rows are looked at for that.
 
     What cannot be read or written waits 1 s, 2 s, ... and delays nothing else; `behind_ms` says how long the oldest of
     those has been due. A broker whose delay log or marks cannot be read is held.

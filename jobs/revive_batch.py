@@ -20,12 +20,12 @@ from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
 from mq.checkpoint import LaneKey, Pop, indexes
 from mq.errors import DeltaMQError
 from mq.group import Group
-from mq.limits import PRODUCER_WINDOW_MS
 from mq.lost import LostRecord
 from mq.names import split_partition
 from mq.offset_ranges import OffsetRanges
 from mq.queue_limits import REVIVE_QUEUES
 from mq.revive import (
+    PRODUCER_PREFIX,
     DeadLetter,
     Decision,
     Due,
@@ -48,12 +48,12 @@ from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.metadata import Meta
-from tables.pages import pages
 from tables.paths import PartitionRef, Space
 from tables.picked import Picked, TooMuch, pick
 from tables.queue_refs import LOST, dead_ref, retry_ref, revive_ref, system_ref
 from tables.records import rows_of_lost_records, rows_of_records
 from tables.settings import Flush
+from tables.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.warehouse import Warehouse
 
 __all__ = ["Outcome", "ReviveBatch"]
@@ -61,8 +61,6 @@ __all__ = ["Outcome", "ReviveBatch"]
 #: A destination that cannot be written is tried again after so long, then twice as long, ...
 _WRITE_RETRY_MS: Final = 1_000
 _WRITE_RETRY_MS_MAX: Final = 60_000
-#: What fell due longer ago may have been stored by a run that its destination no longer remembers.
-_REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 #: Checkpoints that are read at once; fewer when their messages are large.
 _READ_CHECKPOINTS: Final = 512
 
@@ -148,7 +146,7 @@ class ReviveBatch:
         self._outcome = Outcome()
         self._outbox: Outbox[_Token] = Outbox(self._destination, after_append="revive.after_append")
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
-        self._forgotten: dict[PartitionRef, _Forgotten] = {}
+        self._in_rows = StoredRequests(PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[Due]) -> Outcome:
         """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
@@ -231,13 +229,10 @@ class ReviveBatch:
         if seen is not None:
             return tuple(seen.parts)
         revive_ms = due.checkpoint.revive_time_ms
-        if self._now_ms - revive_ms < _REMEMBERED_MS:
+        if self._now_ms - revive_ms < REMEMBERED_MS:
             return ()
-        # This job was down for a day: the destination's own memory does not reach back so far, its rows do.
-        found = self._forgotten.get(destination.ref)
-        if found is None or found.since_ms > revive_ms:
-            found = self._forgotten[destination.ref] = _Forgotten.of(destination, revive_ms)
-        return found.seqs.get(producer, ())
+        # This job was down for a day: what the destination no longer remembers, its rows say.
+        return self._in_rows.of(destination, producer, revive_ms)
 
     def _all_later(self, due: Due, error: Exception) -> _Case:
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
@@ -360,24 +355,6 @@ class ReviveBatch:
 
     def _write_wait_ms(self, due: Due) -> int:
         return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class _Forgotten:
-    """The requests of producers in rows that were appended since a time."""
-
-    since_ms: int
-    seqs: dict[str, set[int]]
-
-    @classmethod
-    def of(cls, log: PartitionLog, since_ms: int) -> _Forgotten:
-        seqs: dict[str, set[int]] = {}
-        for page in pages(log, log.offset_at(since_ms * 1_000)):
-            names, numbers = (page.rows.column(name).to_pylist() for name in ("producer_id", "producer_seq"))
-            for name, number in set(zip(names, numbers, strict=True)):
-                if name is not None:
-                    seqs.setdefault(name, set()).add(number)
-        return cls(since_ms, seqs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ import enum
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from mq.errors import Conflict, Unknown, Unprocessable
 from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
 
 __all__ = [
+    "PRODUCER_PREFIX",
     "Decision",
     "Delayed",
     "Forward",
@@ -30,6 +32,10 @@ __all__ = [
     "deliver_time",
     "is_due",
 ]
+
+
+#: What the ids of the forwarder's producers begin with.
+PRODUCER_PREFIX: Final = "delay-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ class Forward:
     def producer_id(self) -> str:
         """The same in every run."""
         digest = hashlib.sha256(self.message.delay_partition.encode()).hexdigest()
-        return f"delay-{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
+        return f"{PRODUCER_PREFIX}{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
 
     @property
     def producer_seq(self) -> int:

@@ -30,6 +30,7 @@ from mq.retry import DEFAULT_WAITS_MS, DeadReason
 from mq.revive_record import Done
 
 __all__ = [
+    "PRODUCER_PREFIX",
     "Copy",
     "DeadLetter",
     "Decision",
@@ -46,6 +47,10 @@ __all__ = [
     "producer_id",
     "settle",
 ]
+
+
+#: What the ids of this job's producers begin with.
+PRODUCER_PREFIX: Final = "revive-"
 
 
 class Life(enum.Enum):
@@ -168,7 +173,7 @@ _NOTHING: Final = Stored()
 def producer_id(key: CheckpointKey) -> str:
     """The idempotent producer of everything that is appended because of a checkpoint: the same in every run."""
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return f"revive-{digest[:32]}"
+    return f"{PRODUCER_PREFIX}{digest[:32]}"
 
 
 def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, group_epoch: int | None) -> Life:

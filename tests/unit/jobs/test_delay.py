@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from jobs.waiting_offsets import WaitingOffsets
 from mq.delay_mark import Ended
 from mq.topics import Topic
 from tables import failpoints
+from tables.clock import SYSTEM_CLOCK
 from tables.delay_marks import DelayMarks, ended_below, void_marks_below
 from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
 from tables.store import MemoryStore
@@ -122,6 +124,23 @@ def test_retry_04_targets_of_all_brokers_and_partitions(bench: Bench) -> None:
     assert bench.job.run(2_000)["rows"] == 8
     for index in range(4):
         assert [row["body"].decode() for row in bench.tables.delivered(wide, index)] == [f"m-{index}", f"late-{index}"]
+
+
+def test_retry_05_a_job_that_was_down_for_days_finds_what_it_had_forwarded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a partition remembers its producers: its rows tell."""
+    days_ms = time.time_ns() // 1_000_000 - 3 * 24 * 3_600_000
+    bench.delay(("a", days_ms), ("b", days_ms + 1), ("c", days_ms + 1_000))
+    failpoints.arm("delay.after_append=raise")
+    monkeypatch.setattr(SYSTEM_CLOCK.__class__, "wall_us", lambda _: (days_ms + 100) * 1_000)
+    assert "FailpointHit" in str(bench.job.run(days_ms + 100)["trouble"])
+    monkeypatch.undo()
+    failpoints.arm("")
+    assert bench.delivered() == ["a", "b"]
+    assert bench.new_job().run(time.time_ns() // 1_000_000)["rows"] == 1
+    assert bench.delivered() == ["a", "b", "c"]
+    assert bench.ended_below() == 3
 
 
 @pytest.mark.parametrize("point", ["delay.after_append", "delay.after_mark", "commit.after_link"])
