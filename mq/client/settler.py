@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -180,12 +179,9 @@ class Settler:
             return None, leases
         settlement = self._others[0][1]
         limit = 1 if isinstance(settlement, Release) else HANDLES_MAX
-        same = list(islice((pair for pair in self._others if pair[1] == settlement), limit))
-        if len(same) == len(self._others):
-            self._others.clear()
-        else:
-            chosen = {id(pair) for pair in same}
-            self._others = deque(pair for pair in self._others if id(pair) not in chosen)
+        same: list[tuple[Lease, Settlement]] = []
+        while self._others and self._others[0][1] == settlement and len(same) < limit:
+            same.append(self._others.popleft())
         self._under_way += len(same)
         return settlement, [lease for lease, _ in same]
 
