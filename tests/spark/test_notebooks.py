@@ -1,0 +1,52 @@
+"""The notebooks run as they are, from the first cell to the last, against a service of their own (SPEC SPARK-5)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.service_process import ServiceProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    service = ServiceProcess(tmp_path / "warehouse")
+    yield service
+    service.close()
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.name for path in NOTEBOOKS] == ["02_queue_in_sql.py"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_in_databricks_source_format(path: Path) -> None:
+    cells = path.read_text(encoding="utf-8").split("\n# COMMAND ----------\n")
+    assert cells[0].startswith("# Databricks notebook source\n# MAGIC %md\n")
+    for cell in cells[1:]:
+        lines = [line for line in cell.splitlines() if line]
+        marked = [line.startswith("# MAGIC") for line in lines]
+        assert lines
+        assert all(marked) or not any(marked), "a cell is text or code"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess) -> None:
+    environ = {
+        **os.environ,
+        "DELTAMQ_CLIENT_URL": service.url,
+        "DELTAMQ_WAREHOUSE_URI": str(service.warehouse),
+        "PYTHONPATH": str(path.parents[1]),
+    }
+    ran = subprocess.run([sys.executable, str(path)], env=environ, capture_output=True, text=True, timeout=870)
+    assert ran.returncode == 0, ran.stdout[-4_000:] + ran.stderr[-4_000:]
+    assert "left=0, lost=0" in ran.stdout
