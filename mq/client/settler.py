@@ -138,8 +138,7 @@ class Settler:
                 if not self._wait_for_work():
                     return
                 work = self._next()
-            if work is not None:
-                self._tell(*work)
+            self._tell(*work)
 
     def _wait_for_work(self) -> bool:
         """Wait until something is due; False when all is told at the end, or the time for it is over."""
@@ -169,7 +168,7 @@ class Settler:
     def _untold(self) -> int:
         return self._under_way + len(self._others) + sum(len(waiting) for waiting in self._acks.values())
 
-    def _next(self) -> tuple[Settlement | None, list[Lease]] | None:
+    def _next(self) -> tuple[Settlement | None, list[Lease]]:
         """The leases of the next call, and what it says of them (None: done)."""
         if not self._others:
             leases: list[Lease] = []
