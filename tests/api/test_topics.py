@@ -11,6 +11,7 @@ import pytest
 
 from api.topics import parse_time, rfc3339
 from mq.errors import Refused
+from tables.paths import Space
 from tests.api.running import Api, config_for, running
 
 
@@ -144,3 +145,14 @@ def test_other_times_are_refused(text: str) -> None:
 
 def test_times_are_shown_in_microseconds() -> None:
     assert rfc3339(-1) == "1969-12-31T23:59:59.999999Z"
+
+
+def test_a_topic_that_another_process_deleted_is_forgotten_with_the_next_change(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    with running(config) as api, running(config) as other:
+        api.put_topic("orders")
+        api.send("orders", "a")
+        assert other.call("DELETE", "/v1/topics/orders").status == 204
+        api.put_topic("next")  # the log is read up to here, the deletion with it
+        assert api.service.topics.find("orders") is None
+        assert {p.topic for p in api.service.partitions if p.ref.space is Space.TOPICS} == {"next"}
