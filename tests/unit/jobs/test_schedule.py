@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.driver_lock import DriverBusy, driver_lock
+from jobs.driver_lock import DriverBusy, DriverLock, driver_lock
 from jobs.last_run import (
     IDLE_RECORD_S,
     LastRun,
@@ -21,7 +22,7 @@ from jobs.last_run import (
 from jobs.registry import Facts, Job
 from jobs.schedule import Scheduler
 from tables.config import Config
-from tables.store import MemoryStore
+from tables.store import MemoryStore, Store
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -237,3 +238,38 @@ def test_a_failure_and_its_end_are_written_at_once() -> None:
 def test_a_job_whose_idle_runs_are_not_written_is_not_behind() -> None:
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=IDLE_RECORD_S)), 0.25, NOW) == 0
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=10)), 0.25, NOW) == 10 - 0.25 - IDLE_RECORD_S
+
+
+def test_a_job_whose_lock_is_lost_stands_still_until_it_has_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of the object store, or a driver elsewhere that took the job over meanwhile."""
+    bench = Bench(_job("a", every_s=0.001))
+    held = [True]
+    asked: list[str] = []
+
+    @contextmanager
+    def lock(store: Store, job: str) -> Iterator[DriverLock]:
+        asked.append(f"{job} after {len(bench.ran)} runs")
+        if len(asked) in (2, 3):
+            raise DriverBusy(f"job {job} is running in another process")
+        held[0] = True
+        yield DriverLock(lambda: held[0], job)
+
+    def lose_it() -> Facts:
+        held[0] = len(bench.ran) != 2
+        if len(bench.ran) == 4:
+            bench.scheduler.stop()
+        return {}
+
+    monkeypatch.setattr("jobs.schedule.driver_lock", lock)
+    monkeypatch.setattr("jobs.schedule._LOST_LOCK_RETRY_S", 0.001)
+    bench.does["a"] = lose_it
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"] * 4
+    assert asked == ["a after 0 runs", "a after 2 runs", "a after 2 runs", "a after 2 runs"]
+    said = [line.partition(" seconds=")[0] + line.partition("seconds=")[2][3:] for line in bench.told]
+    assert said == [
+        "job=a ok",
+        "job=a FAILED Fenced: the lock of job a may have passed to another driver",
+        "job=a FAILED its lock is lost; asking for it again",
+        "job=a ok",
+    ]

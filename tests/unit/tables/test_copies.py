@@ -1,57 +1,71 @@
-"""Messages that move on: dead letters as they begin again."""
+"""Messages that move on keep what their producers gave them, whatever the rows look like (SPEC RETRY-1)."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mq.retry import DEAD_REASON_HEADER
-from tables.copies import sent_back, with_reason
-from tables.schema import MESSAGE_SCHEMA
+from mq.retry import DEAD_REASON_HEADER, with_reason
+from tables import copies
+from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, ORIGIN
 
-BORN = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def rows_of(*messages: dict[str, object]) -> pa.RecordBatch:
-    common = {"born_time": BORN, "append_time": BORN, "reconsume_times": 16, "producer_id": "revive", "producer_seq": 1}
-    return pa.RecordBatch.from_pylist(
-        [{**common, "offset": at, "message_id": f"m{at}", **one} for at, one in enumerate(messages)],
-        schema=MESSAGE_SCHEMA,
-    )
-
-
-MESSAGES = rows_of(
-    {
-        "body": b"a",
-        "key": "k",
-        "tag": "t",
-        "headers": [("h", "1")],
-        "origin": {"topic": "o", "partition": "p", "offset": 5},
-    },
-    {"body": b"b", "headers": None, "origin": {"topic": "o", "partition": "p", "offset": 6}},
-    {"body": b"c", "headers": [], "origin": {"topic": "o", "partition": "p", "offset": 7}},
+names = st.sampled_from(["a", "b", DEAD_REASON_HEADER])
+headers = st.none() | st.dictionaries(names, st.none() | st.text(max_size=3))
+origins = st.none() | st.fixed_dictionaries(
+    {"topic": st.just("t"), "partition": st.just("p@b"), "offset": st.integers(0, 9)}
 )
+messages = st.fixed_dictionaries(
+    {
+        "message_id": st.text(max_size=3),
+        "key": st.none() | st.text(max_size=3),
+        "tag": st.none() | st.just("T"),
+        "headers": headers,
+        "body": st.binary(max_size=4),
+        "origin": origins,
+    }
+)
+stored = st.lists(messages, max_size=8)
 
 
-@pytest.mark.parametrize("to_retry", [False, True])
-def test_retry_03_what_is_sent_back_is_as_its_producer_gave_it(to_retry: bool) -> None:
-    back = sent_back(with_reason(MESSAGES, ["max_attempts"] * 3), to_retry=to_retry).to_pylist()
-    assert [row["headers"] for row in back] == [[("h", "1")], None, None]
-    assert [(row["message_id"], row["key"], row["tag"], row["body"], row["born_time"]) for row in back] == [
-        ("m0", "k", "t", b"a", BORN),
-        ("m1", None, None, b"b", BORN),
-        ("m2", None, None, b"c", BORN),
+def _batch(found: list[dict[str, Any]]) -> pa.RecordBatch:
+    rows = [
+        {**one, "offset": at, "headers": None if one["headers"] is None else list(one["headers"].items())}
+        for at, one in enumerate(found)
     ]
-    assert not {"offset", "append_time", "producer_id", "producer_seq", "deliver_time"} & set(back[0])
-    if to_retry:
-        assert [(row["reconsume_times"], row["origin"]["offset"]) for row in back] == [(0, 5), (0, 6), (0, 7)]
-    else:
-        assert "origin" not in back[0] and "reconsume_times" not in back[0]
+    return pa.RecordBatch.from_pylist(rows, schema=MESSAGE_SCHEMA)
 
 
-def test_retry_03_a_header_that_only_looks_like_the_reason_stays() -> None:
-    rows = rows_of({"body": b"a", "headers": [(f"{DEAD_REASON_HEADER}.", "mine")], "origin": None})
-    (back,) = sent_back(with_reason(rows, ["rejected"]), to_retry=False).to_pylist()
-    assert back["headers"] == [(f"{DEAD_REASON_HEADER}.", "mine")]
+@given(stored, st.data())
+def test_retry_01_what_comes_again_is_what_was_sent_with_its_first_origin(
+    found: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    low = data.draw(st.integers(0, len(found)))
+    part = found[low:]
+    times = list(range(1, len(part) + 1))
+    rows = copies.again(_batch(found).slice(low), "orders", "orders@b", times)
+    rows.validate(full=True)
+    assert set(rows.schema.names) <= set(INTERNAL_SCHEMA.names)
+    for at, (row, sent) in enumerate(zip(rows.to_pylist(), part, strict=True)):
+        origin = sent["origin"] or {"topic": "orders", "partition": "orders@b", "offset": low + at}
+        assert (row["origin"], row["reconsume_times"]) == (origin, at + 1)
+        assert {name: row[name] for name in ("message_id", "key", "tag", "body")} == {
+            name: sent[name] for name in ("message_id", "key", "tag", "body")
+        }
+        assert (None if row["headers"] is None else dict(row["headers"])) == sent["headers"]
+    assert rows.schema.field("origin").type == ORIGIN
+
+
+@given(stored, st.data())
+def test_retry_03_each_dead_letter_has_one_reason_the_last(found: list[dict[str, Any]], data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, len(found)))
+    part = found[low:]
+    reasons = data.draw(st.lists(st.text(max_size=3), min_size=len(part), max_size=len(part)))
+    rows = copies.with_reason(_batch(found).slice(low), reasons)
+    rows.validate(full=True)
+    for row, sent, reason in zip(rows.to_pylist(), part, reasons, strict=True):
+        assert len(row["headers"]) == len(dict(row["headers"]))
+        assert dict(row["headers"]) == with_reason(sent["headers"] or {}, reason)
+        assert (row["body"], row["offset"] >= low) == (sent["body"], True)
