@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -31,9 +31,25 @@ from tables.failpoints import failpoint
 from tables.log import Appended, PartitionLog
 from tables.settings import Flush
 
-__all__ = ["CommitQueue", "Part", "Pending"]
+__all__ = ["CommitQueue", "Part", "Pending", "RecordRows"]
 
 log = logging.getLogger("deltamq.api")
+
+Record = TypeVar("Record")
+#: What a record weighs, about, for the bounds of a commit.
+_RECORD_BYTES: Final = 512
+
+
+class RecordRows(Generic[Record]):
+    """Records of one of the queue's own logs: encoded by the commit, all that wait together."""
+
+    __slots__ = ("count", "encode", "nbytes", "records")
+
+    def __init__(self, records: Sequence[Record], encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
+        self.records = records
+        self.encode = encode
+        self.count = len(records)
+        self.nbytes = self.count * _RECORD_BYTES
 
 
 class Pending:
@@ -62,7 +78,7 @@ class Part:
 
     def __init__(
         self,
-        messages: Rows | ArrowRows,
+        messages: Rows | ArrowRows | RecordRows[Any],
         pending: Pending,
         flush: Flush,
         *,
@@ -196,11 +212,8 @@ def _append(opened: PartitionLog, parts: list[Part]) -> None:
 def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
     """All rows as one batch, and which rows came with which producer's request."""
     batches: list[pa.RecordBatch] = []
-    for is_arrow, group in groupby((p.messages for p in parts), key=lambda m: isinstance(m, ArrowRows)):
-        if is_arrow:
-            batches += [m.batch for m in group if isinstance(m, ArrowRows)]
-        else:
-            batches.append(to_record_batch([m for m in group if isinstance(m, Rows)]))
+    for _, group in groupby((p.messages for p in parts), key=type):
+        batches += _batches(list(group))
     spans = []
     for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
@@ -208,6 +221,16 @@ def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
         else:
             spans.append(RowsPart(sum(p.messages.count for p in among)))
     return one_batch(batches), spans
+
+
+def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
+    """Messages of one kind as record batches."""
+    first = messages[0]
+    if isinstance(first, ArrowRows):
+        return [m.batch for m in messages]
+    if isinstance(first, RecordRows):
+        return [first.encode([record for m in messages for record in m.records])]
+    return [to_record_batch(messages)]
 
 
 def _divide(whole: Appended, parts: list[Part]) -> None:

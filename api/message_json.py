@@ -99,10 +99,18 @@ def _times(column: pa.ChunkedArray) -> Any:
     if column.null_count == len(column):
         return repeat(None)
     if len(column) <= _FEW:
-        micros = [us for chunk in column.chunks for us in chunk.view(pa.int64()).to_pylist()]
-        return [None if us is None else _time(us) for us in micros]
+        return [text for chunk in column.chunks for text in _few_times(chunk)]
     texts = pc.replace_substring(pc.cast(column, pa.string()), " ", "T", max_replacements=1)
     return texts.to_pylist()
+
+
+def _few_times(column: pa.Array) -> list[str | None]:
+    """The times of one chunk; read from its buffer, since Arrow lets go of the interpreter's lock and waits for it."""
+    start = column.offset
+    micros = memoryview(column.buffers()[1]).cast("q")[start : start + len(column)].tolist()
+    if not column.null_count:
+        return [_time(us) for us in micros]
+    return [_time(us) if valid else None for us, valid in zip(micros, column.is_valid().to_pylist(), strict=True)]
 
 
 @lru_cache(maxsize=1_024)

@@ -30,7 +30,7 @@ class OffsetLog:
         self._cluster = cluster
         self._known = dict(stored)
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
-        self._logs: dict[str, RecordLog] = {}
+        self._logs: dict[str, RecordLog[OffsetRecord]] = {}
         self._flushing = asyncio.Lock()
 
     def get(self, lane: LaneKey) -> Committed | None:
@@ -78,8 +78,9 @@ class OffsetLog:
         _, broker = split_partition(records[0].lane.partition)
         log = self._logs.get(broker)
         if log is None:
-            log = self._logs[broker] = RecordLog(self._partitions.of(system_ref(OFFSETS, self._cluster, broker)))
-        await log.append(rows_of_offset_records(records))
+            partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
+            log = self._logs[broker] = RecordLog(partition, rows_of_offset_records)
+        await log.append(records)
 
     def _join(self, lane: LaneKey, committed: Committed) -> Committed:
         before = self._known.get(lane)

@@ -19,6 +19,7 @@ from mq.handle import HandleKeys
 from mq.lost import LostRecord
 from mq.names import split_partition
 from mq.revive import LostReason
+from tables.batch import one_batch
 from tables.clock import Clock
 from tables.copies import again, with_reason
 from tables.encode import ProducerStamp
@@ -64,7 +65,7 @@ class QueueLogs:
         self._partitions = partitions
         self._cluster = cluster
         self._clock = clock
-        self._lost: dict[str, RecordLog] = {}
+        self._lost: dict[str, RecordLog[LostRecord]] = {}
 
     def now_ms(self) -> int:
         """The wall clock: what pop times and due times mean to every process."""
@@ -79,7 +80,8 @@ class QueueLogs:
         _, broker = split_partition(lane.partition)
         log = self._lost.get(broker)
         if log is None:
-            log = self._lost[broker] = RecordLog(self._partitions.of(system_ref(LOST, self._cluster, broker)))
+            partition = self._partitions.of(system_ref(LOST, self._cluster, broker))
+            log = self._lost[broker] = RecordLog(partition, rows_of_lost_records)
         record = LostRecord(
             lane=lane,
             topic=topic,
@@ -87,7 +89,7 @@ class QueueLogs:
             reason=LostReason.RETENTION,
             time_ms=self.now_ms(),
         )
-        await log.append(rows_of_lost_records([record]))
+        await log.append([record])
 
     async def bury(self, dead: Dying, log: PartitionLog) -> bool:
         """Append a message to its group's dead letters, once however often it is asked for.
@@ -103,6 +105,7 @@ class QueueLogs:
             raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
         row = with_reason(again(picked.rows, dead.topic, lane.partition, [dead.failures]), [dead.reason])
         _, broker = split_partition(lane.partition)
-        target = RecordLog(self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, broker)))
-        await target.append(row, ProducerStamp(dead.request, 0, None, 1))
+        partition = self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, broker))
+        target = RecordLog(partition, one_batch)
+        await target.append([row], ProducerStamp(dead.request, 0, None, 1))
         return True

@@ -10,12 +10,12 @@ answer was lost is simply made again.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from api.decode_arrow import ArrowRows
-from api.group_commit import Part, Pending
+from api.group_commit import Part, Pending, RecordRows
 from api.partition import Partition
 from mq.errors import Unknown
 from tables.encode import ProducerStamp
@@ -23,21 +23,25 @@ from tables.settings import Flush
 
 __all__ = ["RecordLog"]
 
+Record = TypeVar("Record")
+
 #: Between two tries of an append whose outcome nobody knows; doubled up to a second.
 _AGAIN_S: Final = 0.01
 _AGAIN_S_MAX: Final = 1.0
 
 
-class RecordLog:
+class RecordLog(Generic[Record]):
     """Appends to one partition; used on the event loop."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
+        """`encode` makes rows of records; it runs on a commit thread."""
+        self._encode = encode
         self._queue = partition.queue
         self._loop = asyncio.get_running_loop()
         self.appends = 0
 
-    async def append(self, rows: pa.RecordBatch, stamp: ProducerStamp | None = None) -> None:
-        """Store the rows, those of a stamped request once; returns when they are durable.
+    async def append(self, records: Sequence[Record], stamp: ProducerStamp | None = None) -> None:
+        """Store the records, those of a stamped request once; returns when they are durable.
 
         Raises
         ------
@@ -48,7 +52,7 @@ class RecordLog:
         while True:
             self.appends += 1
             pending = Pending(1, self._loop)
-            part = Part(ArrowRows(rows.num_rows, rows.nbytes, rows), pending, Flush.SYNC, stamp=stamp)
+            part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp)
             self._queue.put(part)
             await pending.wait()
             if part.error is None:

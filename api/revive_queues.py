@@ -22,7 +22,7 @@ from tables.records import rows_of_records
 __all__ = ["Destined", "ReviveQueues"]
 
 #: About the time of a few commits.
-_TURN_S: Final = 0.01
+_TURN_S: Final = 0.25
 
 
 class Destined(NamedTuple):
@@ -39,7 +39,7 @@ class ReviveQueues:
     def __init__(self, partitions: Partitions, cluster: str) -> None:
         self._partitions = partitions
         self._cluster = cluster
-        self._logs: dict[tuple[str, int], RecordLog] = {}
+        self._logs: dict[tuple[str, int], RecordLog[Record]] = {}
         self._queue = 0
         self._turn_ends_s = 0.0
         #: Records appended so far.
@@ -65,8 +65,8 @@ class ReviveQueues:
         log = self._logs.get((broker, queue))
         if log is None:
             ref = revive_ref(self._cluster, queue, broker)
-            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref))
-        await log.append(rows_of_records(records))
+            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref), rows_of_records)
+        await log.append(records)
         self.records += len(records)
 
     async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:

@@ -11,7 +11,7 @@ from api.delays import Delays
 from api.partition import Partitions
 from api.record_log import RecordLog
 from mq.delay import Delayed
-from mq.delay_mark import Cancelled
+from mq.delay_mark import Cancelled, DelayMark
 from mq.names import split_partition
 from mq.topics import Topic
 from tables.log import PartitionLog
@@ -32,7 +32,7 @@ class Waiting:
         self._delays = delays
         self._cluster = cluster
         self._indexes: dict[str, tuple[WaitingIndex, asyncio.Lock]] = {}
-        self._marks: dict[str, RecordLog] = {}
+        self._marks: dict[str, RecordLog[DelayMark]] = {}
         self._cancelled: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
@@ -57,9 +57,9 @@ class Waiting:
         log = self._marks.get(broker)
         if log is None:
             marks = self._partitions.of(system_ref(DELAY_MARKS, self._cluster, broker))
-            log = self._marks[broker] = RecordLog(marks)
+            log = self._marks[broker] = RecordLog(marks, rows_of_delay_marks)
         mark = Cancelled(message.delay_partition, message.offset, message.message_id)
-        await log.append(rows_of_delay_marks([mark]))
+        await log.append([mark])
 
     def note(self, message: Delayed) -> None:
         """Remember that a message certainly is cancelled, for copies of the request that come when it is due."""

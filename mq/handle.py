@@ -10,10 +10,11 @@ On the wire it is opaque: version, then the head, then the index of the message 
     all messages of a checkpoint share this     the 3rd message of it
 
 The head holds all that makes the checkpoint (topic and a digest of its id, partition, group epoch, times, offsets,
-attempts); the key of the tags is HMAC-SHA256 of group and head, and SHAKE-256 stretches it to a tag of 96 bits for each
-message: two hashes for 32 messages. So a tag covers topic id, group, epoch, partition, offset, attempt and expiry, and
-a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and numbered, so that
-they can be rotated.
+attempts); the key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 stretches it to a tag of 96 bits for
+each message: two hashes for 32 messages. (OpenSSL's HMAC lets go of the interpreter's lock, and beside threads that
+commit it waits for it longer than it computes.) So a tag covers topic id, group, epoch, partition, offset, attempt and
+expiry, and a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
+numbered, so that they can be rotated.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _DIFFS: Final = 0b010
 _ATTEMPTS: Final = 0b100
 #: Key id, flags, start offset, pop time, invisible time, revive queue, epoch, count, attempt, life, two lengths.
 _FIXED: Final = struct.Struct(f">BBQQIHQBI{_LIFE_BYTES}sBH")
-_DOMAIN: Final = b"deltamq handle\0"
+_DOMAIN: Final = b"deltamq handle"
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
@@ -192,11 +193,18 @@ def _variable(span: Span) -> tuple[int, int, bytes]:
     return flags, attempt, more
 
 
+@lru_cache(maxsize=16)
+def _mac_key(secret: bytes) -> bytes:
+    """The secret as a key of BLAKE2b, which takes 64 bytes at most."""
+    return secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(secret).digest()
+
+
 def _tails(secret: bytes, group: str, head: str, num: int) -> list[str]:
     """For each message of a checkpoint what follows the head in its handle: index and tag."""
     # The group's length comes first, so that no group and head can be mistaken for others.
     named = group.encode()
-    key = hmac.digest(secret, _DOMAIN + struct.pack(">H", len(named)) + named + head.encode(), "sha256")
+    said = struct.pack(">H", len(named)) + named + head.encode()
+    key = hashlib.blake2b(said, key=_mac_key(secret), person=_DOMAIN, digest_size=32).digest()
     tags = hashlib.shake_256(key).digest(_TAG_BYTES * num)
     text = binascii.b2a_base64(tags, newline=False).translate(_URL_SAFE).decode()
     return [
