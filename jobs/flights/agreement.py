@@ -1,16 +1,17 @@
-"""Do producer, service and Spark agree? A pure comparison of three accounts, line by line."""
+"""Do producer, workers, service and Spark agree? A pure comparison of their accounts, line by line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from jobs.flights.account import Account, PartitionCount
 from jobs.flights.events import KINDS
+from jobs.flights.group_account import GroupAccount
 
-__all__ = ["Agreement", "Line", "compare"]
+__all__ = ["Agreement", "GroupLine", "Line", "compare", "compare_groups"]
 
 #: How many aircraft out of order are named.
 NAMED_MAX: Final = 10
@@ -28,17 +29,31 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     agree: bool
 
 
+class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was compared of a group."""
+
+    group: str
+    what: str
+    producer: str
+    workers: str
+    service: str
+    spark: str
+    agree: bool
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run."""
 
     lines: tuple[Line, ...]
     #: Some of the aircraft whose events are not in the order in which they were produced.
     out_of_order: tuple[str, ...]
+    #: What became of the messages in each group.
+    groups: tuple[GroupLine, ...] = ()
 
     @property
     def agreed(self) -> bool:
         """Whether every line agrees."""
-        return all(line.agree for line in self.lines)
+        return all(line.agree for line in (*self.lines, *self.groups))
 
     @property
     def exit_status(self) -> int:
@@ -55,6 +70,46 @@ def compare(producer: Account, service: Account, spark: Account) -> Agreement:
         out_of_order=tuple(sorted(wrong)[:NAMED_MAX]),
     )
 
+
+def compare_groups(
+    producer: Sequence[GroupAccount],
+    workers: Sequence[GroupAccount],
+    service: Sequence[GroupAccount],
+    spark: Sequence[GroupAccount],
+) -> tuple[GroupLine, ...]:
+    """Return the lines of the report's second table; the accounts of each side are in the order of the groups.
+
+    What the producer's side expects is right, so a line agrees when all say the same.
+    """
+    return tuple(line for sides in zip(producer, workers, service, spark, strict=True) for line in _group(sides))
+
+
+def _group(sides: tuple[GroupAccount, ...]) -> Iterator[GroupLine]:
+    name = sides[0].group
+    assert {side.group for side in sides} == {name}, "each side in the order of the groups"
+    for what, shown, number in _GROUP_LINES:
+        numbers = [number(side) for side in sides]
+        producer, workers, service, spark = (shown.format(one) for one in numbers)
+        yield GroupLine(
+            group=name,
+            what=what,
+            producer=producer,
+            workers=workers,
+            service=service,
+            spark=spark,
+            agree=len(set(numbers)) == 1,
+        )
+
+
+_GROUP_LINES: Final[tuple[tuple[str, str, Callable[[GroupAccount], int]], ...]] = (
+    ("consumed", "{:,}", lambda side: side.consumed),
+    ("acknowledged", "{:,}", lambda side: side.acknowledged),
+    ("delivered again", "{:,}", lambda side: side.retried),
+    ("dead letters", "{:,}", lambda side: side.dead),
+    ("of distinct origin", "{:,}", lambda side: side.dead_distinct),
+    ("checksum of these", "{:x}", lambda side: side.dead_crc),
+    ("left over", "{:,}", lambda side: side.left),
+)
 
 Sides = tuple[Account, Account, Account]
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,18 +37,39 @@ class Child:
     ----------
     name
         What people call it.
+    talks
+        Whether its standard output is for us, line by line; else it goes to the log, too.
+    may_end_with
+        The exit status with which it may end by itself.
+    environment
+        Beside that of this process.
+    stop_s
+        How long it may take to end when it is told to.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        talks: bool = True,
+        may_end_with: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        stop_s: float = STOP_TIMEOUT_S,
+    ) -> None:
         self.name = name
         self.log = log
+        self.may_end_with = may_end_with
+        self._stop_s = stop_s
         self._stopping = False
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if talks else errors,
                 stderr=errors,
+                env={**os.environ, **(environment or {})},
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,
@@ -62,13 +83,21 @@ class Child:
         """The process's id."""
         return self._process.pid
 
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll()
+
     def read_line(self, timeout_s: float) -> str:
         """Return the next line of standard output, without its end."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
+            ended = not self._listener.is_alive()
             with contextlib.suppress(queue.Empty):
                 return self._lines.get(timeout=LOOK_EVERY_S)
             self.check()
+            if ended and self.status is not None:
+                raise JobFailed(f"the {self.name} ended without the word that it owed; its log:\n{self._tail()}")
         raise JobFailed(f"the {self.name} said nothing for {timeout_s:.0f} s; the end of its log:\n{self._tail()}")
 
     def write_line(self, line: str) -> None:
@@ -85,12 +114,13 @@ class Child:
     def check(self) -> None:
         """Raise when the process has ended, with the end of its log."""
         status = self._process.poll()
-        if status is None or self._stopping:
+        if status is None or self._stopping or status == self.may_end_with:
             return
         raise JobFailed(f"the {self.name} {_how(status)}; the end of its log:\n{self._tail()}")
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+    def stop(self, timeout_s: float | None = None) -> int:
         """End the process and whatever it started, kindly at first; return its exit status."""
+        timeout_s = self._stop_s if timeout_s is None else timeout_s
         self._stopping = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
@@ -116,7 +146,8 @@ class Child:
         return True
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
+        if self._process.stdout is None:
+            return
         with self._process.stdout as lines:
             for line in lines:
                 self._lines.put(line.rstrip("\n"))

@@ -3,10 +3,12 @@
 It is asked on standard input and answers on standard output, one JSON line each; whatever Spark prints goes to
 standard error. Each answer is about one moment.
 
-| question  | what for                            | how it reads                                                    |
-|-----------|-------------------------------------|-----------------------------------------------------------------|
+| question  | what for                            | how it reads                                                     |
+|-----------|-------------------------------------|------------------------------------------------------------------|
 | `look`    | what a dashboard would show         | `format("mq")`, three columns: many small commits cost it little |
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
+| `left`    | whether the groups are done         | state tables and partitions (`jobs.flights.group_reading`)       |
+| `groups`  | Spark's side of the second table    | the same                                                         |
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from string import Template
 from types import FrameType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import msgspec
 import pyarrow as pa
 
 from jobs.flights.account import Account, PartitionCount
 from jobs.flights.events import BODY_FIELDS, DEPARTURE
+from jobs.flights.statements import statements
 from tables.log import Batch
 from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+
+    from jobs.flights.group_account import GroupAccount
+    from jobs.flights.group_reading import GroupReader
 
 __all__ = ["Ask", "Look", "Ready", "account", "look", "main", "queries"]
 
@@ -48,10 +53,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A question: `look` or `account` of a topic."""
+    """A question about a topic, and about groups that consume it."""
 
-    what: str
+    what: Literal["look", "account", "left", "groups"]
     topic: str
+    groups: list[str] = []
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +74,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 def queries() -> dict[str, str]:
     """Return the named statements of `queries.sql`, with what they leave open filled in."""
     schema = ", ".join(f"{name} {kind}" for name, kind in BODY_FIELDS.items())
-    statements = {}
-    for block in QUERIES.read_text(encoding="utf-8").split("-- name: ")[1:]:
-        name, _, text = block.partition("\n")
-        statements[name.strip()] = Template(text.strip()).substitute(body_schema=schema, limit=SHOWN)
-    return statements
+    return statements(QUERIES, body_schema=schema, limit=SHOWN)
 
 
 def look(spark: SparkSession, topic: str, **options: str) -> Look:
@@ -147,17 +149,30 @@ def main(warehouse: str, scratch: str) -> None:
     """Answer until standard input ends; Spark's own files go to the folder `scratch`."""
     answers = _own_output()
     signal.signal(signal.SIGTERM, _leave)
+    from jobs.flights.group_reading import GroupReader
     from jobs.session import spark_session
 
     spark = spark_session("deltamq-flights", warehouse=warehouse, **{"spark.local.dir": scratch})
     try:
         _warm_up(spark, scratch)
         _say(answers, Ready(spark=spark.version))
+        reader = GroupReader(spark, warehouse)
         for question in _questions(sys.stdin):
-            answer = account if question.what == "account" else look
-            _say(answers, answer(spark, question.topic))
+            _say(answers, _answer(spark, reader, question))
     finally:
         spark.stop()
+
+
+def _answer(spark: SparkSession, reader: GroupReader, question: Ask) -> msgspec.Struct | list[GroupAccount]:
+    match question.what:
+        case "look":
+            return look(spark, question.topic)
+        case "account":
+            return account(spark, question.topic)
+        case "left":
+            return reader.left(question.topic, question.groups)
+        case "groups":
+            return reader.accounts(question.topic, question.groups)
 
 
 def _warm_up(spark: SparkSession, scratch: str) -> None:
@@ -190,7 +205,7 @@ def _questions(lines: TextIO) -> Iterator[Ask]:
         yield msgspec.json.decode(line, type=Ask)
 
 
-def _say(answers: TextIO, answer: msgspec.Struct) -> None:
+def _say(answers: TextIO, answer: msgspec.Struct | list[GroupAccount]) -> None:
     answers.write(msgspec.json.encode(answer).decode() + "\n")
     answers.flush()
 

@@ -8,7 +8,7 @@ time to read along. Without it the whole year takes a second or two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,8 @@ class Ledger:
     """Where the service said that each event went, from its acknowledgements alone."""
 
     def __init__(self, events: pa.Table, partitions: tuple[str, ...]) -> None:
-        self._events = events
+        #: In the order in which they are sent.
+        self.events = events
         self._names = partitions
         self._partition: NDArray[np.int64] = np.full(len(events), _NOWHERE)
         self._offset: NDArray[np.int64] = np.full(len(events), _NOWHERE)
@@ -51,11 +52,21 @@ class Ledger:
         """Return the producer's account: the source's events in the source's order, at the acknowledged places."""
         missing = int((self._partition == _NOWHERE).sum())
         if missing:
-            raise JobFailed(f"{missing:,} of {len(self._events):,} events were not acknowledged")
+            raise JobFailed(f"{missing:,} of {len(self.events):,} events were not acknowledged")
         names = pa.array(self._names, pa.string())
         columns = [names.take(pa.array(self._partition)), pa.array(self._offset)]
-        columns += [self._events[name] for name in ROWS_SCHEMA.names[2:]]
+        columns += [self.events[name] for name in ROWS_SCHEMA.names[2:]]
         return account_of(pa.table(columns, schema=ROWS_SCHEMA), ends=self._ends(), in_row_order=True)
+
+    def rows_at(self, places: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
+        """Return which events went to these offsets, by partition; what nobody sent is left out."""
+        found = [np.flatnonzero(self._is_at(partition, offsets)) for partition, offsets in places.items()]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+    def _is_at(self, partition: str, offsets: Sequence[int]) -> NDArray[np.bool_]:
+        if partition not in self._names:
+            return np.zeros(len(self.events), dtype=np.bool_)
+        return (self._partition == self._names.index(partition)) & np.isin(self._offset, offsets)
 
     def _ends(self) -> dict[str, int]:
         ends = np.zeros(len(self._names), dtype=np.int64)

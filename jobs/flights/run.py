@@ -1,8 +1,10 @@
 """The main job from start to report: who is started when, who waits for whom, what ends it.
 
-service starts ---------.                                                        .-> REST account  -.
-Spark starts ------------+--> replay, while Spark looks again and again --> end --+-> Spark account  +-> compare
-flights become events --'                                                        '-> acks' account -'
+service, jobs, workers start --.
+Spark starts -------------------+--> replay, while Spark looks again and again --> wait until the groups --> compare
+flights become events ---------'     and the workers of two groups consume         have nothing left
+
+    compare: the acknowledgements, what REST gives back, what Spark finds; for the groups what the workers did, too
 """
 
 from __future__ import annotations
@@ -10,26 +12,32 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from rich.console import Console
 
 from jobs.flights.account import Account
-from jobs.flights.agreement import Agreement, compare
+from jobs.flights.agreement import Agreement, GroupLine, compare
 from jobs.flights.child import Child
+from jobs.flights.consuming import Consuming
+from jobs.flights.crew import Crew
 from jobs.flights.events import events_of
 from jobs.flights.failure import JobFailed
+from jobs.flights.group_account import GroupAccount
+from jobs.flights.groups import fresh_groups
 from jobs.flights.reading import Ask, Look, Ready
 from jobs.flights.replay import Ledger, Replay
-from jobs.flights.screen import bar, look_text, next_steps, report_table
+from jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table
 from jobs.flights.served import served_account
 from jobs.flights.source import read_airlines, read_airports, read_flights
 from jobs.flights.watch import await_all, in_thread
@@ -40,7 +48,11 @@ __all__ = ["Plan", "Run", "check_port", "fresh_topic"]
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
+#: What the groups need: state tables, what failed again and to the dead letters, and what is old away.
+JOBS: Final = ("merge", "revive", "delay", "retain")
 START_TIMEOUT_S: Final = 120.0
+#: A job ends the run that is under way: a MERGE takes a second or two, and ten times as long on a busy machine.
+JOBS_STOP_S: Final = 45.0
 ANSWER_TIMEOUT_S: Final = 300.0
 #: Between two looks Spark rests: the replay needs a core, too.
 REST_BETWEEN_LOOKS_S: Final = 1.0
@@ -68,13 +80,15 @@ class Run:
 
     plan: Plan
     console: Console
+    #: In the order in which they started; the newest is stopped first.
     children: list[Child] = field(default_factory=list)
     url: str = ""
     topic: str = ""
+    groups: tuple[str, ...] = ()
 
     def report(self) -> Agreement:
         """Do everything up to the report, print and keep it."""
-        service, spark = self._start()
+        service, spark, crew = self._start()
         airlines = read_airlines()
         events = in_thread(self._events, "events")
         serving = in_thread(lambda: self._serve(service), "service-start")
@@ -83,20 +97,23 @@ class Run:
         with Admin(self.url) as admin:
             self.topic = fresh_topic(admin)
             self._say(f"topic     {self.topic}: new, {PARTITIONS} partitions")
-            ledger = self._replay(events.result(), spark, airlines)
+            consuming = self._consume(admin, crew, spark)
+            ledger = self._replay(events.result(), spark, airlines, consuming)
+            handled = self._end_groups(consuming)
             self._say("comparing what was acknowledged, what REST gives back and what Spark finds in the tables ...")
             agreement = self._compare(ledger, admin.get_topic(self.topic), spark)
+            agreement = replace(agreement, groups=self._compare_groups(consuming, ledger, handled))
         self._show(agreement)
         return agreement
 
     def serve_on(self) -> None:
-        """Keep serving until Ctrl-C, or until the service ends by itself, which raises; Spark is not needed for it."""
+        """Keep serving until Ctrl-C, or until service or jobs end by themselves, which raises; the reader may go."""
         self._stop_newest()
         with Admin(self.url) as admin:
             topic = admin.get_topic(self.topic)
-        self.console.print(next_steps(self.url, topic, self.plan.warehouse), soft_wrap=True)
+        self.console.print(next_steps(self.url, topic, self.groups, self.plan.warehouse), soft_wrap=True)
         while True:
-            self.children[0].check()
+            self.check()
             time.sleep(LOOK_EVERY_S)
 
     def check(self) -> None:
@@ -105,7 +122,7 @@ class Run:
             child.check()
 
     def close(self) -> None:
-        """Stop what still runs: the reader before the service."""
+        """Stop what still runs: workers, reader, jobs, and then the service."""
         while self.children:
             self._stop_newest()
 
@@ -117,18 +134,27 @@ class Run:
 
     # Start -----------------------------------------------------------------------------------------------------
 
-    def _start(self) -> tuple[Child, Child]:
+    def _start(self) -> tuple[Child, Child, Crew]:
         plan = self.plan
         check_port(plan.host, plan.port)
         self._say(f"logs      {plan.folder}")
-        serve = [str(Path(sys.executable).with_name("deltamq")), "serve", "--warehouse", plan.warehouse]
+        deltamq = str(Path(sys.executable).with_name("deltamq"))
+        serve = [deltamq, "serve", "--warehouse", plan.warehouse]
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
         read = [sys.executable, "-m", "jobs.flights.reading", plan.warehouse, str(plan.folder)]
-        return service, self._child("Spark reader", read)
+        jobs = [deltamq, "jobs", "run", *JOBS, "--warehouse", plan.warehouse]
+        # Spark's own files go where the logs are, and go with it.
+        environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
+        self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
+        spark = self._child("Spark reader", read)
+        crew = Crew(self.children, plan.folder, self._say)
+        crew.start()
+        return service, spark, crew
 
-    def _child(self, name: str, command: list[str]) -> Child:
+    def _child(self, name: str, command: list[str], **options: Any) -> Child:
+        """Start a process; `options` are those of `Child`."""
         try:
-            child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log")
+            child = Child(name, command, self.plan.folder / f"{name.replace(' ', '-').lower()}.log", **options)
         except FileNotFoundError as error:
             raise JobFailed(f"{error.filename} is missing: run make setup") from error
         self.children.append(child)
@@ -152,9 +178,26 @@ class Run:
         self._say(f"input     {len(flights):,} real flights of 2013, {len(events):,} events in the order of time")
         return events
 
+    def _consume(self, admin: Admin, crew: Crew, spark: Child) -> Consuming:
+        """Put the workers to work, each for its group."""
+        groups = fresh_groups(admin)
+        self.groups = tuple(group.name for group in groups)
+        working = in_thread(lambda: crew.begin(self.url, self.topic, groups), "workers-start")
+        await_all([working], self.children)
+        workers = sum(group.workers for group in groups)
+        self._say(f"groups    {' and '.join(self.groups)}: new, {workers} workers; jobs: {', '.join(JOBS)}")
+        return Consuming(
+            admin=admin,
+            topic=self.topic,
+            groups=groups,
+            crew=crew,
+            ask=lambda question: _answer(spark, question),
+            say=self._say,
+        )
+
     # Replay and looks ------------------------------------------------------------------------------------------
 
-    def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str]) -> Ledger:
+    def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str], consuming: Consuming) -> Ledger:
         """Send all events while Spark looks; return what was acknowledged where."""
         days = events["time"].cast(pa.date32())
         with _producer(self.url) as producer, bar(self.console) as progress:
@@ -168,29 +211,49 @@ class Run:
                 progress.update(shown, completed=acknowledged, rate=rate, day=days[acknowledged - 1].as_py())
 
             sending = in_thread(lambda: replay.run(tell), "producer")
-            looking = in_thread(lambda: self._look_along(spark, ledger, sending, airlines), "looks")
+            look = partial(self._look, spark, ledger, airlines, consuming)
+            looking = in_thread(lambda: self._look_along(look, sending), "looks")
             await_all([sending, looking], self.children)
         self._say(f"producer  {ledger.acknowledged:,} events acknowledged in {sending.result():.1f} s")
         return ledger
 
-    def _look_along(self, spark: Child, ledger: Ledger, sending: Future[float], airlines: dict[str, str]) -> None:
-        """Ask Spark again and again while events are sent; whatever was acknowledged before must be seen."""
+    def _look_along(self, look: Callable[[], None], sending: Future[float]) -> None:
+        """Look again and again while events are sent, and once after the last."""
         all_sent = False
         while not all_sent:
             wait([sending], timeout=REST_BETWEEN_LOOKS_S)
             all_sent = sending.done()
-            asked = ledger.acknowledged
-            look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
-            now = ledger.acknowledged
-            text = look_text(look, asked=asked, now=now, airlines=airlines)
-            self.console.print(text, highlight=False, soft_wrap=True)
-            if look.messages < asked:
-                raise JobFailed(
-                    f"Spark saw {look.messages:,} events after {asked:,} had been acknowledged: an acknowledged event "
-                    "must be visible to every query that begins later"
-                )
+            look()
+
+    def _look(self, spark: Child, ledger: Ledger, airlines: dict[str, str], consuming: Consuming) -> None:
+        """Ask Spark what it sees, which must be whatever was acknowledged before, and the service about the groups."""
+        asked = ledger.acknowledged
+        look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
+        text = look_text(look, asked=asked, now=ledger.acknowledged, airlines=airlines, groups=consuming.progress())
+        self.console.print(text, highlight=False, soft_wrap=True)
+        if look.messages < asked:
+            raise JobFailed(
+                f"Spark saw {look.messages:,} events after {asked:,} had been acknowledged: an acknowledged event "
+                "must be visible to every query that begins later"
+            )
 
     # The end ---------------------------------------------------------------------------------------------------
+
+    def _end_groups(self, consuming: Consuming) -> list[GroupAccount]:
+        """Wait until the groups have nothing left, and let the workers go; returns what their handlers did."""
+        began = time.monotonic()
+        await_all([in_thread(consuming.await_done, "groups")], self.children)
+        self._say(f"groups    nothing left {time.monotonic() - began:.1f} s after the last event")
+        ending = in_thread(consuming.crew.end, "workers-end")
+        await_all([ending], self.children)
+        return ending.result()
+
+    def _compare_groups(
+        self, consuming: Consuming, ledger: Ledger, handled: list[GroupAccount]
+    ) -> tuple[GroupLine, ...]:
+        comparing = in_thread(lambda: consuming.compare(ledger, handled), "groups-compare")
+        await_all([comparing], self.children)
+        return comparing.result()
 
     def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
         """Collect the three accounts, each from its own source, and compare them."""
@@ -206,6 +269,7 @@ class Run:
     def _show(self, agreement: Agreement) -> None:
         (self.plan.folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(agreement)))
         self.console.print(report_table(agreement, self.topic))
+        self.console.print(groups_table(agreement, self.topic))
         if agreement.out_of_order:
             self._say(f"not in the produced order: {', '.join(agreement.out_of_order)}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -20,8 +20,12 @@ CAPTION: Final = (
     "gapless: every offset from 0 to the end, once; kept together: all events of an aircraft in one partition; "
     "in order: by offset as they were sent; checksum: the sum of the CRC-32 of each body"
 )
+GROUPS_CAPTION: Final = (
+    "consumed: committed by the group; acknowledged: of these, what is no dead letter; delivered again: after a "
+    "failure, or the death of the worker that held it; left over: not committed, held, or about to come again"
+)
 
-__all__ = ["bar", "look_text", "next_steps", "report_table"]
+__all__ = ["bar", "groups_table", "look_text", "next_steps", "report_table"]
 
 
 def bar(console: Console) -> Progress:
@@ -37,7 +41,7 @@ def bar(console: Console) -> Progress:
     )
 
 
-def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str]) -> str:
+def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], groups: str) -> str:
     """Return what Spark saw, how long it took, and how far the producer got meanwhile."""
     busiest = ", ".join(f"{aircraft} {count:,}" for aircraft, count in look.busiest)
     delays = ", ".join(f"{airlines.get(carrier, carrier)} {delay:+.1f} min" for carrier, delay in look.delays)
@@ -46,7 +50,8 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str]) 
         f"[bold]Spark SQL[/] finds [bold]{look.messages:,}[/] events; {asked:,} were acknowledged when it was asked, "
         f"and {look.seconds:.1f} s later the producer is {behind:,} ahead\n"
         f"  busiest aircraft  {escape(busiest)}\n"
-        f"  longest delays    {escape(delays)}"
+        f"  longest delays    {escape(delays)}\n"
+        f"  groups            {escape(groups)}"
     )
 
 
@@ -63,12 +68,39 @@ def report_table(agreement: Agreement, topic: str) -> Table:
         table.add_column(side, justify="right")
     table.add_column("agree", justify="center")
     for line in agreement.lines:
-        verdict = "[green]yes[/]" if line.agree else "[bold red]NO[/]"
-        table.add_row(escape(line.what), line.producer, line.service, line.spark, verdict)
+        table.add_row(escape(line.what), line.producer, line.service, line.spark, _verdict(line.agree))
     return table
 
 
-def next_steps(url: str, topic: TopicInfo, warehouse: str) -> str:
+def groups_table(agreement: Agreement, topic: str) -> Table:
+    """Return the report's second table."""
+    table = Table(
+        title=f"{topic} in two groups: expected by the producer, handled by workers, told by REST, found by Spark SQL",
+        caption=GROUPS_CAPTION,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("")
+    table.add_column("")
+    for side in ("producer", "workers", "service", "Spark"):
+        table.add_column(side, justify="right")
+    table.add_column("agree", justify="center")
+    shown = ""
+    for line in agreement.groups:
+        if shown and shown != line.group:
+            table.add_section()
+        group = "" if shown == line.group else line.group
+        shown = line.group
+        numbers = (line.producer, line.workers, line.service, line.spark)
+        table.add_row(escape(group), escape(line.what), *numbers, _verdict(line.agree))
+    return table
+
+
+def _verdict(agree: bool) -> str:
+    return "[green]yes[/]" if agree else "[bold red]NO[/]"
+
+
+def next_steps(url: str, topic: TopicInfo, groups: Sequence[str], warehouse: str) -> str:
     """Return what can be tried while the service goes on serving."""
     name, partition = topic.topic, topic.partitions[0]
     path = quote(partition.partition, safe="")
@@ -81,10 +113,16 @@ Serving {url} until Ctrl-C. Try, in another terminal:
             curl {url}/v1/topics/{name}/messages -H 'content-type: application/json' \\
               -d '{{"messages": [{{"key": "N14228", "tag": "note", "body": "hello"}}]}}'
   CLI       .venv/bin/deltamq topic show {name} --url {url}
+            .venv/bin/deltamq group show {groups[0]} --url {url}
+            .venv/bin/deltamq dead-letters list {groups[-1]} --max 3 --url {url}
   Spark     .venv/bin/python
             >>> from jobs.session import spark_session
             >>> spark = spark_session(warehouse="{warehouse}")
             >>> spark.read.format("mq").option("topic", "{name}").load().groupBy("tag").count().show()
             >>> spark.read.format("delta").load("{partition.location}").orderBy("offset").show(3)
+            >>> from jobs.views import register_views
+            >>> from tables.config import load
+            >>> register_views(spark, load(overrides={{"warehouse.uri": "{warehouse}"}}))
+            >>> spark.sql("SELECT reason, key, count(*) FROM mq_dead_letters GROUP BY reason, key").show()
 """
     )

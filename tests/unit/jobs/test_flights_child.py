@@ -114,3 +114,30 @@ def test_waiting_raises_what_the_work_raised(start: Callable[[str], Child]) -> N
 
     with pytest.raises(ValueError, match="no"):
         await_all([in_thread(fail, "failing"), in_thread(lambda: time.sleep(5), "other")], [start(FOREVER)])
+
+
+def test_a_child_that_may_die_is_heard_to_its_last_word(tmp_path: Path) -> None:
+    program = "import os, signal\nprint('bye', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    child = Child("program", [sys.executable, "-c", program], tmp_path / "log", may_end_with=-signal.SIGKILL)
+    assert child.read_line(20) == "bye"
+    with pytest.raises(JobFailed, match="ended without the word that it owed"):
+        child.read_line(20)
+    child.check()
+    assert child.status == child.stop() == -signal.SIGKILL
+
+
+def test_a_child_that_may_die_must_not_end_otherwise(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    child = Child("program", command, tmp_path / "log", may_end_with=-signal.SIGKILL)
+    with pytest.raises(JobFailed, match="ended by itself with status 3"):
+        child.read_line(20)
+    child.stop()
+
+
+def test_a_child_that_does_not_talk_writes_all_into_its_log(tmp_path: Path) -> None:
+    program = "import os\nprint(os.environ['WORDS'])\nraise SystemExit(3)"
+    command = [sys.executable, "-c", program]
+    child = Child("program", command, tmp_path / "log", talks=False, environment={"WORDS": "so it is"})
+    with pytest.raises(JobFailed, match=r"status 3(?s:.*)so it is"):
+        await_all([in_thread(lambda: time.sleep(5), "waiting")], [child])
+    child.stop()

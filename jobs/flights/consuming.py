@@ -1,0 +1,103 @@
+"""What the groups do while the flights stream in: shown along the way, waited for at the end, and accounted for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from jobs.flights.agreement import GroupLine, compare_groups
+from jobs.flights.crew import Crew
+from jobs.flights.group_account import GroupAccount, expected_account
+from jobs.flights.group_left import GroupsLeft
+from jobs.flights.groups import FlightGroup, left_of, served_group
+from jobs.flights.reading import Ask
+from jobs.flights.replay import Ledger
+from mq.client import Admin
+
+__all__ = ["Consuming"]
+
+#: After the last event, on a machine that has much else to do; alone, it is some 15 s.
+LIMIT_S: Final = 600.0
+LOOK_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consuming:
+    """The groups of this run.
+
+    Parameters
+    ----------
+    ask
+        Asks the Spark reader.
+    say
+        Tells people.
+    """
+
+    admin: Admin
+    topic: str
+    groups: Sequence[FlightGroup]
+    crew: Crew
+    ask: Callable[[Ask], str]
+    say: Callable[[str], None]
+
+    def progress(self) -> str:
+        """Look after the workers, and return how far the groups are, as the service tells it."""
+        self.crew.look()
+        return self._told()[0]
+
+    def await_done(self) -> None:
+        """Wait until no group has anything left, by the service and by the tables, or until it takes too long."""
+        deadline = time.monotonic() + LIMIT_S
+        shown = ""
+        while True:
+            self.crew.look()
+            text, left = self._told()
+            if left == 0:
+                seen = self._seen()
+                if seen.nothing:
+                    return
+                text = f"by the state tables, {_told_by_tables(seen)}"
+            if text != shown:
+                self.say(f"groups    {text}")
+                shown = text
+            if time.monotonic() > deadline:
+                self.say(f"groups    given up after {LIMIT_S:.0f} s: {text}")
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def compare(self, ledger: Ledger, handled: Sequence[GroupAccount]) -> tuple[GroupLine, ...]:
+        """Collect what each side knows of the groups, and compare it; `handled` is the workers' side."""
+        expected = [
+            expected_account(group.name, ledger, fails=group.fails, held=self.crew.held.get(number, {}))
+            for number, group in enumerate(self.groups)
+        ]
+        served = [served_group(self.admin, group.name, self.topic) for group in self.groups]
+        found = msgspec.json.decode(self.ask(self._question("groups")), type=list[GroupAccount])
+        return compare_groups(expected, handled, served, found)
+
+    def _told(self) -> tuple[str, int | None]:
+        """What the service says is left, in words and as a number; None while a group has not begun."""
+        words, total = [], 0
+        for group in self.groups:
+            left = left_of(self.admin.get_group(group.name), self.topic)
+            if left is None:
+                return "not begun", None
+            dead = self.admin.dead_letters(group.name, limit=1).total if group.fails else 0
+            words.append(f"{group.name} {left:,} left" + (f", {dead:,} dead letters" if dead else ""))
+            total += left
+        return "; ".join(words), total
+
+    def _seen(self) -> GroupsLeft:
+        return msgspec.json.decode(self.ask(self._question("left")), type=GroupsLeft)
+
+    def _question(self, what: Literal["left", "groups"]) -> Ask:
+        return Ask(what=what, topic=self.topic, groups=[group.name for group in self.groups])
+
+
+def _told_by_tables(seen: GroupsLeft) -> str:
+    words = [f"{group} {'not begun' if left is None else f'{left:,} left'}" for group, left in seen.left.items()]
+    return "; ".join(words) + (", not all merged yet" if seen.moving else "")

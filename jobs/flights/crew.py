@@ -1,0 +1,139 @@
+"""The workers of this run: started early, put to work when there is a topic, one of them replaced after its death."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+
+from jobs.flights.child import Child
+from jobs.flights.deliveries import read_deliveries
+from jobs.flights.failure import JobFailed
+from jobs.flights.group_account import GroupAccount, handled_account
+from jobs.flights.groups import GROUPS, FlightGroup
+from jobs.flights.worker import Closed, Dying, Started, Task, Word
+
+__all__ = ["Crew"]
+
+START_TIMEOUT_S: Final = 120.0
+CLOSE_TIMEOUT_S: Final = 120.0
+
+W = TypeVar("W", Started, Dying, Closed)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One worker, and what it was told."""
+
+    name: str
+    group: int
+    child: Child
+    task: Task | None = None
+
+
+@dataclass(slots=True)
+class Crew:
+    """All workers.
+
+    Parameters
+    ----------
+    children
+        Where a worker is watched and stopped with the other processes of the run; this adds and replaces.
+    folder
+        Logs and deliveries go there.
+    say
+        Tells people.
+    """
+
+    children: list[Child]
+    folder: Path
+    say: Callable[[str], None]
+    #: What the dead held: offsets by partition, by the number of the group.
+    held: dict[int, dict[str, list[int]]] = field(default_factory=dict)
+    _workers: list[_Worker] = field(default_factory=list)
+    _groups: Sequence[FlightGroup] = ()
+
+    def start(self) -> None:
+        """Start the processes: they wait for what they shall do."""
+        for number, group in enumerate(GROUPS):
+            for n in range(1, group.workers + 1):
+                name = f"worker {group.name} {n}"
+                child = self._process(name, dies=group.dies and n == 1)
+                self.children.append(child)
+                self._workers.append(_Worker(name, number, child))
+
+    def begin(self, url: str, topic: str, groups: Sequence[FlightGroup]) -> None:
+        """Let all of them consume `topic`; `groups` are this run's names for `GROUPS`."""
+        self._groups = groups
+        for worker in self._workers:
+            group = groups[worker.group]
+            worker.task = Task(
+                url=url,
+                group=group.name,
+                topic=topic,
+                fails=group.fails,
+                dies=worker.child.may_end_with is not None,
+                file=str(self.folder / f"{worker.name.replace(' ', '-')}.arrow"),
+            )
+            worker.child.write_line(msgspec.json.encode(worker.task).decode())
+        for worker in self._workers:
+            _await(worker.child, Started, START_TIMEOUT_S)
+
+    def look(self) -> None:
+        """Replace the one that has died as it was told to; for one thread at a time."""
+        for worker in self._workers:
+            if worker.child.may_end_with is not None and worker.child.status is not None:
+                self._replace(worker)
+
+    def end(self) -> list[GroupAccount]:
+        """Let all of them end well; return what the handlers of each group did."""
+        self.look()
+        for worker in self._workers:
+            worker.child.may_end_with = 0
+            worker.child.write_line("stop")
+        left = [0] * len(self._groups)
+        deliveries: list[list[pa.Table]] = [[] for _ in self._groups]
+        for worker in self._workers:
+            closed = _await(worker.child, Closed, CLOSE_TIMEOUT_S)
+            assert worker.task is not None
+            left[worker.group] += closed.left
+            deliveries[worker.group].append(read_deliveries(Path(worker.task.file)))
+            self.children.remove(worker.child)
+            worker.child.stop()
+        return [
+            handled_account(group.name, rows, left=unfinished)
+            for group, rows, unfinished in zip(self._groups, deliveries, left, strict=True)
+        ]
+
+    def _replace(self, worker: _Worker) -> None:
+        """Start another in the place of one that has died; what it held is known from its last word."""
+        dying = _await(worker.child, Dying, START_TIMEOUT_S)
+        count = sum(map(len, dying.held.values()))
+        self.held[worker.group] = dying.held
+        assert worker.task is not None
+        self.say(f"{worker.task.group:<9} a worker killed itself with {count:,} messages in its hands; another starts")
+        child = self._process(f"{worker.name} again", dies=False)
+        self.children[self.children.index(worker.child)] = child
+        worker.child.stop()
+        worker.child, worker.task = child, replace(worker.task, dies=False)
+        child.write_line(msgspec.json.encode(worker.task).decode())
+        _await(child, Started, START_TIMEOUT_S)
+
+    def _process(self, name: str, *, dies: bool) -> Child:
+        log = self.folder / f"{name.replace(' ', '-')}.log"
+        command = [sys.executable, "-m", "jobs.flights.worker"]
+        return Child(name, command, log, may_end_with=-signal.SIGKILL if dies else None)
+
+
+def _await(child: Child, kind: type[W], timeout_s: float) -> W:
+    word = msgspec.json.decode(child.read_line(timeout_s), type=Word)
+    if not isinstance(word, kind):
+        raise JobFailed(f"the {child.name} said {word} instead of {kind.__name__}: see {child.log}")
+    return word

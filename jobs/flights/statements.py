@@ -1,0 +1,17 @@
+"""Files of named SQL statements: each begins with a line `-- name: ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Template
+
+__all__ = ["statements"]
+
+
+def statements(file: Path, **values: object) -> dict[str, str]:
+    """Return the statements of a file by name; `values` fill in what they leave open as `${...}`."""
+    found = {}
+    for block in file.read_text(encoding="utf-8").split("-- name: ")[1:]:
+        name, _, text = block.partition("\n")
+        found[name.strip()] = Template(text.strip()).substitute(values)
+    return found

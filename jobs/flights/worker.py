@@ -1,0 +1,150 @@
+"""A worker of a group in a process of its own: takes messages through the SDK's `PopConsumer`, as Arrow tables.
+
+It is told what to do by one JSON line on standard input, and answers with one JSON line for each thing that happens:
+
+    Task -->                        --> Started
+            ... messages ...        --> Dying     (only the one that is to die: what it holds, then SIGKILL)
+    stop -->                        --> Closed    (its deliveries are in the file that the task names)
+
+What a worker that dies held comes again, to any worker of its group, when its invisible time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from jobs.flights.deliveries import Deliveries, deliveries_of
+from jobs.flights.tails import failing
+from mq.client import Patience, PopConsumer
+from mq.client.result import Result
+from mq.errors import DeltaMQError
+
+__all__ = ["Closed", "Dying", "Started", "Task", "Word", "main"]
+
+#: For a worker that will die: the shortest that the service gives by default.
+DYING_INVISIBLE_MS: Final = 10_000
+#: A machine that is busy with Spark's start may keep an answer for long; one that is lost is delivered again.
+PATIENCE: Final = Patience(request_timeout_s=60, timeout_s=120)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is to do."""
+
+    url: str
+    group: str
+    topic: str
+    #: The handler fails for some tails.
+    fails: bool
+    #: The process kills itself in its first batch.
+    dies: bool
+    #: Where the deliveries go at the end.
+    file: str
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """It consumes."""
+
+
+class Dying(msgspec.Struct, frozen=True, tag=True):
+    """The process is about to kill itself: it holds these offsets, by partition."""
+
+    held: dict[str, list[int]]
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True):
+    """It has ended well; so many messages were not finished, or their outcome could not be told."""
+
+    deliveries: int
+    left: int
+
+
+Word = Started | Dying | Closed
+
+
+class _Handler:
+    """What becomes of a batch."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.deliveries = Deliveries()
+        self.count = 0
+
+    def __call__(self, rows: pa.Table) -> list[Result] | None:
+        bad = failing(rows["key"]) if self._task.fails else np.zeros(len(rows), dtype=np.bool_)
+        noted = deliveries_of(rows, ~bad)
+        if self._task.dies:
+            _die(noted)
+        self.deliveries.note(noted)
+        self.count += len(rows)
+        return [Result.RETRY if failed else Result.OK for failed in bad.tolist()] if bad.any() else None
+
+
+def main() -> None:
+    """Work until standard input says stop or ends; non-zero when the service refuses for good."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    # Whoever ends it so does not wait for answers: what is not acknowledged comes again.
+    signal.signal(signal.SIGTERM, _leave)
+    line = sys.stdin.readline()
+    if not line:
+        return
+    task = msgspec.json.decode(line, type=Task)
+    handler = _Handler(task)
+    consumer = PopConsumer(
+        task.url,
+        task.group,
+        task.topic,
+        handler,
+        concurrency=1,
+        format="arrow",
+        # One batch is handled while the next is fetched; a worker that dies must hold what it names, and no more.
+        prefetch=0 if task.dies else 1,
+        invisible_ms=DYING_INVISIBLE_MS if task.dies else None,
+        patience=PATIENCE,
+    )
+    threading.Thread(target=_await_stop, args=(consumer,), name="stdin", daemon=True).start()
+    _say(Started())
+    try:
+        consumer.run()
+    except DeltaMQError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    closed = consumer.close()
+    handler.deliveries.write(Path(task.file))
+    _say(Closed(deliveries=handler.count, left=closed.unfinished + closed.untold))
+
+
+def _await_stop(consumer: PopConsumer) -> None:
+    sys.stdin.readline()
+    consumer.stop()
+
+
+def _die(noted: pa.Table) -> None:
+    """Name what is held, and die as if somebody had pulled the plug."""
+    held: dict[str, list[int]] = {}
+    for partition, offset in zip(noted["partition"].to_pylist(), noted["offset"].to_pylist(), strict=True):
+        held.setdefault(partition, []).append(offset)
+    _say(Dying(held))
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()  # nothing of this thread happens after the kill
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    os._exit(0)
+
+
+def _say(word: Word) -> None:
+    print(msgspec.json.encode(word).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
