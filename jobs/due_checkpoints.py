@@ -105,7 +105,5 @@ class DueCheckpoints:
 
     def oldest_ms(self) -> int | None:
         """When the oldest of those fell due that could not be delivered; None when there are none."""
-        states = self._follower.states
-        return min(
-            (states[key].revive_time_ms + self._settle_ms for key in self._failed if key in states), default=None
-        )
+        states = [self._follower.states.get(key) for key in self._failed]
+        return min((one.revive_time_ms + self._settle_ms for one in states if one and one.open), default=None)
