@@ -1,0 +1,184 @@
+"""Pull locks: one client at a time pulls and commits a partition for an exclusive group (SPEC ORDER-4, ORDER-5).
+
+The allocation says who should have a partition, the lock says who has it. A handover from A to B:
+
+    A   pull  pull |allocated to B|  finish, commit, release
+    B                     take: refused ...                  take: granted, start at A's committed offset
+
+Only the owner by the allocation may take a free lock; whoever holds it may renew and commit, but not pull, until it has
+released it. A lock is free when it was released, not renewed for 60 s, or its holder's stay has ended
+(`mq.online.ClientGone`): its authorization is over then, so it has stopped.
+
+Locks are in the memory of the broker, and a crash forgets them. That is safe:
+
+- A holder that gets no answer calls its lock lost after 25 s (`ClientLock`), and a broker that was taken over gives a
+  partition away only after 26 s if anybody but its owner may still hold it (`Seat.earlier`: those who had it before
+  and whose authorizations are not over).
+- Meanwhile who holds a lock *claims* it (`held`), so a run in the middle goes on. Nobody else can have it: the broker
+  before did not renew it for two, and is not there any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mq.checkpoint import LaneKey
+from mq.errors import Conflict
+from mq.online import Seat
+from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
+
+__all__ = ["ClientLock", "PullLocks"]
+
+
+@dataclass(slots=True)
+class _Lock:
+    """A lock that was given; `joined` is the stay of its holder."""
+
+    client: str
+    joined: int
+    number: int
+    renewed_ms: int
+
+
+class PullLocks:
+    """The pull locks of one broker in one epoch, on its host's clock. In memory only; not safe for threads.
+
+    Call it only while the own lease holds, and look at the lease again before an answer leaves.
+    """
+
+    __slots__ = ("_locks", "_next_number", "_settled_ms")
+
+    def __init__(self, taken_ms: int, *, epoch: int) -> None:
+        """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones."""
+        self._settled_ms = taken_ms + PULL_LOCK_SETTLE_MS
+        self._next_number = epoch << _NUMBER_BITS
+        self._locks: dict[LaneKey, _Lock] = {}
+
+    def take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, held: bool = False) -> int | None:
+        """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
+
+        `held` is the claim of a client that has had the lock without a break, at an earlier epoch of the broker.
+        """
+        stay = seat.clients.get(client)
+        if stay is None:
+            return None
+        lock = self._live(lane, seat, now_ms)
+        if lock is not None:
+            if lock.client != client:
+                return None
+            lock.renewed_ms = now_ms
+            return lock.number
+        if not self._may_take(client, seat, now_ms, held):
+            return None
+        self._next_number += 1
+        self._locks[lane] = _Lock(client, stay.joined, self._next_number, now_ms)
+        return self._next_number
+
+    def _may_take(self, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
+        """Whether the client may have a lock that is free here."""
+        if now_ms < self._settled_ms and held:
+            return client == seat.owner or client in seat.earlier
+        contested = now_ms < self._settled_ms and not seat.earlier <= {client}
+        return client == seat.owner and not contested
+
+    def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
+        """Return if the client may pull, and renew its lock.
+
+        Raises
+        ------
+        Conflict
+            `not_lock_holder`; `partition_moved` when it holds the lock and must hand the partition over.
+        """
+        lock = self._of(lane, client, seat, now_ms)
+        if seat.owner != client:
+            raise Conflict(
+                "the partition was allocated to another client: finish, commit and release the lock",
+                code="partition_moved",
+                extra={"partition": lane.partition},
+            )
+        lock.renewed_ms = now_ms
+
+    def check_commit(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, number: int | None = None) -> None:
+        """Return if the client may commit, under the lock of this number if it says one.
+
+        Raises
+        ------
+        Conflict
+            `not_lock_holder`.
+        """
+        lock = self._of(lane, client, seat, now_ms)
+        if number is not None and number != lock.number:
+            raise _not_holder(lane)
+
+    def release(self, lane: LaneKey, client: str, *, number: int | None = None) -> bool:
+        """Give the lock back if the client has it, and (if it says one) has it by this number; whether it did.
+
+        Anybody else is ignored (R80), and so is a request that comes late, when the client has the lock anew.
+        """
+        lock = self._locks.get(lane)
+        if lock is None or lock.client != client or number not in (None, lock.number):
+            return False
+        del self._locks[lane]
+        return True
+
+    def sweep(self, now_ms: int) -> None:
+        """Forget what was not renewed in time; nothing depends on when this is called."""
+        self._locks = {lane: lock for lane, lock in self._locks.items() if now_ms - lock.renewed_ms < PULL_LOCK_MS}
+
+    def _of(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> _Lock:
+        lock = self._live(lane, seat, now_ms)
+        if lock is None or lock.client != client:
+            raise _not_holder(lane)
+        return lock
+
+    def _live(self, lane: LaneKey, seat: Seat, now_ms: int) -> _Lock | None:
+        """The lock, if it is taken."""
+        lock = self._locks.get(lane)
+        if lock is None or now_ms - lock.renewed_ms >= PULL_LOCK_MS:
+            return None
+        stay = seat.clients.get(lock.client)
+        return lock if stay is not None and stay.joined == lock.joined else None
+
+
+# Locks given in one epoch of a broker; their numbers stay in what JSON readers hold exactly (2**53) for 2**21 epochs.
+_NUMBER_BITS: Final = 32
+
+
+def _not_holder(lane: LaneKey) -> Conflict:
+    return Conflict(
+        f"this client does not hold the pull lock of {lane.partition}",
+        code="not_lock_holder",
+        extra={"partition": lane.partition},
+    )
+
+
+class ClientLock:
+    """A pull lock as its holder sees it, on the client's clock."""
+
+    __slots__ = ("_asked_ms", "_lost", "number")
+
+    def __init__(self, number: int, sent_ms: int) -> None:
+        """The request that was sent at `sent_ms` was granted."""
+        self.number = number
+        self._asked_ms = sent_ms
+        self._lost = False
+
+    def renewed(self, number: int, sent_ms: int, now_ms: int) -> None:
+        """A lock request or a pull that was sent at `sent_ms` was granted, and the answer is here now."""
+        if self.holds(now_ms):
+            self.number = number
+            self._asked_ms = max(self._asked_ms, sent_ms)
+
+    def lose(self) -> None:
+        """The broker says that another has it, or it was released."""
+        self._lost = True
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether the lock is certainly held; once lost, it is lost for good."""
+        self._lost = self._lost or now_ms - self._asked_ms >= PULL_LOCK_LOST_MS
+        return not self._lost
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it should be renewed."""
+        return now_ms - self._asked_ms >= PULL_LOCK_RENEW_MS

@@ -1,0 +1,171 @@
+"""Pull locks: taking, renewing, expiry, handover, and what a crash of the broker leaves (SPEC ORDER-4, ORDER-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from mq.checkpoint import LaneKey
+from mq.errors import Conflict
+from mq.online import Seat
+from mq.online_events import OnlineClient
+from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
+from mq.pull_lock import ClientLock, PullLocks
+
+LANE = LaneKey("id-1", "billing", False, "orders@A")
+OTHER = LaneKey("id-1", "billing", False, "orders@B")
+BOTH = {"a": 1, "b": 2}
+
+
+def seat(owner: str | None, *earlier: str, joined: Mapping[str, int] = BOTH) -> Seat:
+    clients = {
+        client: OnlineClient(id=client, joined=number, topics={}, leaving=False, since_ms=0)
+        for client, number in joined.items()
+    }
+    return Seat(owner, clients, frozenset(earlier), 7)
+
+
+A, B = seat("a"), seat("b", "a")
+
+
+@pytest.fixture
+def locks() -> PullLocks:
+    """Locks of a broker that was taken long ago."""
+    return PullLocks(-PULL_LOCK_SETTLE_MS, epoch=3)
+
+
+def refused(code: str, locks: PullLocks, client: str, where: Seat, now_ms: int) -> None:
+    for call in (locks.pull, locks.check_commit):
+        with pytest.raises(Conflict) as error:
+            call(LANE, client, where, now_ms)
+        assert (error.value.code, error.value.status) == (code, 409)
+
+
+def test_order_04_only_the_holder_pulls_and_commits(locks: PullLocks) -> None:
+    refused("not_lock_holder", locks, "a", A, 0)
+    number = locks.take(LANE, "a", A, 0)
+    assert number is not None and number >> 32 == 3
+    locks.pull(LANE, "a", A, 1)
+    locks.check_commit(LANE, "a", A, 1, number=number)
+    refused("not_lock_holder", locks, "b", A, 1)
+    assert locks.take(LANE, "b", A, 1) is None
+    assert locks.take(OTHER, "b", seat("b"), 1) not in (None, number), "another partition is another lock"
+    with pytest.raises(Conflict):
+        locks.check_commit(LANE, "a", A, 1, number=number - 1)
+
+
+def test_order_04_pulls_and_renewals_keep_the_lock_and_commits_do_not(locks: PullLocks) -> None:
+    number = locks.take(LANE, "a", A, 0)
+    locks.pull(LANE, "a", A, PULL_LOCK_MS - 1)
+    assert locks.take(LANE, "a", A, 2 * PULL_LOCK_MS - 2) == number
+    last = 3 * PULL_LOCK_MS - 3
+    locks.check_commit(LANE, "a", A, last)
+    refused("not_lock_holder", locks, "a", A, last + 1)
+    assert locks.take(LANE, "a", A, last + 1) not in (None, number), "it is another lock now"
+
+
+def test_order_04_a_lock_that_is_not_renewed_for_60_s_is_free(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    assert locks.take(LANE, "b", B, PULL_LOCK_MS - 1) is None
+    locks.sweep(PULL_LOCK_MS - 1)
+    assert locks.take(LANE, "b", B, PULL_LOCK_MS - 1) is None
+    assert locks.take(LANE, "b", B, PULL_LOCK_MS) is not None
+    refused("not_lock_holder", locks, "a", B, PULL_LOCK_MS)
+
+
+def test_order_04_only_the_holder_releases(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    assert not locks.release(LANE, "b")
+    assert locks.take(LANE, "b", B, 1) is None
+    assert locks.release(LANE, "a") and not locks.release(LANE, "a")
+    assert locks.take(LANE, "b", B, 1) is not None
+
+
+def test_order_04_a_release_that_comes_late_does_not_free_the_next_lock(locks: PullLocks) -> None:
+    first = locks.take(LANE, "a", A, 0)
+    assert locks.release(LANE, "a", number=first)
+    second = locks.take(LANE, "a", A, 1)
+    assert not locks.release(LANE, "a", number=first)
+    locks.check_commit(LANE, "a", A, 1, number=second)
+
+
+def test_order_05_only_the_owner_takes_and_who_hands_over_finishes_but_pulls_no_more(locks: PullLocks) -> None:
+    number = locks.take(LANE, "a", A, 0)
+    with pytest.raises(Conflict) as error:
+        locks.pull(LANE, "a", B, 1)
+    assert error.value.code == "partition_moved"
+    locks.check_commit(LANE, "a", B, 1)
+    assert locks.take(LANE, "a", B, 1) == number, "it renews while it finishes"
+    assert locks.take(LANE, "b", B, 1) is None
+    locks.release(LANE, "a")
+    assert locks.take(LANE, "a", B, 2) is None, "it is not the owner any more"
+    assert locks.take(LANE, "b", B, 2) is not None
+
+
+def test_order_03_the_lock_of_a_client_that_is_gone_is_free_at_once(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    assert locks.take(LANE, "b", seat("b", joined={"b": 2}), 1) is not None
+
+
+def test_order_03_a_client_that_came_back_does_not_have_what_it_held_before(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    back = seat("a", joined={"a": 9, "b": 2})
+    refused("not_lock_holder", locks, "a", back, 1)
+    assert locks.take(LANE, "a", back, 1) is not None
+
+
+def test_order_04_nobody_who_is_not_online_takes_a_lock(locks: PullLocks) -> None:
+    assert locks.take(LANE, "c", seat("c"), 0) is None
+
+
+# A broker that was taken over at 0: it does not know who held what.
+
+
+def test_order_04_after_a_takeover_the_owner_goes_on_where_nobody_else_can_hold_the_lock() -> None:
+    locks = PullLocks(0, epoch=4)
+    assert locks.take(LANE, "a", A, 0) is not None
+
+
+def test_order_04_after_a_takeover_a_contested_partition_waits_until_the_holder_has_stopped() -> None:
+    locks = PullLocks(0, epoch=4)
+    assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS - 1) is None
+    assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is not None
+    assert PullLocks(0, epoch=4).take(LANE, "b", seat("b", joined={"b": 2}), 1) is not None, "a is gone: no wait"
+
+
+def test_order_04_after_a_takeover_the_holder_claims_its_lock_and_finishes() -> None:
+    locks = PullLocks(0, epoch=4)
+    number = locks.take(LANE, "a", B, 1, held=True)
+    assert number is not None and number >> 32 == 4
+    locks.check_commit(LANE, "a", B, 2, number=number)
+    assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is None
+    locks.release(LANE, "a")
+    assert locks.take(LANE, "b", B, 3, held=True) is not None, "nobody holds it now"
+
+
+def test_order_04_a_claim_is_heard_from_those_who_had_the_partition_and_only_after_a_takeover() -> None:
+    locks = PullLocks(0, epoch=4)
+    assert locks.take(LANE, "b", A, 1, held=True) is None
+    assert locks.take(LANE, "a", B, PULL_LOCK_SETTLE_MS, held=True) is None
+
+
+# The client's side.
+
+
+def test_order_04_a_client_counts_from_when_it_asked_and_a_lost_lock_stays_lost() -> None:
+    lock = ClientLock(5, 0)
+    assert (lock.is_due(PULL_LOCK_RENEW_MS - 1), lock.is_due(PULL_LOCK_RENEW_MS)) == (False, True)
+    lock.renewed(6, 10_000, 12_000)
+    lock.renewed(6, 9_000, 12_500)
+    assert lock.number == 6
+    assert lock.holds(10_000 + PULL_LOCK_LOST_MS - 1)
+    late = 10_000 + PULL_LOCK_LOST_MS
+    lock.renewed(7, late - 5, late)
+    assert not lock.holds(late) and not lock.holds(late - 1), "an answer that comes too late does not bring it back"
+
+
+def test_order_10_a_lock_that_the_broker_refuses_is_lost() -> None:
+    lock = ClientLock(5, 0)
+    lock.lose()
+    assert not lock.holds(0)
