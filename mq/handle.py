@@ -199,7 +199,9 @@ def _mac_key(secret: bytes) -> bytes:
     return secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(secret).digest()
 
 
-def _tails(secret: bytes, group: str, head: str, num: int) -> list[str]:
+#: Most handles come back soon: of so many checkpoints the tags are remembered (10 MB at most) and not made again.
+@lru_cache(maxsize=4_096)
+def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
     """For each message of a checkpoint what follows the head in its handle: index and tag."""
     # The group's length comes first, so that no group and head can be mistaken for others.
     named = group.encode()
@@ -207,10 +209,12 @@ def _tails(secret: bytes, group: str, head: str, num: int) -> list[str]:
     key = hashlib.blake2b(said, key=_mac_key(secret), person=_DOMAIN, digest_size=32).digest()
     tags = hashlib.shake_256(key).digest(_TAG_BYTES * num)
     text = binascii.b2a_base64(tags, newline=False).translate(_URL_SAFE).decode()
-    return [
-        char + text[at : at + _TAG_CHARS]
-        for char, at in zip(_ALPHABET, range(0, num * _TAG_CHARS, _TAG_CHARS), strict=False)
-    ]
+    return tuple(
+        [
+            char + text[at : at + _TAG_CHARS]
+            for char, at in zip(_ALPHABET, range(0, num * _TAG_CHARS, _TAG_CHARS), strict=False)
+        ]
+    )
 
 
 # Opening handles.
