@@ -33,7 +33,7 @@ lint: setup ## ruff, mypy --strict, and who may import whom
 test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
 	$(VENV)/python -m pytest $(TESTS) $(ARGS)
 
-run: setup ## A year of real flights through service and Spark, then it serves (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
+run: setup ## A year of real flights through service, groups and Spark, then it serves (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \
 		$(if $(EVENTS),--events "$(EVENTS)") $(if $(RATE),--rate "$(RATE)") \
 		$(if $(WAREHOUSE),--warehouse "$(WAREHOUSE)")

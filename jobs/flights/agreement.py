@@ -106,8 +106,8 @@ _GROUP_LINES: Final[tuple[tuple[str, str, Callable[[GroupAccount], int]], ...]] 
     ("acknowledged", "{:,}", lambda side: side.acknowledged),
     ("delivered again", "{:,}", lambda side: side.retried),
     ("dead letters", "{:,}", lambda side: side.dead),
-    ("of distinct origin", "{:,}", lambda side: side.dead_distinct),
-    ("checksum of these", "{:x}", lambda side: side.dead_crc),
+    ("distinct origins", "{:,}", lambda side: side.dead_distinct),
+    ("checksum of dead", "{:x}", lambda side: side.dead_crc),
     ("left over", "{:,}", lambda side: side.left),
 )
 

@@ -75,7 +75,7 @@ def report_table(agreement: Agreement, topic: str) -> Table:
 def groups_table(agreement: Agreement, topic: str) -> Table:
     """Return the report's second table."""
     table = Table(
-        title=f"{topic} in two groups: expected by the producer, handled by workers, told by REST, found by Spark SQL",
+        title=f"{topic} in two groups: expected, handled by workers, told by REST, found by Spark SQL",
         caption=GROUPS_CAPTION,
         caption_justify="left",
         box=box.SIMPLE_HEAD,

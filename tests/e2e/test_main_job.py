@@ -38,7 +38,7 @@ def test_retry_03_every_message_is_acknowledged_or_dead_by_four_accounts(served:
     assert number(lines["tower", "acknowledged"]) == EVENTS
     assert number(lines["tower", "delivered again"]) == number(lines["tower", "dead letters"]) == 0
     assert number(lines["repairs", "acknowledged"]) == EVENTS - dead
-    assert number(lines["repairs", "dead letters"]) == number(lines["repairs", "of distinct origin"]) == dead
+    assert number(lines["repairs", "dead letters"]) == number(lines["repairs", "distinct origins"]) == dead
     assert number(lines["repairs", "left over"]) == number(lines["tower", "left over"]) == 0
 
 

@@ -141,8 +141,8 @@ RIGHT = expected_account("repairs", ledger(), fails=True, held={A: [0]})
         ("acknowledged", "acknowledged"),
         ("retried", "delivered again"),
         ("dead", "dead letters"),
-        ("dead_distinct", "of distinct origin"),
-        ("dead_crc", "checksum of these"),
+        ("dead_distinct", "distinct origins"),
+        ("dead_crc", "checksum of dead"),
         ("left", "left over"),
     ],
 )
