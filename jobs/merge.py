@@ -76,11 +76,12 @@ class Merger:
         began = time.monotonic()
         session = writing_session(spark)
         clean = began - self._cleaned_s >= _CLEAN_EVERY_S
-        facts: dict[str, int | str] = {"rows": 0, "batches": 0}
+        facts: dict[str, int | str] = {"rows": 0, "batches": 0, "behind_records": 0}
         for target in TARGETS:
-            records, batches = self._merge(session, target, now, clean=clean)
+            records, batches, behind = self._merge(session, target, now, clean=clean)
             facts["rows"] += records
             facts["batches"] += batches
+            facts["behind_records"] += behind
         facts["meta"] = replace_meta_tables(session, self._store, self._meta)
         if clean:
             self._cleaned_s = began
@@ -90,12 +91,12 @@ class Merger:
             facts["files_removed"] = sum(sweep_state(self._store, target.table, now_ms) for target in TARGETS)
         return facts | {"ms": int((time.monotonic() - began) * 1000)}
 
-    def _merge(self, session: SparkSession, target: Target, now: datetime, *, clean: bool) -> tuple[int, int]:
-        """Merge into one table up to where its logs end now; returns records and batches."""
+    def _merge(self, session: SparkSession, target: Target, now: datetime, *, clean: bool) -> tuple[int, int, int]:
+        """Merge into one table up to where its logs end now; returns records, batches, and what came meanwhile."""
         logs = self._logs(target)
         ends = {log.ref: log.end_offset for log in logs}
         if not logs:
-            return 0, 0
+            return 0, 0, 0
         create_state_table(session, self._store, target.table)
         records = batches = 0
         while True:
@@ -104,7 +105,7 @@ class Merger:
             if plan is None:
                 plan = self._planned(merged, ends)
                 if not plan.records and not (clean and self._source(target, plan, logs, now, clean=True).num_rows):
-                    return records, batches
+                    return records, batches, sum(_end_now(log) - merged.stops.get(log.ref, 0) for log in logs)
                 plan = put_plan(self._store, target.table, plan)
             failpoint("merge.after_plan")
             self._apply(session, target, plan, self._source(target, plan, logs, now, clean=clean))
@@ -185,6 +186,11 @@ def _bound(target: Target, source: pa.Table) -> str:
     column = f"t.`{target.bounded_by}`"
     low, high = (f"timestamp_micros({bounds[name]})" for name in ("min", "max"))
     return f"{column} >= {low} AND {column} <= {high} AND "
+
+
+def _end_now(log: PartitionLog) -> int:
+    log.refresh()
+    return log.end_offset
 
 
 def _rows(log: PartitionLog, span: Span) -> Iterator[pa.Table]:

@@ -237,6 +237,26 @@ def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges)
     ] == logs
 
 
+def test_a_run_says_how_many_records_came_meanwhile(
+    tables: QueueTables, merges: Merges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what the job is behind: the next run merges them."""
+    topic, group = tables.topic(), tables.group()
+    popped = tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
+    apply = Merger._apply
+
+    def while_acks_come(*arguments: Any) -> None:
+        apply(*arguments)
+        for offset in (1, 2):
+            tables.ack(popped, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Merger, "_apply", while_acks_come)
+        assert merges.run()["behind_records"] == 2
+    facts = merges.run()
+    assert (facts["rows"], facts["behind_records"]) == (2, 0)
+
+
 def test_pop_19_what_is_in_flight_for_whom_since_when_due_when(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -428,20 +448,23 @@ def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
 
 
 def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: QueueTables) -> None:
-    merges = Merges(spark, tables, files_max=3)
+    merges = Merges(spark, tables, files_max=2)
     topic, group = tables.topic(), tables.group()
-    for at in range(12):
+    for at in range(4):
         tables.pop(group, topic, [at], at_ms=NOW_MS)
         merges.run()
+        if at == 0:
+            often = "SET TBLPROPERTIES ('delta.checkpointInterval' = '2')"
+            spark.sql(f"ALTER TABLE delta.`{table_at(tables, POP_CHECKPOINTS)}` {often}")
     expected = expected_states(tables)
     warehouse = tables.warehouse.store
     log = read_state_log(warehouse, POP_CHECKPOINTS)
-    assert log is not None and log.checkpoint_version > 0 and len(log.files) <= 4
+    assert log is not None and log.checkpoint_version > 0 and len(log.files) <= 3
     files = {entry.name: entry for entry in warehouse.entries(POP_CHECKPOINTS)}
     newest_ms = max(entry.modified_ms for entry in files.values())
     oldest_ms = min(entry.modified_ms for entry in files.values())
     assert sweep_state(warehouse, POP_CHECKPOINTS, oldest_ms + DATA_KEEP_MS) == 0
-    assert sweep_state(warehouse, POP_CHECKPOINTS, newest_ms + LOG_KEEP_MS + 60_000) > 12
+    assert sweep_state(warehouse, POP_CHECKPOINTS, newest_ms + LOG_KEEP_MS + 60_000) > 4
     left = {entry.name for entry in warehouse.entries(POP_CHECKPOINTS)}
     assert left == {name for path in log.paths for name in (path, f".{path}.crc")}, "and Spark's checksums with them"
     versions = [re.search(r"(\d{20})", entry.name) for entry in warehouse.entries(f"{POP_CHECKPOINTS}/_delta_log")]
@@ -450,5 +473,5 @@ def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: Q
     tables.pop(group, topic, [99], at_ms=NOW_MS)
     merges.run()
     assert merged_states(tables).keys() > expected.keys()
-    assert spark.read.format("delta").load(table_at(tables, POP_CHECKPOINTS)).count() == 13
+    assert spark.read.format("delta").load(table_at(tables, POP_CHECKPOINTS)).count() == 5
     merges.close()
