@@ -21,7 +21,7 @@ from tables.state_table import read_state
 from tests.faults.job_process import JobRuns, job_runs
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
