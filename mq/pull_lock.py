@@ -13,7 +13,7 @@ Locks are in the memory of the broker, and a crash forgets them. That is safe:
 
 - A holder that gets no answer calls its lock lost after 25 s (`ClientLock`), and a broker that was taken over gives a
   partition away only after 26 s if anybody but its owner may still hold it (`Seat.earlier`: those who had it before
-  and whose authorizations are not over).
+  and whose authorizations are not over). Once it has given a lock, it knows all about it.
 - Meanwhile who holds a lock *claims* it (`held`), so a run in the middle goes on. Nobody else can have it: the broker
   before did not renew it for two, and is not there any more.
 """
@@ -47,13 +47,15 @@ class PullLocks:
     Call it only while the own lease holds, and look at the lease again before an answer leaves.
     """
 
-    __slots__ = ("_locks", "_next_number", "_settled_ms")
+    __slots__ = ("_given", "_locks", "_next_number", "_settled_ms")
 
     def __init__(self, taken_ms: int, *, epoch: int) -> None:
         """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones."""
         self._settled_ms = taken_ms + PULL_LOCK_SETTLE_MS
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
+        #: Lanes whose locks were given here: nobody can hold one from before.
+        self._given: set[LaneKey] = set()
 
     def take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, held: bool = False) -> int | None:
         """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
@@ -69,18 +71,13 @@ class PullLocks:
                 return None
             lock.renewed_ms = now_ms
             return lock.number
-        if not self._may_take(client, seat, now_ms, held):
+        settled = now_ms >= self._settled_ms or lane in self._given
+        if not _may_take(client, seat, held=held, settled=settled):
             return None
+        self._given.add(lane)
         self._next_number += 1
         self._locks[lane] = _Lock(client, stay.joined, self._next_number, now_ms)
         return self._next_number
-
-    def _may_take(self, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
-        """Whether the client may have a lock that is free here."""
-        if now_ms < self._settled_ms and held:
-            return client == seat.owner or client in seat.earlier
-        contested = now_ms < self._settled_ms and not seat.earlier <= {client}
-        return client == seat.owner and not contested
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
         """Return if the client may pull, and renew its lock.
@@ -143,6 +140,13 @@ class PullLocks:
 
 # Locks given in one epoch of a broker; their numbers stay in what JSON readers hold exactly (2**53) for 2**21 epochs.
 _NUMBER_BITS: Final = 32
+
+
+def _may_take(client: str, seat: Seat, *, held: bool, settled: bool) -> bool:
+    """Whether the client may have a lock that is free here; not `settled`, it may still be held from before."""
+    if not settled and held:
+        return client == seat.owner or client in seat.earlier
+    return client == seat.owner and (settled or seat.earlier <= {client})
 
 
 def _not_holder(lane: LaneKey) -> Conflict:

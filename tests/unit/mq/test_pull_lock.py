@@ -141,7 +141,8 @@ def test_order_04_after_a_takeover_the_holder_claims_its_lock_and_finishes() -> 
     locks.check_commit(LANE, "a", B, 2, number=number)
     assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is None
     locks.release(LANE, "a")
-    assert locks.take(LANE, "b", B, 3, held=True) is not None, "nobody holds it now"
+    assert locks.take(LANE, "a", B, 3, held=True) is None, "it was given here: nobody holds it from before"
+    assert locks.take(LANE, "b", B, 3) is not None
 
 
 def test_order_04_a_claim_is_heard_from_those_who_had_the_partition_and_only_after_a_takeover() -> None:
