@@ -75,7 +75,7 @@ class Game:
         self.twin.record([checkpoint])
 
     def pop(self, partition: int, offsets: list[int], invisible_ms: int, attempts: int, reason: str | None) -> None:
-        self.now_ms += BUCKET_MS  # two pops of a partition have keys of their own
+        self.now_ms += BUCKET_MS  # no two leases of one message begin at one time: their keys differ
         self._record(
             self.real.checkpoint(
                 self.group,
@@ -103,6 +103,7 @@ class Game:
             self.twin.record([done])
 
     def change(self, number: int, index: int, later: int) -> None:
+        self.now_ms += BUCKET_MS
         found = self._in_time(number)
         if found is not None:
             index %= found.span.num
