@@ -20,7 +20,7 @@ from mq.client import Admin
 
 __all__ = ["Consuming"]
 
-#: After the last event, on a machine that has much else to do; alone, it is some 15 s.
+#: After the last event. Alone on a machine it is seconds; on one that has much else to do, Spark takes minutes.
 LIMIT_S: Final = 600.0
 LOOK_EVERY_S: Final = 1.0
 
