@@ -60,6 +60,8 @@ class Upkeep:
         #: (boot time, version): versions up to this one existed at that time.
         self._sightings: deque[tuple[int, int]] = deque([(clock.boot_ms(), log.version)])
         self._cleaned_to = 0
+        #: Commits and checkpoints that nobody needs any more, oldest first.
+        self._old_log: deque[str] = deque()
         #: (boot time of the commit that let it go, file).
         self._graves: deque[tuple[int, str]] = deque()
         self._graves_lock = threading.Lock()
@@ -137,20 +139,28 @@ class Upkeep:
 
     def _clean_log(self, now: int) -> bool:
         """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
+        if not self._old_log:
+            self._find_old_log(now)
+        count = min(len(self._old_log), _CLEAN_BATCH)
+        for _ in range(count):
+            self._store.delete(self._old_log[0])
+            self._old_log.popleft()
+        return count > 0
+
+    def _find_old_log(self, now: int) -> None:
+        """List once what the next runs delete: a log that grows fast leaves more than one run may."""
         old = -1
         while len(self._sightings) > 1 and now - self._sightings[0][0] >= self._log_keep_ms:
             old = self._sightings.popleft()[1]
         keep_from = min(old, self._log.checkpoint_version)
         if keep_from <= self._cleaned_to:
-            return False
+            return
         commits, checkpoints = log_versions(self._store, self._folder)
-        doomed = [v for v in commits if v < keep_from][:_CLEAN_BATCH]
-        for version in doomed:
-            self._store.delete(f"{self._folder}/{LOG_FOLDER}/{commit_name(version)}")
-        for version in [v for v in checkpoints if v <= keep_from][:-_CHECKPOINTS_KEPT]:
-            self._store.delete(f"{self._folder}/{LOG_FOLDER}/{checkpoint_name(version)}")
-        self._cleaned_to = keep_from if len(doomed) < _CLEAN_BATCH else doomed[-1]
-        return bool(doomed)
+        log = f"{self._folder}/{LOG_FOLDER}"
+        self._old_log.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
+        covered = [v for v in checkpoints if v <= keep_from]
+        self._old_log.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
+        self._cleaned_to = keep_from
 
     def _delete_buried(self, now: int) -> bool:
         """Delete files that were let go long enough ago."""

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from mq.errors import Corrupt, StorageFull, Unavailable
+from tables import upkeep
 from tables.checkpoint import checkpoint_name, read_checkpoint
 from tables.log import PartitionLog
 from tables.snapshot import load, log_versions
@@ -188,6 +189,22 @@ def test_a_log_that_is_appended_and_maintained_stays_short(
     _, checkpoints = log_versions(files, REF.folder)
     assert len(checkpoints) <= 6, "those of the keep time and two more"
     assert all_bodies(open_log()) == [str(i).encode() for i in range(400)]
+
+
+def test_a_log_that_grows_faster_than_one_clean_up_deletes_stays_short(
+    files: MemoryStore, open_log: OpenLog, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run goes on where the last one stopped: none waits for the next sighting."""
+    monkeypatch.setattr(upkeep, "_CLEAN_BATCH", 7)
+    log = open_log(rollup_files=4, checkpoint_commits=8, log_keep_ms=1_000, file_keep_ms=1_000)
+    for _ in range(40):
+        for _ in range(5):
+            log.append([batch(b"x")])
+            log.maintain()
+        clock.advance_ms(200)
+    commits, _ = log_versions(files, REF.folder)
+    assert len(commits) < 100, "a keep time's commits, and a tenth more"
+    assert len(all_bodies(open_log())) == 200
 
 
 def test_clean_up_leaves_no_hole_whatever_kills_it(files: MemoryStore, open_log: OpenLog, clock: SetClock) -> None:
