@@ -197,14 +197,14 @@ def test_a_log_that_grows_faster_than_one_clean_up_deletes_stays_short(
     """Every run goes on where the last one stopped: none waits for the next sighting."""
     monkeypatch.setattr(upkeep, "_CLEAN_BATCH", 7)
     log = open_log(rollup_files=4, checkpoint_commits=8, log_keep_ms=1_000, file_keep_ms=1_000)
-    for _ in range(40):
+    for _ in range(120):
         for _ in range(5):
             log.append([batch(b"x")])
             log.maintain()
-        clock.advance_ms(200)
+        clock.advance_ms(20)
     commits, _ = log_versions(files, REF.folder)
-    assert len(commits) < 100, "a keep time's commits, and a tenth more"
-    assert len(all_bodies(open_log())) == 200
+    assert len(commits) < 400, "250 commits and their roll-ups are a keep time's"
+    assert len(all_bodies(open_log())) == 600
 
 
 def test_clean_up_leaves_no_hole_whatever_kills_it(files: MemoryStore, open_log: OpenLog, clock: SetClock) -> None:
