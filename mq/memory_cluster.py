@@ -275,7 +275,7 @@ class MemoryHost:
         if role == META_ROLE:
             self.authorizations = Authorizations(self.lease, self.view.online.members(), self.now_ms)
         else:
-            self.locks[role] = PullLocks(self.now_ms, epoch=epoch)
+            self.locks[role] = PullLocks(self.now_ms, epoch=epoch, online_epoch=self.view.online.epoch)
 
     def tick(self) -> None:
         """Everything that a host does of itself."""

@@ -64,6 +64,8 @@ class MemoryClient:
         self.allocation: tuple[str, ...] = ()
         self.works: dict[str, Work] = {}
         self._asking: set[str] = set()
+        #: Locks by number that are given back and were not answered yet.
+        self._releases: dict[int, str] = {}
         self._heartbeat_ms: int | None = None
 
     @property
@@ -113,10 +115,13 @@ class MemoryClient:
             return
         if self._heartbeat_ms is None or self.now_ms - self._heartbeat_ms >= HEARTBEAT_MS:
             self._heartbeat()
-        if self.authorization.holds(self.now_ms):
-            for partition in self.allocation:
-                if partition not in self.works and partition not in self._asking and not self.leaving:
-                    self._take(partition)
+        for number, partition in list(self._releases.items()):
+            self._release(partition, number)
+        if self.authorization.holds(self.now_ms) and not self.leaving:
+            for partition in sorted(
+                set(self.allocation) - self.works.keys() - self._asking - set(self._releases.values())
+            ):
+                self._take(partition)
         for work in list(self.works.values()):
             self._drive(work)
 
@@ -256,7 +261,13 @@ class MemoryClient:
         if handed_over and work.committed != work.run.position:
             return
         del self.works[work.partition]
+        self._release(work.partition, work.lock.number)
+
+    def _release(self, partition: str, number: int) -> None:
+        """Give a lock back; again with the next tick when there was no answer."""
+        self._releases[number] = partition
         try:
-            self._partition_host(work.partition).release(work.partition, self.name, work.lock.number)
+            self._partition_host(partition).release(partition, self.name, number)
         except Unavailable:
             return
+        del self._releases[number]

@@ -12,10 +12,13 @@ released it. A lock is free when it was released, not renewed for 60 s, or its h
 Locks are in the memory of the broker, and a crash forgets them. That is safe:
 
 - A holder that gets no answer calls its lock lost after 25 s (`ClientLock`), and a broker that was taken over gives a
-  partition away only after 26 s if anybody but its owner may still hold it (`Seat.earlier`: those who had it before
-  and whose authorizations are not over). Once it has given a lock, it knows all about it.
+  partition away only after 26 s if anybody but its owner may still hold it: one of `Seat.earlier`, who had it before
+  and is still known, and who joined before the takeover. Once it has given a lock, it knows all about it.
 - Meanwhile who holds a lock *claims* it (`held`), so a run in the middle goes on. Nobody else can have it: the broker
   before did not renew it for two, and is not there any more.
+
+A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
+partition meanwhile.
 """
 
 from __future__ import annotations
@@ -47,11 +50,15 @@ class PullLocks:
     Call it only while the own lease holds, and look at the lease again before an answer leaves.
     """
 
-    __slots__ = ("_given", "_locks", "_next_number", "_settled_ms")
+    __slots__ = ("_given", "_locks", "_next_number", "_online_epoch", "_settled_ms")
 
-    def __init__(self, taken_ms: int, *, epoch: int) -> None:
-        """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones."""
+    def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
+        """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones.
+
+        `online_epoch` is that of the online states then (`mq.online.OnlineState.epoch`), or a later one.
+        """
         self._settled_ms = taken_ms + PULL_LOCK_SETTLE_MS
+        self._online_epoch = online_epoch
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
         #: Lanes whose locks were given here: nobody can hold one from before.
@@ -60,24 +67,33 @@ class PullLocks:
     def take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, held: bool = False) -> int | None:
         """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
 
-        `held` is the claim of a client that has had the lock without a break, at an earlier epoch of the broker.
+        A client renews, and claims after a takeover, what it has had without a break (`held`). Asking anew, it gets
+        another number, and what it sent under the one before is void.
         """
         stay = seat.clients.get(client)
         if stay is None:
             return None
         lock = self._live(lane, seat, now_ms)
-        if lock is not None:
-            if lock.client != client:
-                return None
+        if lock is not None and lock.client != client:
+            return None
+        if lock is not None and held:
             lock.renewed_ms = now_ms
             return lock.number
-        settled = now_ms >= self._settled_ms or lane in self._given
-        if not _may_take(client, seat, held=held, settled=settled):
+        if lock is None and not self._may_take(lane, client, seat, now_ms, held):
             return None
         self._given.add(lane)
         self._next_number += 1
         self._locks[lane] = _Lock(client, stay.joined, self._next_number, now_ms)
         return self._next_number
+
+    def _may_take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
+        """Whether the client may have a lock that is free, as far as this broker knows."""
+        if now_ms >= self._settled_ms or lane in self._given:
+            return client == seat.owner
+        if held:
+            return client == seat.owner or client in seat.earlier
+        before = {one for one in seat.earlier if seat.clients[one].joined <= self._online_epoch}
+        return client == seat.owner and before <= {client}
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
         """Return if the client may pull, and renew its lock.
@@ -140,13 +156,6 @@ class PullLocks:
 
 # Locks given in one epoch of a broker; their numbers stay in what JSON readers hold exactly (2**53) for 2**21 epochs.
 _NUMBER_BITS: Final = 32
-
-
-def _may_take(client: str, seat: Seat, *, held: bool, settled: bool) -> bool:
-    """Whether the client may have a lock that is free here; not `settled`, it may still be held from before."""
-    if not settled and held:
-        return client == seat.owner or client in seat.earlier
-    return client == seat.owner and (settled or seat.earlier <= {client})
 
 
 def _not_holder(lane: LaneKey) -> Conflict:

@@ -369,6 +369,24 @@ def test_meta_01_who_was_stopped_for_longer_than_its_lease_is_fenced_and_gets_it
     assert (old.id, watcher.meta.brokers.roles["B"].host) == ("two.2", "two.2")
 
 
+def test_order_04_a_release_that_a_stopped_broker_did_not_hear_is_repeated() -> None:
+    """Found by the machine: else the next owner waited for the lock to expire."""
+    watcher, first = story(work_ms=0)
+    watcher.hosts[1].stop_for(8_000)
+    second = watcher.client("second")
+    watcher.run(3 * HEARTBEAT_MS)
+    assert watcher.meta.brokers.roles["B"].host == "two.1"
+    assert (len(first.works), len(second.works)) == (1, 1)
+
+
+def test_order_05_clients_that_start_together_do_not_wait_for_one_another() -> None:
+    watcher = Watcher(2)
+    watcher.host("one", "A", "B")
+    clients = [watcher.client(name) for name in ("first", "second")]
+    watcher.run(2 * HEARTBEAT_MS)
+    assert [len(client.works) for client in clients] == [1, 1]
+
+
 def test_route_06_an_expansion_under_load_keeps_the_order_of_keys() -> None:
     watcher, _ = story(work_ms=500)
     watcher.client("second", work_ms=500)

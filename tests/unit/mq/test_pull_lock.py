@@ -32,7 +32,7 @@ A, B = seat("a"), seat("b", "a")
 @pytest.fixture
 def locks() -> PullLocks:
     """Locks of a broker that was taken long ago."""
-    return PullLocks(-PULL_LOCK_SETTLE_MS, epoch=3)
+    return PullLocks(-PULL_LOCK_SETTLE_MS, epoch=3, online_epoch=2)
 
 
 def refused(code: str, locks: PullLocks, client: str, where: Seat, now_ms: int) -> None:
@@ -58,7 +58,7 @@ def test_order_04_only_the_holder_pulls_and_commits(locks: PullLocks) -> None:
 def test_order_04_pulls_and_renewals_keep_the_lock_and_commits_do_not(locks: PullLocks) -> None:
     number = locks.take(LANE, "a", A, 0)
     locks.pull(LANE, "a", A, PULL_LOCK_MS - 1)
-    assert locks.take(LANE, "a", A, 2 * PULL_LOCK_MS - 2) == number
+    assert locks.take(LANE, "a", A, 2 * PULL_LOCK_MS - 2, held=True) == number
     last = 3 * PULL_LOCK_MS - 3
     locks.check_commit(LANE, "a", A, last)
     refused("not_lock_holder", locks, "a", A, last + 1)
@@ -90,13 +90,23 @@ def test_order_04_a_release_that_comes_late_does_not_free_the_next_lock(locks: P
     locks.check_commit(LANE, "a", A, 1, number=second)
 
 
+def test_order_04_who_asks_anew_voids_what_it_sent_before(locks: PullLocks) -> None:
+    first = locks.take(LANE, "a", A, 0)
+    second = locks.take(LANE, "a", A, 1)
+    assert first is not None and second is not None and second > first
+    with pytest.raises(Conflict):
+        locks.check_commit(LANE, "a", A, 1, number=first)
+    assert not locks.release(LANE, "a", number=first)
+    locks.check_commit(LANE, "a", A, 1, number=second)
+
+
 def test_order_05_only_the_owner_takes_and_who_hands_over_finishes_but_pulls_no_more(locks: PullLocks) -> None:
     number = locks.take(LANE, "a", A, 0)
     with pytest.raises(Conflict) as error:
         locks.pull(LANE, "a", B, 1)
     assert error.value.code == "partition_moved"
     locks.check_commit(LANE, "a", B, 1)
-    assert locks.take(LANE, "a", B, 1) == number, "it renews while it finishes"
+    assert locks.take(LANE, "a", B, 1, held=True) == number, "it renews while it finishes"
     assert locks.take(LANE, "b", B, 1) is None
     locks.release(LANE, "a")
     assert locks.take(LANE, "a", B, 2) is None, "it is not the owner any more"
@@ -123,19 +133,26 @@ def test_order_04_nobody_who_is_not_online_takes_a_lock(locks: PullLocks) -> Non
 
 
 def test_order_04_after_a_takeover_the_owner_goes_on_where_nobody_else_can_hold_the_lock() -> None:
-    locks = PullLocks(0, epoch=4)
+    locks = PullLocks(0, epoch=4, online_epoch=2)
     assert locks.take(LANE, "a", A, 0) is not None
 
 
 def test_order_04_after_a_takeover_a_contested_partition_waits_until_the_holder_has_stopped() -> None:
-    locks = PullLocks(0, epoch=4)
+    locks = PullLocks(0, epoch=4, online_epoch=2)
     assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS - 1) is None
     assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is not None
-    assert PullLocks(0, epoch=4).take(LANE, "b", seat("b", joined={"b": 2}), 1) is not None, "a is gone: no wait"
+    assert PullLocks(0, epoch=4, online_epoch=2).take(LANE, "b", seat("b", joined={"b": 2}), 1) is not None, (
+        "a is gone: no wait"
+    )
+
+
+def test_order_04_after_a_takeover_nobody_waits_for_who_joined_since() -> None:
+    locks = PullLocks(0, epoch=4, online_epoch=0)
+    assert locks.take(LANE, "b", B, 1) is not None
 
 
 def test_order_04_after_a_takeover_the_holder_claims_its_lock_and_finishes() -> None:
-    locks = PullLocks(0, epoch=4)
+    locks = PullLocks(0, epoch=4, online_epoch=2)
     number = locks.take(LANE, "a", B, 1, held=True)
     assert number is not None and number >> 32 == 4
     locks.check_commit(LANE, "a", B, 2, number=number)
@@ -146,7 +163,7 @@ def test_order_04_after_a_takeover_the_holder_claims_its_lock_and_finishes() -> 
 
 
 def test_order_04_a_claim_is_heard_from_those_who_had_the_partition_and_only_after_a_takeover() -> None:
-    locks = PullLocks(0, epoch=4)
+    locks = PullLocks(0, epoch=4, online_epoch=2)
     assert locks.take(LANE, "b", A, 1, held=True) is None
     assert locks.take(LANE, "a", B, PULL_LOCK_SETTLE_MS, held=True) is None
 
