@@ -244,6 +244,9 @@ class LocalStore:
     def entries(self, folder: str) -> list[Entry]:
         return sorted(self._listed(folder, _files_of), key=lambda e: e.name)
 
+    def names(self, folder: str) -> list[str]:
+        return sorted(self._listed(folder, _names_of))
+
     def folders(self, folder: str) -> list[str]:
         return sorted(self._listed(folder, _folders_of))
 
@@ -324,6 +327,11 @@ def _fill(fd: int, view: memoryview, at: int) -> None:
 
 def _folders_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
     return (e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+
+def _names_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
+    # What kind an entry is stands in the folder itself on every common file system: no look at the file.
+    return (e.name for e in entries if e.is_file(follow_symlinks=False))
 
 
 def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:

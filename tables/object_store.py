@@ -98,6 +98,9 @@ class ObjectStore:
         ]
         return sorted(entries, key=lambda e: e.name)
 
+    def names(self, folder: str) -> list[str]:
+        return sorted(item["path"].rpartition("/")[2] for item in self._list(folder)["objects"])
+
     def folders(self, folder: str) -> list[str]:
         return sorted(path.rstrip("/").rpartition("/")[2] for path in self._list(folder)["common_prefixes"])
 

@@ -147,7 +147,7 @@ def check_dense(files: Sequence[DataFile], end_offset: int, *, where: str) -> No
 
 def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
     """Versions of the commit files and of the checkpoints that are there, ascending."""
-    names = [entry.name for entry in store.entries(f"{folder}/{LOG_FOLDER}")]
+    names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = [int(m[1]) for m in map(_COMMIT.fullmatch, names) if m]
     checkpoints = [int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m]
     return commits, checkpoints

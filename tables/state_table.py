@@ -119,7 +119,7 @@ def read_state_log(store: Store, folder: str) -> StateLog | None:
 
 def _load(store: Store, folder: str) -> StateLog | None:
     """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
-    names = [entry.name for entry in store.entries(f"{folder}/{LOG_FOLDER}")]
+    names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
     checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
     if not commits and not checkpoints:

@@ -89,6 +89,9 @@ class FaultyStore:
     def entries(self, folder: str) -> list[Entry]:
         return self._around("entries", folder, lambda: self._store.entries(folder))
 
+    def names(self, folder: str) -> list[str]:
+        return self._around("names", folder, lambda: self._store.names(folder))
+
     def folders(self, folder: str) -> list[str]:
         return self._around("folders", folder, lambda: self._store.folders(folder))
 

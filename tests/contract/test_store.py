@@ -140,6 +140,7 @@ def test_entries_are_the_files_of_one_folder_by_name_with_their_sizes(store: Sto
     store.put("folder/below/deep", b"x", durable=True)
     store.put("folder2/other", b"x", durable=True)
     assert [(e.name, e.size) for e in store.entries("folder")] == [("a", 1), ("b", 2), ("c", 3)]
+    assert store.names("folder") == ["a", "b", "c"]
     assert store.entries("folder/") == store.entries("folder")
 
 
@@ -151,7 +152,7 @@ def test_folders_are_the_names_of_one_level(store: Store) -> None:
 
 
 def test_a_folder_that_is_not_there_is_empty(store: Store) -> None:
-    assert list(store.entries("nowhere")) == []
+    assert list(store.entries("nowhere")) == store.names("nowhere") == []
     assert list(store.folders("nowhere")) == []
 
 

@@ -304,6 +304,9 @@ class DiskStore(LocalStore):
         found = self._disk.entries(self.uri(folder.rstrip("/")))
         return sorted((Entry(n, size, 0) for n, size in found.items() if size is not None), key=lambda e: e.name)
 
+    def names(self, folder: str) -> list[str]:
+        return [entry.name for entry in self.entries(folder)]
+
     def folders(self, folder: str) -> list[str]:
         return sorted(n for n, size in self._disk.entries(self.uri(folder.rstrip("/"))).items() if size is None)
 

@@ -150,7 +150,7 @@ def test_a_log_opens_while_it_is_appended(files: MemoryStore, open_log: OpenLog)
 
         def __init__(self, store: Store, writer: PartitionLog) -> None:
             super().__init__(store)
-            self.before = dict.fromkeys(("read", "exists", "entries"), self._write)
+            self.before = dict.fromkeys(("read", "exists", "names"), self._write)
             self._writer = writer
 
         def _write(self, _: str) -> None:
@@ -184,7 +184,7 @@ def test_a_log_opens_while_it_is_cleaned(files: MemoryStore, open_log: OpenLog, 
             writer.append([batch(b"y")])
             writer.maintain()
 
-    for name in ("read", "entries"):
+    for name in ("read", "names"):
         store.once("after", name, clean)
     assert load(store, REF.folder).end_offset == writer.end_offset
 
