@@ -369,7 +369,7 @@ class MemoryHost:
         seat = self.view.online.seat(GROUP, TOPIC, partition)
         return locks.take(lane_of(partition), client, seat, now_ms, held=held)
 
-    def release(self, partition: str, client: str, number: int) -> None:
+    def release(self, partition: str, client: str, number: int | None) -> None:
         _, locks = self._locks(partition)
         locks.release(lane_of(partition), client, number=number)
 

@@ -64,8 +64,9 @@ class MemoryClient:
         self.allocation: tuple[str, ...] = ()
         self.works: dict[str, Work] = {}
         self._asking: set[str] = set()
-        #: Locks by number that are given back and were not answered yet.
-        self._releases: dict[int, str] = {}
+        #: Partitions whose locks are given back, by number, and that was not answered yet. None is a lock that the
+        #: broker may have given, in an answer that was lost.
+        self._releases: dict[str, int | None] = {}
         self._heartbeat_ms: int | None = None
 
     @property
@@ -115,12 +116,10 @@ class MemoryClient:
             return
         if self._heartbeat_ms is None or self.now_ms - self._heartbeat_ms >= HEARTBEAT_MS:
             self._heartbeat()
-        for number, partition in list(self._releases.items()):
+        for partition, number in list(self._releases.items()):
             self._release(partition, number)
         if self.authorization.holds(self.now_ms) and not self.leaving:
-            for partition in sorted(
-                set(self.allocation) - self.works.keys() - self._asking - set(self._releases.values())
-            ):
+            for partition in sorted(set(self.allocation) - self.works.keys() - self._asking - self._releases.keys()):
                 self._take(partition)
         for work in list(self.works.values()):
             self._drive(work)
@@ -166,6 +165,8 @@ class MemoryClient:
             self._asking.discard(partition)
             if isinstance(number, int):
                 self._begin(partition, ClientLock(number, sent_ms))
+            elif number is not None:
+                self._release(partition, None)
 
         self._ask(lambda: self._partition_host(partition).take_lock(partition, self.name, held=False), answered)
 
@@ -184,7 +185,9 @@ class MemoryClient:
         def answered(number: object) -> None:
             work.renewing = False
             if isinstance(number, int):
-                work.lock.renewed(number, sent_ms, self.now_ms)
+                is_mine = self.works.get(work.partition) is work
+                if not (is_mine and work.lock.renewed(number, sent_ms, self.now_ms)):
+                    self._release(work.partition, number)
             elif number is None:
                 work.lock.lose()
 
@@ -263,11 +266,11 @@ class MemoryClient:
         del self.works[work.partition]
         self._release(work.partition, work.lock.number)
 
-    def _release(self, partition: str, number: int) -> None:
+    def _release(self, partition: str, number: int | None) -> None:
         """Give a lock back; again with the next tick when there was no answer."""
-        self._releases[number] = partition
+        self._releases[partition] = number
         try:
             self._partition_host(partition).release(partition, self.name, number)
         except Unavailable:
             return
-        del self._releases[number]
+        del self._releases[partition]

@@ -88,12 +88,12 @@ class PullLocks:
 
     def _may_take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
         """Whether the client may have a lock that is free, as far as this broker knows."""
-        if now_ms >= self._settled_ms or lane in self._given:
-            return client == seat.owner
+        settled = now_ms >= self._settled_ms or lane in self._given
         if held:
-            return client == seat.owner or client in seat.earlier
+            # A renewal of what is over came late, or a claim: only a broker that was taken over believes the latter.
+            return not settled and (client == seat.owner or client in seat.earlier)
         before = {one for one in seat.earlier if seat.clients[one].joined <= self._online_epoch}
-        return client == seat.owner and before <= {client}
+        return client == seat.owner and (settled or before <= {client})
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
         """Return if the client may pull, and renew its lock.
@@ -177,11 +177,16 @@ class ClientLock:
         self._asked_ms = sent_ms
         self._lost = False
 
-    def renewed(self, number: int, sent_ms: int, now_ms: int) -> None:
-        """A lock request or a pull that was sent at `sent_ms` was granted, and the answer is here now."""
-        if self.holds(now_ms):
-            self.number = number
-            self._asked_ms = max(self._asked_ms, sent_ms)
+    def renewed(self, number: int, sent_ms: int, now_ms: int) -> bool:
+        """A request that was sent at `sent_ms` was granted, and the answer is here; False if it came too late.
+
+        Then the client has stopped to count on the lock: it must give back what it was granted.
+        """
+        if not self.holds(now_ms):
+            return False
+        self.number = number
+        self._asked_ms = max(self._asked_ms, sent_ms)
+        return True
 
     def lose(self) -> None:
         """The broker says that another has it, or it was released."""

@@ -100,6 +100,13 @@ def test_order_04_who_asks_anew_voids_what_it_sent_before(locks: PullLocks) -> N
     locks.check_commit(LANE, "a", A, 1, number=second)
 
 
+def test_order_04_a_renewal_that_comes_after_the_release_takes_nothing(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    locks.release(LANE, "a")
+    assert locks.take(LANE, "a", A, 1, held=True) is None
+    assert locks.take(LANE, "a", A, 1) is not None
+
+
 def test_order_05_only_the_owner_takes_and_who_hands_over_finishes_but_pulls_no_more(locks: PullLocks) -> None:
     number = locks.take(LANE, "a", A, 0)
     with pytest.raises(Conflict) as error:
@@ -179,7 +186,7 @@ def test_order_04_a_client_counts_from_when_it_asked_and_a_lost_lock_stays_lost(
     assert lock.number == 6
     assert lock.holds(10_000 + PULL_LOCK_LOST_MS - 1)
     late = 10_000 + PULL_LOCK_LOST_MS
-    lock.renewed(7, late - 5, late)
+    assert not lock.renewed(7, late - 5, late)
     assert not lock.holds(late) and not lock.holds(late - 1), "an answer that comes too late does not bring it back"
 
 
