@@ -110,6 +110,9 @@ class MemoryClient:
     def ended(self, work: Work, message: KeyedMessage) -> None:
         """The listener is through with a message, and the result counts unless the run is lost; for tests."""
 
+    def lost(self, work: Work) -> None:
+        """The right to a partition is over; what was done and not committed is done again; for tests."""
+
     def tick(self) -> None:
         """Everything that a client does."""
         if not self.runs:
@@ -263,6 +266,8 @@ class MemoryClient:
         handed_over = work.run.state is RunState.HANDED_OVER and work.run.may_commit(self.now_ms)
         if handed_over and work.committed != work.run.position:
             return
+        if not handed_over:
+            self.lost(work)
         del self.works[work.partition]
         self._release(work.partition, work.lock.number)
 

@@ -1,8 +1,8 @@
 """Several brokers, a meta role and exclusive clients under kills, pauses, wrong clocks and expansions.
 
 `Watcher` sees what no process can: the true time, and what all of them do. It decides nothing; it says what must never
-happen: two clients at work on one partition, a key out of order, a message processed twice without a death, and a
-partition without a client for longer than a lease and an authorization.
+happen: two clients at work on one partition, a key out of order, a message processed twice though nobody died or was
+out of reach, and a partition without a client for longer than a lease and an authorization.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mq.memory_cluster import (
 from mq.memory_orderly import MemoryClient, Work
 from mq.moved_keys import decide_seal
 from mq.online_events import ClientGone
-from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
 from mq.orderly import OnFailure, OrderlyRun, OrderlySettings, Right
 from mq.pull_lock import ClientLock
 
@@ -56,6 +56,8 @@ class Watcher(MemoryCluster):
         #: The last number of each key that was processed with a right, and how often each message was processed.
         self.done: dict[int, int] = {}
         self.processed: dict[KeyedMessage, int] = {}
+        #: What a client had done, or had begun, when it lost its right.
+        self.given_up: set[KeyedMessage] = set()
         self.deaths = 0
         self.fault_ms = 0
         self.owned_ms: dict[str, int] = {}
@@ -150,9 +152,17 @@ class Watched(MemoryClient):
 
     def ended(self, work: Work, message: KeyedMessage) -> None:
         times = self.cluster.processed[message] = self.cluster.processed.get(message, 0) + 1
-        assert times == 1 or self.cluster.deaths, f"{message} was processed {times} times, and nobody died"
+        again = self.cluster.deaths or message in self.cluster.given_up
+        assert times == 1 or again, f"{message} was processed {times} times, and nobody died"
         if work.right.holds(self.now_ms):
             self.cluster.done[message.lp] = max(message.number, self.cluster.done.get(message.lp, -1))
+
+    def lost(self, work: Work) -> None:
+        """That happens only to who was out of reach for longer than its broker may be, or its broker to it."""
+        assert self.cluster.deaths or self.cluster.now_ms - self.cluster.fault_ms <= PULL_LOCK_MS, "lost for no reason"
+        self.cluster.given_up |= {
+            message for offset, message in work.messages.items() if offset >= min(work.committed, work.run.position)
+        }
 
 
 class ClusterMachine(RuleBasedStateMachine):
