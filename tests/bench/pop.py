@@ -49,6 +49,8 @@ class _Consumer:
         self._most = most
         self._handles = b""
         self._held = 0
+        #: Whether the last answer said that nothing is left: an empty one may only have met other pops at work.
+        self.drained = False
 
     def send(self) -> None:
         """Ask for more, and acknowledge what the last answer brought."""
@@ -61,6 +63,7 @@ class _Consumer:
         """How many messages were acknowledged, and how many came."""
         answer = checked(self.connection.answer())
         acked = self._held
+        self.drained = answer.header(b"mq-rest") == b"0" if self._arrow else b'"rest":0,' in bytes(answer.body[-99:])
         handles = _arrow_handles(answer) if self._arrow else _json_handles(answer)
         self._held = len(handles)
         self._handles = b'"' + b'","'.join(handles) + b'"' if handles else b""
@@ -128,7 +131,7 @@ class Consumers:
         acked, popped = consumer.receive()
         self._acked[consumer.group] += acked
         self._popped[consumer.group] += popped
-        if not popped:
+        if not popped and consumer.drained:
             if consumer.group == self._group:
                 self._current += 1
             consumer.group = self._group
