@@ -11,8 +11,7 @@ import pytest
 
 from mq.retry import DEAD_REASON_HEADER
 from tests.api.queue import Consumer, Queue, queue_in
-from tests.api.running import until
-from tests.api.running import ARROW
+from tests.api.running import ARROW, until
 
 
 @pytest.fixture
