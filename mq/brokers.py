@@ -21,7 +21,7 @@ from typing import ClassVar, Final, Self
 
 from mq.errors import Corrupt, Fenced
 from mq.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import array, event_of, integer, mapping, text
 
 __all__ = [
     "META_ROLE",
@@ -189,11 +189,7 @@ def broker_event_from_json(kind: str, value: object) -> BrokerEvent | None:
     Corrupt
         `meta_event_corrupt` when the value is damaged.
     """
-    event = _EVENTS.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
+    return event_of(_EVENTS, kind, value)
 
 
 @dataclass(frozen=True, slots=True)

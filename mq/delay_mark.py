@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mq.errors import Corrupt
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = ["Cancelled", "DelayMark", "Ended", "mark_from_json", "mark_to_json"]
 
@@ -51,9 +51,5 @@ def mark_from_json(tag: str, value: object) -> DelayMark:
         if tag == "cancelled":
             return Cancelled(text(stored["partition"]), integer(stored["offset"]), text(stored["message_id"]))
         if tag == "ended":
-            ranges = []
-            for one in array(stored["ranges"]):
-                low, high = map(integer, array(one))
-                ranges.append((low, high))
-            return Ended(text(stored["partition"]), tuple(ranges))
+            return Ended(text(stored["partition"]), pairs(stored["ranges"]))
     raise Corrupt(f"the delay marks hold a record of unknown kind {tag!r}", code="delay_mark_corrupt")

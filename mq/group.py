@@ -21,7 +21,7 @@ from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.group_settings import GroupRequest, GroupSettings
 from mq.names import check_group, is_system
 from mq.progress import Committed
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import array, event_of, integer, mapping, text
 
 __all__ = [
     "Group",
@@ -147,11 +147,7 @@ def group_event_from_json(kind: str, value: object) -> GroupEvent | None:
     Corrupt
         `meta_event_corrupt` when the value is damaged.
     """
-    event = _EVENTS.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
+    return event_of(_EVENTS, kind, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mq.checkpoint import LaneKey
 from mq.revive import LostReason
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = ["LostRecord"]
 
@@ -42,14 +42,10 @@ class LostRecord:
             lane = LaneKey(
                 text(stored["topic_id"]), text(stored["group"]), stored["retry"] is True, text(stored["partition"])
             )
-            ranges = []
-            for one in array(stored["ranges"]):
-                low, high = map(integer, array(one))
-                ranges.append((low, high))
             return cls(
                 lane=lane,
                 topic=text(stored["topic"]),
-                ranges=tuple(ranges),
+                ranges=pairs(stored["ranges"]),
                 reason=LostReason(text(stored["reason"])),
                 time_ms=integer(stored["time_ms"]),
             )

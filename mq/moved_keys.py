@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mq.errors import Corrupt
 from mq.limits import LOGICAL_PARTITIONS
 from mq.routing import Route, Table
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import array, event_of, integer, mapping, pairs, text
 
 __all__ = [
     "KeysMoved",
@@ -98,11 +98,7 @@ class KeysMoved:
 
 def _move(value: object) -> Move:
     epoch, source, target, ranges = array(value)
-    pairs = []
-    for pair in array(ranges):
-        low, high = map(integer, array(pair))
-        pairs.append((low, high))
-    return Move(integer(epoch), text(source), text(target), tuple(pairs))
+    return Move(integer(epoch), text(source), text(target), pairs(ranges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +146,7 @@ def move_event_from_json(kind: str, value: object) -> MoveEvent | None:
     Corrupt
         `meta_event_corrupt` when the value is damaged.
     """
-    event = _EVENTS.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
+    return event_of(_EVENTS, kind, value)
 
 
 class _Need(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from mq.allocation import Allocation
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import array, event_of, integer, mapping, text
 
 __all__ = [
     "Allocated",
@@ -161,8 +161,4 @@ def online_event_from_json(kind: str, value: object) -> OnlineEvent | None:
     Corrupt
         `meta_event_corrupt` when the value is damaged.
     """
-    event = _EVENTS.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
+    return event_of(_EVENTS, kind, value)

@@ -18,7 +18,7 @@ from typing import Final
 from mq.checkpoint import LaneKey
 from mq.errors import Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = [
     "Bounds",
@@ -171,18 +171,10 @@ class OffsetRecord:
             committed = Committed(
                 integer(stored["epoch"]),
                 integer(stored["offset"]),
-                _pairs(stored.get("done", [])),
-                _pairs(stored.get("attempts", [])),
+                pairs(stored.get("done", [])),
+                pairs(stored.get("attempts", [])),
             )
             return cls(lane=lane, topic=text(stored["topic"]), committed=committed)
-
-
-def _pairs(value: object) -> tuple[tuple[int, int], ...]:
-    pairs = []
-    for pair in array(value):
-        one, other = map(integer, array(pair))
-        pairs.append((one, other))
-    return tuple(pairs)
 
 
 def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRecord]) -> dict[LaneKey, Committed]:

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol, Self, TypeVar
 
 from mq.errors import Corrupt
 
-__all__ = ["array", "corrupt_when_damaged", "integer", "mapping", "text"]
+__all__ = ["StoredEvent", "array", "corrupt_when_damaged", "event_of", "integer", "mapping", "pairs", "text"]
+
+
+class StoredEvent(Protocol):
+    """An event of the metadata log, as it reads itself back."""
+
+    @classmethod
+    def from_json(cls, value: object) -> Self: ...
+
+
+E = TypeVar("E", bound=StoredEvent)
 
 
 @contextmanager
@@ -48,3 +59,27 @@ def array(value: object) -> list[object]:
     if not isinstance(value, list):
         raise TypeError(f"{type(value).__name__} is not an array")
     return value
+
+
+def pairs(value: object) -> tuple[tuple[int, int], ...]:
+    """`value` if it is a JSON array of pairs of whole numbers, else `TypeError` or `ValueError`."""
+    found = []
+    for pair in array(value):
+        one, other = map(integer, array(pair))
+        found.append((one, other))
+    return tuple(found)
+
+
+def event_of(events: Mapping[str, type[E]], kind: str, value: object) -> E | None:
+    """The event of this `kind` that its `to_json` wrote; None when the kind is none of `events`.
+
+    Raises
+    ------
+    Corrupt
+        `meta_event_corrupt` when the value is damaged.
+    """
+    event = events.get(kind)
+    if event is None:
+        return None
+    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
+        return event.from_json(value)

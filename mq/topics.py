@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Self
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.names import check_client_topic
 from mq.routing import Route, default_route, expand, new_route
-from mq.stored_json import corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import event_of, integer, mapping, text
 from mq.topic_settings import TopicRequest, TopicSettings
 
 __all__ = [
@@ -126,11 +126,10 @@ def event_from_json(kind: str, value: object) -> Event:
         `meta_event_unknown` when a newer release wrote a kind that this one does not know: deciding without
         it could undo it. `meta_event_corrupt` when the value is damaged.
     """
-    event = _EVENTS.get(kind)
+    event = event_of(_EVENTS, kind, value)
     if event is None:
         raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
+    return event
 
 
 @dataclass(frozen=True, slots=True)
