@@ -6,20 +6,17 @@ The tables are only read: no probe, no file is written, so a reader needs no rig
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
-
-import numpy as np
-import pyarrow as pa
 
 from jobs.catalog import Catalog, TopicPartition
 from jobs.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
 from mq.errors import NotFound, Refused
 from mq.limits import MIB
 from tables.actions import DataFile
+from tables.log_reader import offset_at
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
@@ -151,20 +148,8 @@ def _offset(
     value = bound.of(partition.ref.topic, partition.names)
     assert value is not None, "every partition's bound was checked"
     if bound.by_time:
-        return _offset_at(value * 1000, files, reader, stored[1])
+        return offset_at(files, reader, value * 1000, stored[1])
     return {EARLIEST: stored[0], LATEST: stored[1]}.get(value, value)
-
-
-def _offset_at(time_us: int, files: Sequence[DataFile], reader: FileReader, end: int) -> int:
-    """Return the first offset that was appended at or after a time; the end offset when there is none."""
-    at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
-    if at == len(files):
-        return end
-    file = files[at]
-    if file.append_min_us >= time_us:
-        return file.start
-    times = reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
-    return file.start + int(np.searchsorted(times, time_us, side="left"))
 
 
 def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, end: int) -> None:

@@ -24,7 +24,7 @@ from tables.tail import Tail
 if TYPE_CHECKING:
     from tables.log import PartitionLog
 
-__all__ = ["LogReader"]
+__all__ = ["LogReader", "offset_at"]
 
 T = TypeVar("T")
 
@@ -111,17 +111,7 @@ class LogReader:
 
     def offset_at(self, time_us: int) -> int:
         """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
-        return self._on_live_files(lambda files, end: self._search(files, end, time_us))
-
-    def _search(self, files: Sequence[DataFile], end: int, time_us: int) -> int:
-        at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
-        if at == len(files):
-            return end
-        file = files[at]
-        if file.append_min_us >= time_us:
-            return file.start
-        times = self._files.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
-        return file.start + int(np.searchsorted(times, time_us, side="left"))
+        return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
     def file_rows(self, file: DataFile) -> pa.Table:
         """All rows of a live file, from memory if they are there."""
@@ -137,3 +127,15 @@ class LogReader:
                 self._log.refresh()
                 if self._log.are_live([file]):
                     raise
+
+
+def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: int) -> int:
+    """The first offset in `files` that was appended at or after a time; `end` when there is none."""
+    at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
+    if at == len(files):
+        return end
+    file = files[at]
+    if file.append_min_us >= time_us:
+        return file.start
+    times = reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
+    return file.start + int(np.searchsorted(times, time_us, side="left"))
