@@ -23,14 +23,14 @@ from tables.records import records_of
 from tables.schema import TIME
 from tables.state_schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
-__all__ = ["BATCH_SCHEMA", "decode", "fold"]
+__all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
 
 #: A row of `state/pop_checkpoints` but for what is derived in the MERGE.
 BATCH_SCHEMA: Final = pa.schema(
     [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "merged_at", "broker")]
 )
-#: Columns that come with the checkpoint itself.
-_OF_CHECKPOINT: Final = (
+#: Columns that come with the checkpoint itself: those of the record at the first place win, as in `mq`.
+OF_CHECKPOINT: Final = (
     "topic",
     "num",
     "diffs",
@@ -253,7 +253,7 @@ def fold(parts: Sequence[pa.Table]) -> pa.Table:
     columns["revive_time"] = pa.array(latest, mask=latest == 0).cast(TIME)
     chosen = np.minimum.reduceat(_rank(table)[order], starts)
     at = pa.array(_by_rank(table)[np.minimum(chosen, count - 1)], mask=chosen == count)
-    for name in _OF_CHECKPOINT:
+    for name in OF_CHECKPOINT:
         columns[name] = table.column(name).take(at)
     return pa.Table.from_arrays([columns[name] for name in BATCH_SCHEMA.names], schema=BATCH_SCHEMA)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.record_columns import Damaged, checked, columns_of, lists_of, required
+from jobs.record_columns import Damaged, checked, columns_of, pairs_of, required
 from mq.revive import LostReason
 from tables.records import lost_records_of
 from tables.schema import TIME
@@ -50,13 +49,8 @@ def _decode(rows: pa.Table) -> pa.Table:
     required(found, *_SCHEMA.names)
     if not pc.all(pc.is_in(found.column("reason"), value_set=_REASONS), min_count=0).as_py():
         raise Damaged("an unknown reason")
-    outer = lists_of(found.column("ranges"))
-    inner = outer.flatten()
-    if inner.null_count or (pc.list_value_length(inner).to_numpy() != 2).any() or inner.flatten().null_count:
-        raise Damaged("a range that is none")
-    ranges = inner.flatten().to_numpy().reshape(-1, 2)
-    at = pa.array(np.repeat(np.arange(found.num_rows), pc.list_value_length(outer).to_numpy()))
-    of_range = found.take(at)
+    at, ranges = pairs_of(found.column("ranges"))
+    of_range = found.take(pa.array(at))
     columns = {name: of_range.column(name) for name in ("group", "topic", "topic_id", "retry", "partition", "reason")}
     columns |= {"low": pa.array(ranges[:, 0]), "high": pa.array(ranges[:, 1])}
     columns["lost_time"] = pc.multiply(of_range.column("time_ms"), 1_000).cast(TIME)

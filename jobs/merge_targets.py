@@ -136,17 +136,6 @@ def _insert(columns: Iterable[str], **derived: str) -> str:
 
 _BROKER: Final = "substring_index(s.partition, '@', -1)"
 _BITS: Final = ("acked", "replaced", "done")
-#: Columns that come with the checkpoint itself: those of the record at the first place win, as in `mq`.
-_OF_CHECKPOINT: Final = (
-    "topic",
-    "num",
-    "diffs",
-    "attempts",
-    "invisible_ms",
-    "dead_reason",
-    "revive_queue",
-    "revive_offset",
-)
 _NEWER: Final = "(t.num IS NULL OR (s.num IS NOT NULL AND s.revive_offset < t.revive_offset))"
 
 
@@ -156,7 +145,7 @@ def _open(num: str, dealt_with: str) -> str:
 
 def _checkpoints_update() -> str:
     sets = {name: f"t.{name} | s.{name}" for name in _BITS}
-    sets |= {name: f"if({_NEWER}, s.`{name}`, t.`{name}`)" for name in _OF_CHECKPOINT}
+    sets |= {name: f"if({_NEWER}, s.`{name}`, t.`{name}`)" for name in checkpoint_batch.OF_CHECKPOINT}
     sets["revive_time"] = "greatest(t.revive_time, s.revive_time)"
     dealt_with = " | ".join(f"t.{name} | s.{name}" for name in _BITS)
     sets["in_flight"] = _open("coalesce(t.num, s.num)", dealt_with)

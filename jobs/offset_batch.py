@@ -12,10 +12,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from jobs.record_columns import Damaged, checked, columns_of, lists_of, required
+from jobs.record_columns import Ints, checked, columns_of, lists_of, pairs_of, required
 from mq.checkpoint import LaneKey
 from mq.progress import Committed
 from tables.records import offset_records_of
@@ -39,7 +37,6 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 _ORDERED: Final = ("done", "attempts")
-Ints = NDArray[np.int64]
 
 
 def decode(rows: pa.Table) -> pa.Table:
@@ -57,7 +54,7 @@ def _decode(rows: pa.Table) -> pa.Table:
     found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
     required(found, *(name for name in _SCHEMA.names if name not in _ORDERED))
     for name in _ORDERED:
-        _pairs(found.column(name))
+        pairs_of(found.column(name))
     return found
 
 
@@ -89,27 +86,13 @@ def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
 
 def _pairs_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints) -> dict[int, tuple[tuple[int, int], ...]]:
     """For each lane that has any, the different pairs in rows that belong to it (-1: to none)."""
-    rows, pairs = _pairs(column)
+    rows, pairs = pairs_of(column)
     lanes = lane_of_row[rows]
     unique = np.unique(np.column_stack([lanes, pairs])[lanes >= 0], axis=0)
     found: dict[int, list[tuple[int, int]]] = {}
     for lane, one, other in unique.tolist():
         found.setdefault(lane, []).append((one, other))
     return {lane: tuple(all_of_it) for lane, all_of_it in found.items()}
-
-
-def _pairs(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Of a column of lists of pairs, all pairs and the row of each."""
-    there = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
-    outer = lists_of(column.drop_null())
-    inner = outer.flatten()
-    if inner.null_count or (pc.list_value_length(inner).to_numpy() != 2).any():
-        raise Damaged("a pair that is none")
-    values = inner.flatten()
-    if values.null_count:
-        raise Damaged("a pair with nothing in it")
-    rows = np.repeat(there, pc.list_value_length(outer).to_numpy())
-    return rows, values.to_numpy().reshape(-1, 2).astype(np.int64)
 
 
 def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:

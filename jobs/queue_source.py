@@ -10,6 +10,7 @@ A group's logs appear and go with the group, so no fixed list of Delta tables co
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -102,9 +103,9 @@ class _Reader(DataSourceReader):
                 continue  # it went meanwhile, with its group or topic
             yield from self.rows(store, ref, snapshot)
 
+    @abstractmethod
     def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        raise NotImplementedError
 
 
 class PartitionsReader(_Reader):

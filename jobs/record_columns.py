@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+from numpy.typing import NDArray
 
 from mq.errors import Corrupt
 from mq.limits import MIB
 
-__all__ = ["Damaged", "columns_of", "lists_of", "required"]
+__all__ = ["Damaged", "Ints", "checked", "columns_of", "lists_of", "pairs_of", "required"]
+
+Ints = NDArray[np.int64]
 
 _BLOCK_BYTES = 8 * MIB
 
@@ -61,6 +65,26 @@ def required(found: pa.Table, *names: str) -> None:
 def lists_of(column: pa.ChunkedArray) -> pa.ListArray:
     """A column of lists as one array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def pairs_of(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """Of a column of lists of pairs, all pairs and the row of each.
+
+    Raises
+    ------
+    Damaged
+        Something in it is no pair of numbers.
+    """
+    there = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
+    outer = lists_of(column.drop_null())
+    inner = outer.flatten()
+    if inner.null_count or (pc.list_value_length(inner).to_numpy() != 2).any():
+        raise Damaged("a pair that is none")
+    values = inner.flatten()
+    if values.null_count:
+        raise Damaged("a pair with nothing in it")
+    rows = np.repeat(there, pc.list_value_length(outer).to_numpy())
+    return rows, values.to_numpy().reshape(-1, 2).astype(np.int64)
 
 
 def checked(rows: pa.Table, fast: Callable[[pa.Table], pa.Table], slow: Callable[[pa.Table], object]) -> pa.Table:
