@@ -10,7 +10,7 @@ from typing import TypeAlias
 from api.partition import Partitions
 from mq.group import GroupEvent
 from mq.topics import Event, MetaState
-from tables.metadata import Meta, MetaLog
+from tables.metadata import AnyEvent, Meta, MetaLog
 
 __all__ = ["Follower", "HostedMeta"]
 
@@ -51,6 +51,12 @@ class HostedMeta:
     async def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
         """Change groups (see `MetaLog.submit_groups`)."""
         meta = await self._run(lambda: self._log.submit_groups(decide))
+        self._tell()
+        return meta
+
+    async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        """Change anything (see `MetaLog.submit_any`)."""
+        meta = await self._run(lambda: self._log.submit_any(decide))
         self._tell()
         return meta
 

@@ -3,8 +3,8 @@
     tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
 
 A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order (`Match`), or
-in order (`OrderedLanes`). All of it happens on the event loop, so nothing needs a lock; a lane whose pop waits for a
-disk is `busy`, and other pops pass it by (SPEC POP-2).
+in order (`OrderedLanes`). All of it happens on the event loop, so nothing needs a lock; a lane whose messages are read
+from a disk is `busy`, and other pops pass it by (SPEC POP-2).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from api.match import Match
+from api.match import Given, Match
 from api.offset_log import OffsetLog
 from api.ordered_lanes import OrderedLanes
 from api.partition import Partition, Partitions
@@ -238,18 +238,19 @@ class Lanes:
             return None
         self._busy.add(key)
         try:
-            taken = await (self._pop_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+            found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
         finally:
             self._busy.discard(key)
+        taken = await self.match.deliver(found) if isinstance(found, Given) else found
         if taken is not None:
             self.consumed(key, taken.pop.pop_time_ms)
         return taken
 
-    async def _pop_unordered(self, wish: Wish) -> Taken | None:
+    async def _take_unordered(self, wish: Wish) -> Given | None:
         self._end_order(wish)
         if self.open(wish.lane) is None:
             await self._begin(wish)
-        return await self.match.pop(wish)
+        return await self.match.take(wish)
 
     async def _pop_ordered(self, wish: Wish) -> Taken | None:
         epoch = self._meta.groups.epoch_of(wish.lane)

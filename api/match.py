@@ -1,6 +1,6 @@
 """Pops without order: checkpoints and acknowledgements meet in memory, and are stored when they must be (SPEC POP-13).
 
-    pop  --> read --> hold --(must be stored?)--> revive log --> handles
+    pop  --> read --> hold --(must be stored?)--> revive log --> handles      (the next pop starts after hold)
     ack  --> match in memory, or an `Ack` record in the queue of its checkpoint
     tick --> what stays too long, or falls due soon, goes to the revive log
 
@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from api.lane_read import Look, attempts_of, look, look_now
 from api.queue_logs import QueueLogs
@@ -19,14 +22,25 @@ from api.revive_queues import Destined
 from api.wish import Taken, Wish
 from mq.buffer import Buffer
 from mq.buffer_decisions import StoreCheckpoint
-from mq.checkpoint import LaneKey, Pop, spans_of
+from mq.checkpoint import Attempts, LaneKey, Pop, Span, spans_of
 from mq.errors import DeltaMQError
 from mq.handle import mint
 from mq.lane import Lane
 from mq.progress import Bounds, read_position
 from tables.fetch import weight_of
 
-__all__ = ["Match"]
+__all__ = ["Given", "Match"]
+
+
+class Given(NamedTuple):
+    """Messages that a pop has taken out of its lane and that nobody has yet."""
+
+    pop: Pop
+    rows: pa.Table
+    spans: Sequence[Span]
+    attempts: Attempts
+    #: Checkpoints without which nobody may have them.
+    must_store: Sequence[StoreCheckpoint]
 
 
 class Match:
@@ -40,8 +54,11 @@ class Match:
         #: Checkpoints stored so far.
         self.stored = 0
 
-    async def pop(self, wish: Wish) -> Taken | None:
-        """Messages of one lane, which has begun; None when there are none for this group now."""
+    async def take(self, wish: Wish) -> Given | None:
+        """Messages of one lane, which has begun; None when there are none for this group now.
+
+        The lane has moved on behind them when this returns, so the next pop need not wait until they are stored.
+        """
         lane = self._lane_of(wish.lane)
         if lane is None:
             return None
@@ -68,9 +85,14 @@ class Match:
         attempts = attempts_of(seen.rows)
         spans = spans_of(seen.offsets, attempts)
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
+        return Given(pop, seen.rows, spans, attempts, must_store)
+
+    async def deliver(self, given: Given) -> Taken | None:
+        """What the client gets, once it is stored where it must be; None when the lane has ended meanwhile."""
+        pop, rows, spans, attempts, must_store = given
         if must_store and not await self._store(pop, must_store):
             return None
-        return Taken(pop, seen.rows, mint(self._logs.keys, pop, spans), attempts, weight_of(seen.rows))
+        return Taken(pop, rows, mint(self._logs.keys, pop, spans), attempts, weight_of(rows))
 
     def _is_live(self, lane: Lane) -> bool:
         return self._buffer.lane(lane.key) is lane

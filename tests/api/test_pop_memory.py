@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from mq.errors import StorageFull, Unknown
 from mq.lost import LostRecord
+from mq.revive_record import Record
 from tables.log import PartitionLog
 from tables.queue_refs import LOST, revive_refs, system_ref
 from tables.records import lost_records_of
@@ -107,6 +112,28 @@ def test_pop_13_switched_off_every_record_is_stored(tmp_path: Path) -> None:
         billing.ack(handles[:1])
         billing.ack(handles[1:])
         assert _records(queue) == ["ack", "bAck", "bAck", "ck", "ck"]
+
+
+def test_pop_02_a_pop_does_not_wait_until_the_one_before_is_stored(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue, ThreadPoolExecutor(2) as clients:
+        queue.topic()
+        queue.send("a", "b")
+        billing = queue.consumer("billing")
+        lanes, logs = queue.api.service.lanes, queue.api.service.lanes.logs.revive
+        gate, store = threading.Event(), logs.store
+
+        async def gated(partition: str, revive_queue: int, records: Sequence[Record]) -> None:
+            await asyncio.to_thread(gate.wait, 20)
+            await store(partition, revive_queue, records)
+
+        with patch.object(logs, "store", gated):
+            pops = [clients.submit(billing.pop, 1) for _ in range(2)]
+            try:
+                until(lambda: lanes.in_flight_everywhere() == 2)
+                assert not any(pop.done() for pop in pops), "nobody has what is not stored"
+            finally:
+                gate.set()
+            assert sorted(pop.result().bodies[0] for pop in pops) == ["a", "b"]
 
 
 def test_pop_06_checkpoints_take_the_queues_in_turn(tmp_path: Path) -> None:

@@ -53,13 +53,14 @@ class Session:
             if path.is_file() and path.stat().st_size >= _LARGE_BYTES:
                 path.unlink()
 
-    def windows(self, measure: Callable[[float], Mapping[str, float]]) -> list[Window]:
+    def windows(self, measure: Callable[[float], Mapping[str, float]], *, warmups: int = 1) -> list[Window]:
         """Warm up, then call `measure(seconds)` for each window; windows that others disturbed are measured again.
 
         As many again as were wanted are tried at most; of all, the least disturbed are kept.
         """
         effort = self.effort
-        measure(effort.warmup_s)
+        for _ in range(warmups):
+            measure(effort.warmup_s)
         gc.collect()
         found: list[Window] = []
         while len(found) < 2 * effort.windows:
