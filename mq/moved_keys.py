@@ -27,6 +27,7 @@ from mq.errors import Corrupt
 from mq.limits import LOGICAL_PARTITIONS
 from mq.routing import Route, Table
 from mq.stored_json import array, event_of, integer, mapping, pairs, text
+from mq.topics import Event, MetaState, TopicPut
 
 __all__ = [
     "KeysMoved",
@@ -38,6 +39,7 @@ __all__ = [
     "first_blocked",
     "move_event_from_json",
     "moves_between",
+    "moves_of",
 ]
 
 Blocked = NDArray[np.bool_]
@@ -68,6 +70,23 @@ def moves_between(before: Route, after: Route) -> tuple[Move, ...]:
         else:
             those.append((lp, lp + 1))
     return tuple(Move(after.epoch, source, target, tuple(those)) for (source, target), those in sorted(ranges.items()))
+
+
+def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
+    """What must be appended together with `events`, decided on `state`: the moves of ordered topics that they expand.
+
+    A topic that is not `strict` keeps no order across an expansion (SPEC SEND-2), so its keys move at once.
+    """
+    found = []
+    for event in events:
+        if not isinstance(event, TopicPut) or event.topic.settings.order_strategy != "strict":
+            continue
+        before = state.topics.get(event.topic.name)
+        if before is not None and before.id == event.topic.id and before.route is not event.topic.route:
+            moves = moves_between(before.route, event.topic.route)
+            if moves:
+                found.append(KeysMoved(topic_id=event.topic.id, moves=moves))
+    return found
 
 
 def _names(route: Route) -> NDArray[np.object_]:

@@ -1,4 +1,4 @@
-"""The metadata log: topics, routes and groups as events in one partition, changed by compare-and-set (SPEC META-4).
+"""The metadata log: topics, routes, groups, brokers and exclusive clients as events in one partition (SPEC META-4).
 
 Any process may decide, and the Delta log says whose decision stands. An event is appended only if the log still
 ends where the decision was taken; else the loser reads what the winner wrote and decides again:
@@ -7,8 +7,8 @@ ends where the decision was taken; else the loser reads what the winner wrote an
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3). Messages: key `topic/<name>` or `group/<name>`, tag the kind of the
-event, body its JSON.
+The state is rebuilt from the table alone (META-3). Messages: key what the event is about (`topic/<name>`,
+`group/<name>`, `host/<id>` ...), tag the kind of the event, body its JSON.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
+from mq.brokers import BrokerEvent, BrokersState, HostRenewed, broker_event_from_json
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
 from mq.group import GroupEvent, GroupsState, group_event_from_json
+from mq.moved_keys import MovedKeys, MoveEvent, move_event_from_json
+from mq.online import OnlineState
+from mq.online_events import OnlineEvent, online_event_from_json
 from mq.stored_json import corrupt_when_damaged
-from mq.topics import Event, MetaState, TopicDeleted, TopicPut, event_from_json
+from mq.topics import Event, MetaState, TopicDeleted, event_from_json
 from tables.encode import ProducerStamp
 from tables.log import Batch
 from tables.pages import OffsetOutOfRange, pages
@@ -34,7 +38,7 @@ from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
 from tables.warehouse import Warehouse
 
-__all__ = ["META_PARTITION", "Meta", "MetaLog", "events_of"]
+__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaLog", "events_of"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
@@ -45,7 +49,9 @@ _UNKNOWN_TRIES: Final = 3
 
 _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
 
-AnyEvent = Event | GroupEvent
+AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent
+
+_NO_MOVES: Final = MovedKeys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +60,38 @@ class Meta:
 
     topics: MetaState = field(default_factory=MetaState)
     groups: GroupsState = field(default_factory=GroupsState)
+    brokers: BrokersState = field(default_factory=BrokersState)
+    online: OnlineState = field(default_factory=OnlineState)
+    #: Keys that expansions moved, by the id of the topic's life; never modified.
+    moved: Mapping[str, MovedKeys] = field(default_factory=dict)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
-        """The state after `events`."""
-        topics = self.topics.apply_all(e for e in events if isinstance(e, TopicPut | TopicDeleted))
-        groups = self.groups
+        """The state after `events`. The families know of each other only that a topic ends."""
+        of_topics = [e for e in events if isinstance(e, Event)]
+        of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
+        of_clients = [e for e in events if isinstance(e, OnlineEvent)]
+        groups, moved = self.groups, dict(self.moved)
         waiting: list[GroupEvent] = []
         for event in events:
             if isinstance(event, TopicDeleted):
                 groups = groups.apply_all(waiting).without_topic(event.id)
                 waiting = []
-            elif not isinstance(event, TopicPut):
+                moved.pop(event.id, None)
+            elif isinstance(event, MoveEvent):
+                moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).apply_all([event])
+            elif isinstance(event, GroupEvent):
                 waiting.append(event)
-        return Meta(topics, groups.apply_all(waiting) if waiting else groups)
+        return Meta(
+            topics=self.topics.apply_all(of_topics) if of_topics else self.topics,
+            groups=groups.apply_all(waiting) if waiting else groups,
+            brokers=self.brokers.apply_all(of_brokers) if of_brokers else self.brokers,
+            online=self.online.apply_all(of_clients) if of_clients else self.online,
+            moved=moved,
+        )
+
+    def moved_keys(self, topic_id: str) -> MovedKeys:
+        """The keys of this life of a topic that expansions moved."""
+        return self.moved.get(topic_id, _NO_MOVES)
 
 
 class MetaLog:
@@ -80,6 +105,7 @@ class MetaLog:
         self._writer_id = f"meta-{uuid.uuid4().hex}"
         self._writer_seq = 0
         self._offset = 0
+        self._told_offset = 0
         self._meta = Meta()
         self.refresh()
 
@@ -89,9 +115,9 @@ class MetaLog:
         return self._meta
 
     def known(self) -> tuple[int, Meta]:
-        """The newest known state, and the offset of the log up to which it is folded."""
+        """The newest known state, and the offset behind the last event that says more than that a host is alive."""
         with self._lock:
-            return self._offset, self._meta
+            return self._told_offset, self._meta
 
     @property
     def state(self) -> MetaState:
@@ -131,6 +157,10 @@ class MetaLog:
 
     def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
         """The same for events of groups, which may be decided by the topics, too."""
+        return self.submit_any(decide)
+
+    def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        """The same for events of any family, decided by all of the state."""
         return self._submit(decide)
 
     def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
@@ -171,7 +201,11 @@ class MetaLog:
         began = self._offset
         try:
             for page in pages(self._log, self._offset):
-                self._meta = self._meta.apply_all(events_of(page.rows))
+                events = events_of(page.rows)
+                self._meta = self._meta.apply_all(events)
+                telling = [at for at, event in enumerate(events) if not isinstance(event, HostRenewed)]
+                if telling:
+                    self._told_offset = self._offset + telling[-1] + 1
                 self._offset = page.next_offset
         except OffsetOutOfRange as error:
             raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
@@ -187,6 +221,14 @@ def _rows(events: Sequence[AnyEvent]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
 
+_FAMILIES: Final[tuple[Callable[[str, object], AnyEvent | None], ...]] = (
+    broker_event_from_json,
+    group_event_from_json,
+    online_event_from_json,
+    move_event_from_json,
+)
+
+
 def events_of(rows: pa.Table) -> list[AnyEvent]:
     """The events in rows of the log."""
     columns = [rows.column(name).to_pylist() for name in ("offset", "tag", "body")]
@@ -198,6 +240,10 @@ def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
     with corrupt_when_damaged(where, code="meta_event_corrupt"):
         value = json.loads(body)
     try:
-        return group_event_from_json(kind, value) or event_from_json(kind, value)
+        for from_json in _FAMILIES:
+            event = from_json(kind, value)
+            if event is not None:
+                return event
+        return event_from_json(kind, value)
     except Corrupt as error:
         raise Corrupt(f"{where}: {error.detail}", code=error.code) from error

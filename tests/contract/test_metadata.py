@@ -13,10 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from mq.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Corrupt, NotFound, Unavailable, Unknown
 from mq.group import GroupEvent, decide_put_group, decide_reset_offsets
 from mq.group_settings import GroupRequest
+from mq.moved_keys import moves_of
+from mq.online import TopicPartitions, decide_heartbeat
+from mq.online_events import Subscription
 from mq.topics import (
     Event,
     MetaState,
@@ -27,7 +31,7 @@ from mq.topics import (
 )
 from tables import metadata, pages
 from tables.log import Batch
-from tables.metadata import META_PARTITION, Meta, MetaLog
+from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
 
@@ -77,6 +81,49 @@ def test_meta_3_the_state_is_rebuilt_from_the_table_alone(open_meta: Open) -> No
     state = meta.submit(put("refunds", "id-3"))
     assert open_meta().state == state == meta.state
     assert (state.topic("orders").id, state.topic("refunds").id) == ("id-1", "id-3")
+
+
+def test_meta_4_every_family_of_events_is_rebuilt_from_the_one_log(open_meta: Open) -> None:
+    meta = open_meta()
+    strict = TopicRequest(partitions=2, order_strategy="strict")
+    meta.submit(lambda state: decide_put_topic(state, "orders", strict, AB, "id-1", 1_000))
+    meta.submit_any(lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB)))
+    meta.submit_any(lambda state: decide_renew(state.brokers, "h1", 7))
+
+    def beat(state: Meta) -> Sequence[AnyEvent]:
+        check_role(state.brokers, META_ROLE, "h1", state.brokers.roles[META_ROLE].epoch)
+        route = state.topics.topic("orders").route
+        return decide_heartbeat(
+            state.online,
+            "billing",
+            "c1",
+            subscriptions={"orders": Subscription(order=True)},
+            online=True,
+            topics={"orders": TopicPartitions("id-1", route.partitions)},
+            strategy="sticky",
+            now_ms=5,
+        )
+
+    def expand(state: Meta) -> Sequence[AnyEvent]:
+        events = decide_put_topic(state.topics, "orders", TopicRequest(partitions=4), AB, "id-2", 2_000)
+        return (*events, *moves_of(state.topics, events))
+
+    meta.submit_any(beat)
+    found = meta.submit_any(expand)
+    assert found.brokers.hosts["h1"].load == 7 and found.brokers.available == AB
+    assert found.online.group("billing").allocation("c1") == {"orders": ("orders@broker-a", "orders@broker-b")}
+    assert {move.target for move in found.moved_keys("id-1").moves} == {"orders#1@broker-a", "orders#2@broker-b"}
+    assert open_meta().meta == found
+    assert meta.submit_any(lambda state: decide_delete_topic(state.topics, "orders")).moved == {}
+
+
+def test_renewals_of_leases_move_nothing_that_is_told(open_meta: Open) -> None:
+    meta = open_meta()
+    meta.submit_any(lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB)))
+    told = meta.known()
+    meta.submit_any(lambda state: decide_renew(state.brokers, "h1", 0))
+    again = open_meta().known()
+    assert told[0] == meta.known()[0] == again[0] and again[1].brokers.hosts["h1"].renewal == 1
 
 
 def test_meta_3_a_long_log_is_read_in_pages(open_meta: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,11 @@ from mq.moved_keys import (
     first_blocked,
     move_event_from_json,
     moves_between,
+    moves_of,
 )
 from mq.routing import Route, expand, new_route
+from mq.topic_settings import OrderStrategy
+from mq.topics import Event, MetaState, TopicRequest, decide_put_topic
 
 AB = ("A", "B")
 TWO = new_route("orders", 2, AB)
@@ -183,3 +186,13 @@ def test_route_06_keys_stay_in_order_whatever_moves_and_all_arrive(steps: list[t
     while any(topic.consume(which, 100) for which in range(len(topic.route.partitions))):
         pass
     assert topic.got == topic.sent
+
+
+@pytest.mark.parametrize(("strategy", "moved"), [("strict", 1), ("best_tried", 0)])
+def test_route_06_only_an_expansion_of_a_strict_topic_moves_keys_in_order(strategy: OrderStrategy, moved: int) -> None:
+    def put(state: MetaState, **asked: Any) -> tuple[Event, ...]:
+        return decide_put_topic(state, "orders", TopicRequest(**asked), ("a", "b"), "id-1", 0)
+
+    state = MetaState().apply_all(put(MetaState(), partitions=2, order_strategy=strategy))
+    assert moves_of(state, put(state, retention_ms=3_600_000)) == [], "the route stays"
+    assert len(moves_of(state, put(state, partitions=4))) == moved
