@@ -71,6 +71,12 @@ def _pairs() -> list[Pair]:
         _beside("rest.json100.1KiB.rate", "rocketmq", "a", batch, size=1024),
         _beside("fetch.rest.tail.rate", "kafka", "c", "c consume", wanted=1.0),
         _beside("fetch.rest.history.rate", "kafka", "c", "c consume", wanted=1.0),
+        _beside("pop.json32.rate", "kafka", "d", "d share c4 b32", wanted=1.0),
+        _beside("pop.json32.rate", "rocketmq", "d", "d pop-ack-batch c4 b32", wanted=1.0),
+        _beside("pop.json32.rate", "redis", "d", "d XREADGROUP c4 b32"),
+        _beside("pop.stored32.rate", "rocketmq", "d", "d pop-ack-batch c4 b32"),
+        _beside("pop.arrow500.rate", "kafka", "d", "d share c4 b500", wanted=1.0),
+        _beside("pop.arrow500.rate", "redis", "d", "d XREADGROUP c4 b500"),
     ]
     for peer in ("kafka", "rocketmq", "redis"):
         found += [
