@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from api import cancel, cluster, dead_letters, group_offsets, groups, topics
 from api.front import Front
-from api.openapi import describe
+from api.openapi_document import describe
 from api.problems import install
 from api.request import Receive, Scope, Send
 from api.service import Service

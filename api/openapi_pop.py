@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from api.answer_handles import AckAnswer, DeadAnswer, InvisibleAnswer, NackAnswer
+from api.openapi import REF, Json, name_in_path, problem
 from api.pop_request import AckRequest, DeadRequest, InvisibleRequest, NackRequest, PopRequest
 from api.popped import ARROW_TYPE, PopAnswer
 from mq.limits import WAIT_MS_MAX
 
 __all__ = ["POP_TYPES", "pop_paths", "tighten_pop"]
-
-Json = dict[str, Any]
 
 POP_TYPES: Final = [
     PopRequest,
@@ -52,107 +50,77 @@ _POP_EXAMPLE: Final[Json] = {
 }
 
 
-def pop_paths(ref: str, problem: Callable[[int], Json], name: Callable[[str, str], Json]) -> Json:
-    """The paths of these calls.
+def pop_paths() -> Json:
+    """The paths of these calls."""
+    return {"/v1/groups/{group}/topics/{topic}/pop": {"post": _pop()}} | {
+        f"/v1/groups/{{group}}/{call['operationId']}": {"post": call} for call in _with_handles()
+    }
 
-    Parameters
-    ----------
-    ref
-        Where schemas are.
-    problem
-        The response of a status.
-    name
-        The path parameter of a topic or group, with an example.
-    """
-    group, topic = name("group", "billing"), name("topic", "flights")
 
-    def call(kind: type, answered: type, summary: str, example: Json, answer: Json, *statuses: int) -> Json:
-        return {
-            "tags": [_TAG],
-            "operationId": kind.__name__.removesuffix("Request").lower(),
-            "summary": summary,
-            "parameters": [group],
-            "requestBody": {
-                "required": True,
-                "content": {_JSON: {"schema": {"$ref": f"{ref}{kind.__name__}"}, "example": example}},
-            },
-            "responses": {
-                "200": {
-                    "description": "Done, but for the handles that are listed",
-                    "content": {_JSON: {"schema": {"$ref": f"{ref}{answered.__name__}"}, "example": answer}},
-                },
-                **{str(s): problem(s) for s in (400, 404, 408, 413, 415, 422, 429, 500, 503, 507, *statuses)},
-            },
-        }
+def _call(kind: type, answered: type, summary: str, example: Json, answer: Json, *statuses: int) -> Json:
+    body = {_JSON: {"schema": {"$ref": f"{REF}{kind.__name__}"}, "example": example}}
+    content = {_JSON: {"schema": {"$ref": f"{REF}{answered.__name__}"}, "example": answer}}
+    return {
+        "tags": [_TAG],
+        "operationId": kind.__name__.removesuffix("Request").lower(),
+        "summary": summary,
+        "parameters": [name_in_path("group", "billing")],
+        "requestBody": {"required": True, "content": body},
+        "responses": {
+            "200": {"description": "Done, but for the handles that are listed", "content": content},
+            **{str(s): problem(s) for s in (400, 404, 408, 413, 415, 422, 429, 500, 503, 507, *statuses)},
+        },
+    }
 
-    pop = call(
-        PopRequest,
-        PopAnswer,
-        "Take messages, which are invisible to others of the group until they are acknowledged or their time ends",
-        {"max_messages": 32, "wait_ms": 0, "ack": []},
-        _POP_EXAMPLE,
-        409,
-    )
-    pop["parameters"] = [group, topic]
+
+def _pop() -> Json:
+    summary = "Take messages, which are invisible to others of the group until they are acknowledged or their time ends"
+    pop = _call(PopRequest, PopAnswer, summary, {"max_messages": 32, "wait_ms": 0, "ack": []}, _POP_EXAMPLE, 409)
+    pop["parameters"].append(name_in_path("topic", "flights"))
     pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
     answer = pop["responses"]["200"]
     answer["description"] = "What is there; perhaps no message"
-    answer["content"][ARROW_TYPE] = {
-        "schema": {
-            "type": "string",
-            "format": "binary",
-            "description": "The columns of the message row with `partition`, `handle` and `delivery_attempt`; the "
-            "schema's metadata `mq-failed-acks` has `failed_acks` as JSON.",
-        }
-    }
+    columns = (
+        "The columns of the message row with `partition`, `handle` and `delivery_attempt`; the schema's metadata "
+        "`mq-failed-acks` has `failed_acks` as JSON."
+    )
+    answer["content"][ARROW_TYPE] = {"schema": {"type": "string", "format": "binary", "description": columns}}
     answer["headers"] = {
         "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
         "Mq-Invisible-Ms": {"schema": {"type": "integer"}, "description": "`invisible_ms`."},
         "Mq-Rest": {"schema": {"type": "integer"}, "description": "`rest`."},
         "Mq-Failed": {"schema": {"type": "integer"}, "description": "How many handles are in `failed_acks`."},
     }
+    return pop
+
+
+def _with_handles() -> list[Json]:
+    """The calls that are about messages popped before."""
     handles = {"handles": [_HANDLE]}
     failed = [{"handle": _HANDLE, "code": "handle_expired"}]
-    return {
-        "/v1/groups/{group}/topics/{topic}/pop": {"post": pop},
-        "/v1/groups/{group}/ack": {
-            "post": call(
-                AckRequest,
-                AckAnswer,
-                "Acknowledge messages; twice is harmless",
-                handles,
-                {"acked": 0, "failed": failed},
-            )
-        },
-        "/v1/groups/{group}/invisible": {
-            "post": call(
-                InvisibleRequest,
-                InvisibleAnswer,
-                "Change how long a message stays invisible; returns its new handle",
-                {"handle": _HANDLE, "invisible_ms": 60_000},
-                {"handle": _HANDLE},
-                409,
-            )
-        },
-        "/v1/groups/{group}/nack": {
-            "post": call(
-                NackRequest,
-                NackAnswer,
-                "Messages failed: again when the retry policy says, or after `delay_ms`; dead after the last attempt",
-                {**handles, "delay_ms": 10_000},
-                {"nacked": 1, "failed": []},
-            )
-        },
-        "/v1/groups/{group}/dead": {
-            "post": call(
-                DeadRequest,
-                DeadAnswer,
-                "Send messages to the dead letters",
-                {**handles, "reason": "cannot be parsed"},
-                {"dead": 1, "failed": []},
-            )
-        },
-    }
+    longer = {"handle": _HANDLE, "invisible_ms": 60_000}
+    again = "Messages failed: again when the retry policy says, or after `delay_ms`; dead after the last attempt"
+    return [
+        _call(
+            AckRequest, AckAnswer, "Acknowledge messages; twice is harmless", handles, {"acked": 0, "failed": failed}
+        ),
+        _call(
+            InvisibleRequest,
+            InvisibleAnswer,
+            "Change how long a message stays invisible; returns its new handle",
+            longer,
+            {"handle": _HANDLE},
+            409,
+        ),
+        _call(NackRequest, NackAnswer, again, {**handles, "delay_ms": 10_000}, {"nacked": 1, "failed": []}),
+        _call(
+            DeadRequest,
+            DeadAnswer,
+            "Send messages to the dead letters",
+            {**handles, "reason": "cannot be parsed"},
+            {"dead": 1, "failed": []},
+        ),
+    ]
 
 
 def tighten_pop(schemas: Json) -> None:
