@@ -6,8 +6,8 @@
     POST /v1/groups/{group}/ack | invisible | nack | dead     -> api.answer_handles
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
-FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi_messages` and `api.openapi_pop`
-describe these calls in the same document as the others.
+FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi_messages` and
+`api.openapi_pop` describe these calls in the same document as the others.
 """
 
 from __future__ import annotations
