@@ -36,7 +36,7 @@ from mq.progress import Bounds, Committed, StartKind, decide_commit, first_posit
 from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
-from tables.config import QueueSettings
+from tables.config_sections import QueueSettings
 from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.queue_refs import retry_ref

@@ -12,7 +12,7 @@ from itertools import takewhile
 from mq.errors import DeltaMQError
 from mq.progress import Bounds
 from mq.retention import Lag, decide, is_old, lags_of
-from tables.config import RetentionSettings
+from tables.config_sections import RetentionSettings
 from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.partition_stats import Removed

@@ -41,7 +41,7 @@ from mq.retention import (
 from mq.retry_topic import RetryTopic
 from mq.topics import Topic
 from tables.actions import DataFile
-from tables.config import RetentionSettings
+from tables.config_sections import RetentionSettings
 from tables.delay_marks import ended_below, void_marks_below
 from tables.log import PartitionLog
 from tables.merge_plan import merged_to

@@ -22,7 +22,8 @@ from mq.names import split_partition
 from mq.retry_topic import RetryTopic
 from mq.revive_record import Ack, Done, Record
 from mq.topics import Topic, TopicRequest, decide_delete_topic, decide_put_topic
-from tables.config import Config, WarehouseSettings
+from tables.config import Config
+from tables.config_sections import WarehouseSettings
 from tables.log import Batch, PartitionLog
 from tables.metadata import MetaLog
 from tables.pages import pages

@@ -16,7 +16,8 @@ from mq.checkpoint_state import CheckpointState
 from mq.limits import WAIT_MS_MAX
 from mq.names import split_partition
 from mq.progress import Committed
-from tables.config import Config, QueueSettings
+from tables.config import Config
+from tables.config_sections import QueueSettings
 from tables.pages import pages
 from tables.paths import PartitionRef
 from tables.queue_refs import dead_ref, retry_ref

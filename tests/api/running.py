@@ -19,7 +19,8 @@ from api.app import create_app
 from api.serve import Server, bind
 from api.service import Service
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.config import Config, ServiceSettings, WarehouseSettings
+from tables.config import Config
+from tables.config_sections import ServiceSettings, WarehouseSettings
 
 __all__ = ["ARROW", "JSON", "NDJSON", "PROBLEM", "Api", "Reply", "arrow_stream", "config_for", "running", "until"]
 

@@ -14,7 +14,8 @@ import pytest
 from mq.errors import StorageFull
 from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
 from mq.retry import DEFAULT_WAITS_MS
-from tables.config import Config, QueueSettings
+from tables.config import Config
+from tables.config_sections import QueueSettings
 from tables.log import Batch
 from tables.paths import Space
 from tables.queue_refs import dead_ref, retry_ref

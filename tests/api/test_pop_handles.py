@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tables.config import Secret
+from tables.config_sections import Secret
 from tests.api.queue import Queue, queue_in
 
 INVALID, EXPIRED = "handle_invalid", "handle_expired"

@@ -29,7 +29,8 @@ from mq.group_settings import GroupRequest
 from mq.names import split_partition
 from mq.queue_limits import REVIVE_QUEUES
 from mq.topics import Topic, TopicRequest, decide_put_topic
-from tables.config import Config, WarehouseSettings
+from tables.config import Config
+from tables.config_sections import WarehouseSettings
 from tables.log import Batch, PartitionLog
 from tables.metadata import MetaLog
 from tables.pages import pages

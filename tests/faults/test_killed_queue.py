@@ -20,7 +20,8 @@ import pytest
 
 from jobs.revive import Reviver
 from mq.errors import DeltaMQError
-from tables.config import Config, QueueSettings, WarehouseSettings
+from tables.config import Config
+from tables.config_sections import QueueSettings, WarehouseSettings
 from tables.recovery import recover
 from tables.warehouse import Warehouse
 from tests.e2e.service_process import ServiceProcess

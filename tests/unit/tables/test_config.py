@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tables.config import Config, ConfigInvalid, Secret, conf_folder, describe, load
+from tables.config import Config, ConfigInvalid, conf_folder, describe, load
+from tables.config_sections import Secret
 from tables.settings import Flush
 
 CONF = Path(__file__).parents[3] / "conf"
