@@ -212,6 +212,15 @@ class MovedKeys:
         """The epochs of moves that wait for the broker of `source` to seal them, oldest first."""
         return tuple(sorted({one.epoch for one in self.moves if one.source == source and one.end_offset is None}))
 
+    def sealed_up_to(self, source: str) -> int:
+        """The epoch of the last move from `source` before which none waits for a seal; 0 for none.
+
+        Who appends to `source` by `table` knows the fences up to this one (see `tables.fences`).
+        """
+        epochs = {move.epoch for move in self.moves if move.source == source}
+        waiting = self.unsealed(source)
+        return max((epoch for epoch in epochs if not waiting or epoch < waiting[0]), default=0)
+
     def table(self, route: Route) -> Table:
         """For each LP the index of the partition that its messages go to now: the route's, or the old one's.
 

@@ -20,18 +20,23 @@ from mq.producer import Part, part_from_json, part_to_json
 from tables.schema import DELTA_SCHEMA
 
 __all__ = [
+    "FENCE_APP_PREFIX",
     "OFFSET_APP_ID",
     "Commit",
     "DataFile",
     "commit_name",
     "encode_append",
     "encode_create",
+    "encode_fence",
     "encode_rewrite",
+    "fence_of",
     "parse_commit",
 ]
 
 #: The `txn` application whose version is the partition's end offset.
 OFFSET_APP_ID: Final = "mq.offset"
+#: Before a fence's name in the `txn` application whose version is the fence's epoch (see `tables.fences`).
+FENCE_APP_PREFIX: Final = "mq.fence."
 ENGINE: Final = "DeltaMQ/0.1.0"
 PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 _NO_CRC: Final = b"--------"
@@ -75,6 +80,8 @@ class Commit:
     parts: tuple[Part, ...]
     flushed: bool
     metadata: dict[str, object] | None
+    #: Fences that it puts up: name and epoch.
+    fences: tuple[tuple[str, int], ...] = ()
 
 
 class _Add(msgspec.Struct):
@@ -221,6 +228,24 @@ def encode_rewrite(
     return _finish(table_id, info, lines, {"mq.batch": batch_id, "mq.version": str(version)})
 
 
+def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch: int, now_ms: int) -> bytes:
+    """A commit that only puts up a fence: neither rows nor the end offset change."""
+    info = {
+        "timestamp": now_ms,
+        "operation": "FENCE",
+        "operationParameters": {"name": name, "epoch": str(epoch)},
+        "isBlindAppend": False,
+    }
+    txn = {"appId": f"{FENCE_APP_PREFIX}{name}", "version": epoch, "lastUpdated": now_ms}
+    return _finish(table_id, info, [{"txn": txn}], {"mq.batch": batch_id, "mq.version": str(version)})
+
+
+def fence_of(app_id: str, version: int) -> tuple[str, int] | None:
+    """The fence's name and epoch, if this `txn` puts one up."""
+    name = app_id.removeprefix(FENCE_APP_PREFIX)
+    return (name, version) if name != app_id else None
+
+
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
     """A live file of an `add` action; raises `Corrupt` where its facts do not agree (RELIABILITY R4)."""
     try:
@@ -279,7 +304,9 @@ def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: i
 
 def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Commit:
     adds = [line.add for line in lines if line.add]
-    ends = [line.txn.version for line in lines if line.txn and line.txn.appId == OFFSET_APP_ID]
+    txns = [line.txn for line in lines if line.txn]
+    ends = [txn.version for txn in txns if txn.appId == OFFSET_APP_ID]
+    fences = [fence_of(txn.appId, txn.version) for txn in txns if txn.appId != OFFSET_APP_ID]
     return Commit(
         version=version,
         batch_id=tags["mq.batch"],
@@ -289,4 +316,5 @@ def _commit(lines: Sequence[_Line], tags: dict[str, str], *, version: int) -> Co
         parts=tuple(part_from_json(p) for p in msgspec.json.decode(tags.get("mq.parts", "[]"))),
         flushed=tags.get("mq.flush") != "async",
         metadata=next((line.metaData for line in lines if line.metaData), None),
+        fences=tuple(fence for fence in fences if fence is not None),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from tables.batch import Appended, appended, only, repeats, requests
 from tables.clock import Clock
 from tables.encode import Encoded, RowsPart, encode_file, numbered, stamp
 from tables.failpoints import failpoint
+from tables.fences import check_fences
 from tables.publish import Publisher
 from tables.requests import Requests
 from tables.tail import Tail
@@ -49,7 +50,13 @@ class Appender:
         self._row_group_rows = row_group_rows
 
     def append(
-        self, rows: pa.RecordBatch, parts: Sequence[RowsPart], *, durable: bool, expected_offset: int | None
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        *,
+        durable: bool,
+        expected_offset: int | None,
+        known: Mapping[str, int] | None,
     ) -> list[Appended]:
         """Try it once, against the state that the log knows.
 
@@ -57,7 +64,7 @@ class Appender:
         ------
         LostRace
             Somebody else committed first: nothing is stored, and the log has caught up.
-        OffsetMismatch, Unknown
+        OffsetMismatch, Fenced, Unknown
             As for `PartitionLog.append`.
         """
         stored = [self._stored_part(p) for p in parts]
@@ -66,6 +73,8 @@ class Appender:
         fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
         ids = _NO_IDS
         if fresh:
+            if known is not None:
+                check_fences(self._log.fences, known, self._log.ref.name)
             if expected_offset is not None and expected_offset != base:
                 raise OffsetMismatch(
                     f"expected_offset is {expected_offset}, the end offset is {base}",

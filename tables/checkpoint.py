@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.errors import Corrupt
-from tables.actions import OFFSET_APP_ID, PROTOCOL, DataFile, data_file, file_action
+from tables.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, PROTOCOL, DataFile, data_file, fence_of, file_action
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
@@ -84,6 +84,7 @@ class Checkpoint:
     end_offset: int
     files: Sequence[DataFile]
     metadata: dict[str, object]
+    fences: Mapping[str, int] = field(default_factory=dict)
 
 
 def checkpoint_name(version: int) -> str:
@@ -105,9 +106,13 @@ def _checksum(data: bytes, at: int) -> bytes:
 
 def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
     """Store the checkpoint, then the hint that names it; a kill between leaves a checkpoint that listing finds."""
-    txn = {"appId": OFFSET_APP_ID, "version": checkpoint.end_offset, "lastUpdated": now_ms}
+    ends = {OFFSET_APP_ID: checkpoint.end_offset}
+    ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
+    txns: list[dict[str, object]] = [
+        {"appId": app_id, "version": version, "lastUpdated": now_ms} for app_id, version in ends.items()
+    ]
     adds = [file_action(f, data_change=False) for f in checkpoint.files]
-    table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": [txn], "add": adds})
+    table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": txns, "add": adds})
     facts = {"mq.batch": checkpoint.batch_id, "mq.version": str(checkpoint.version), _CRC_KEY: _NO_CRC.decode()}
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -135,8 +140,9 @@ def write_hint(store: Store, folder: str, checkpoint: Checkpoint) -> None:
 
 
 def _hint(checkpoint: Checkpoint) -> bytes:
-    # One row for each live file, and one each for protocol, metadata and transaction.
-    return json.dumps({"version": checkpoint.version, "size": len(checkpoint.files) + 3}).encode()
+    # One row for each live file and each fence, and one each for protocol, metadata and end offset.
+    size = len(checkpoint.files) + len(checkpoint.fences) + 3
+    return json.dumps({"version": checkpoint.version, "size": size}).encode()
 
 
 def hint_version(store: Store, folder: str) -> int | None:
@@ -215,9 +221,18 @@ def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
 def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:
     adds = [dict(a) for a in table.column("add").drop_null().to_pylist()]
     files = [data_file(a["path"], a["size"], a["modificationTime"], a["stats"], dict(a["tags"])) for a in adds]
-    ends = [t["version"] for t in table.column("txn").drop_null().to_pylist() if t["appId"] == OFFSET_APP_ID]
+    txns = [(t["appId"], t["version"]) for t in table.column("txn").drop_null().to_pylist()]
+    ends = [value for app_id, value in txns if app_id == OFFSET_APP_ID]
+    fences = [fence for fence in map(fence_of, *zip(*txns, strict=True)) if fence is not None]
     metadata = table.column("metaData").drop_null().to_pylist()[0]
     metadata["configuration"] = dict(metadata["configuration"])
     metadata["format"]["options"] = dict(metadata["format"]["options"] or [])
     del metadata["description"]
-    return Checkpoint(version=version, batch_id=batch_id, end_offset=ends[0], files=files, metadata=metadata)
+    return Checkpoint(
+        version=version,
+        batch_id=batch_id,
+        end_offset=ends[0],
+        files=files,
+        metadata=metadata,
+        fences=dict(fences),
+    )

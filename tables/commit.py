@@ -251,6 +251,8 @@ class CommitLog:
             raise Corrupt(
                 f"{self._folder}: the log ended at {self.snapshot.end_offset} and now ends at {found.end_offset}"
             )
+        if any(found.fences.get(name, 0) < epoch for name, epoch in self.snapshot.fences.items()):
+            raise Corrupt(f"{self._folder}: the fences were {self.snapshot.fences} and are {found.fences}")
         found.checkpoint_version = max(self.snapshot.checkpoint_version, found.checkpoint_version)
         self.snapshot = found
         self._seen_ms = now

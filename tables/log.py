@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -27,6 +27,7 @@ from tables.clock import Clock
 from tables.commit import CommitLog, LostRace
 from tables.encode import Encoded, RowsPart
 from tables.failpoints import failpoint
+from tables.fences import put_up_fence
 from tables.fetch import Fetched
 from tables.log_reader import LogReader
 from tables.partition_stats import PartitionStats, Removed
@@ -119,6 +120,11 @@ class PartitionLog:
         return self._log.snapshot.table_id
 
     @property
+    def fences(self) -> Mapping[str, int]:
+        """The highest epoch of each fence (see `tables.fences`)."""
+        return self._log.snapshot.fences
+
+    @property
     def files(self) -> Sequence[DataFile]:
         """Live files in offset order; do not change it."""
         return self._log.snapshot.files
@@ -176,9 +182,16 @@ class PartitionLog:
     # Append.
 
     def append(
-        self, batches: Sequence[Batch], *, flush: Flush | None = None, expected_offset: int | None = None
+        self,
+        batches: Sequence[Batch],
+        *,
+        flush: Flush | None = None,
+        expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
     ) -> list[Appended]:
         """Append the batches in one commit; each batch whole, all in the given order.
+
+        `known` are the fences' epochs that the writer knows of; None for one that no fence concerns.
 
         Returns
         -------
@@ -189,6 +202,9 @@ class PartitionLog:
         ------
         OffsetMismatch
             `expected_offset` is given and is not the end offset; nothing was stored.
+        Fenced
+            `known` is given, and the log has a newer fence; nothing was stored. Requests that are stored are still
+            answered.
         Unknown
             The commit may be stored: repeat the batch with its producer sequence.
         """
@@ -198,6 +214,7 @@ class PartitionLog:
             [RowsPart(b.rows.num_rows, b.producer) for b in batches],
             flush=flush,
             expected_offset=expected_offset,
+            known=known,
         )
 
     def append_rows(
@@ -207,6 +224,7 @@ class PartitionLog:
         *,
         flush: Flush | None = None,
         expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
     ) -> list[Appended]:
         """`append` for rows that already lie in one record batch; `parts` say which rows came together."""
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
@@ -218,9 +236,32 @@ class PartitionLog:
                 if durable:
                     self._publisher.settle()
                 try:
-                    return self._appender.append(rows, parts, durable=durable, expected_offset=expected_offset)
+                    return self._appender.append(
+                        rows, parts, durable=durable, expected_offset=expected_offset, known=known
+                    )
                 except LostRace:
                     continue
+        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+
+    def fence(self, name: str, epoch: int) -> int:
+        """Let nobody append any more who does not know of this epoch; return the end offset.
+
+        All before it is durable then. A fence of this epoch or a later one is not put up again: asking twice is safe.
+
+        Raises
+        ------
+        Unknown
+            The fence may be there.
+        """
+        self._check_running()
+        with self._lock, self._stopping_on_corrupt():
+            self._log.refresh()
+            for _ in range(RACES_MAX):
+                try:
+                    put_up_fence(self, self._publisher, self._clock, name, epoch)
+                except LostRace:
+                    continue
+                return self.end_offset
         raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
 
     # What commits change besides the snapshot, ours and others'.

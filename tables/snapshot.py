@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -69,6 +69,8 @@ class Snapshot:
     metadata: dict[str, object]
     files: list[DataFile] = field(default_factory=list)
     checkpoint_version: int = -1
+    #: The highest epoch of each fence; never modified.
+    fences: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def table_id(self) -> str:
@@ -101,6 +103,8 @@ class Snapshot:
             self._append(commit)
         elif commit.removes:
             self._rewrite(commit)
+        if commit.fences:
+            self._fence(commit)
         self.version = commit.version
         self.batch_id = commit.batch_id
 
@@ -125,6 +129,13 @@ class Snapshot:
         # A new list: readers that hold the old one finish undisturbed.
         self.files = files
 
+    def _fence(self, commit: Commit) -> None:
+        for name, epoch in commit.fences:
+            if epoch <= self.fences.get(name, 0):
+                raise Corrupt(f"commit {commit.version}: fence {name} goes from {self.fences[name]} to {epoch}")
+        # A new mapping: whoever holds the old one compares with what it knew.
+        self.fences = {**self.fences, **dict(commit.fences)}
+
     def checkpoint(self) -> Checkpoint:
         """This state as a checkpoint."""
         return Checkpoint(
@@ -133,6 +144,7 @@ class Snapshot:
             end_offset=self.end_offset,
             files=list(self.files),
             metadata=self.metadata,
+            fences=self.fences,
         )
 
 
@@ -246,6 +258,7 @@ def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
         metadata=found.metadata,
         files=sorted(found.files, key=lambda f: f.start),
         checkpoint_version=version,
+        fences=found.fences,
     )
 
 

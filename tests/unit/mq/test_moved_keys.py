@@ -90,6 +90,21 @@ def test_route_06_every_partition_on_the_way_counts() -> None:
     assert state.blocked(target, {"orders@A": 120, "orders#1@A": 0}) is None
 
 
+def test_route_06_who_appends_knows_the_moves_up_to_the_first_that_waits() -> None:
+    eight = expand(FOUR, "orders", 8, AB)
+    later = KeysMoved(topic_id="id-1", moves=moves_between(FOUR, eight))
+    for events, known in [
+        ([], 0),
+        ([sealed("orders@A", 5)], 2),
+        ([sealed("orders@A", 5), later], 2),
+        ([later, sealed("orders@A", 9, epoch=3)], 0),
+        ([later, sealed("orders@A", 9, epoch=3), sealed("orders@A", 5)], 3),
+    ]:
+        assert moved(*events).sealed_up_to("orders@A") == known, events
+    assert moved(sealed("orders@A", 5)).sealed_up_to("orders#1@A") == 0
+    assert MovedKeys().sealed_up_to("orders@A") == 0
+
+
 def test_route_06_sealing_twice_changes_nothing() -> None:
     state = moved()
     (event,) = decide_seal(state, "id-1", "orders@A", 2, 120)

@@ -8,7 +8,16 @@ import pytest
 
 from mq.errors import Corrupt
 from mq.producer import Part
-from tables.actions import Commit, DataFile, commit_name, encode_append, encode_create, encode_rewrite, parse_commit
+from tables.actions import (
+    Commit,
+    DataFile,
+    commit_name,
+    encode_append,
+    encode_create,
+    encode_fence,
+    encode_rewrite,
+    parse_commit,
+)
 
 TABLE = "2f1c0d5e-table"
 FILE = DataFile(
@@ -66,6 +75,17 @@ def test_a_rewrite_moves_no_end_offset() -> None:
     )
     commit = parse(raw)
     assert (commit.end_offset, commit.adds, commit.removes) == (None, (FILE,), (FILE.path,))
+
+
+def test_a_fence_is_a_transaction_and_nothing_else() -> None:
+    raw = encode_fence(table_id=TABLE, version=7, batch_id="f", name="broker", epoch=9, now_ms=1)
+    commit = parse(raw)
+    assert (commit.end_offset, commit.adds, commit.removes) == (None, (), ())
+    assert (commit.fences, commit.flushed) == ((("broker", 9),), True)
+    assert [json.loads(line).get("txn") for line in raw.splitlines()] == [
+        None,
+        {"appId": "mq.fence.broker", "version": 9, "lastUpdated": 1},
+    ]
 
 
 def test_version_0_makes_the_table_and_names_it() -> None:
