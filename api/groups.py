@@ -13,6 +13,7 @@ from api.lane_views import LaneView, lane_views
 from api.openapi import TOPIC_PATTERN, problems
 from api.service import Service
 from api.topics import Running, rfc3339
+from mq.allocation import STRATEGIES
 from mq.errors import NotFound
 from mq.group import Group
 from mq.group_settings import GroupRequest, InvisibleBounds
@@ -72,6 +73,13 @@ class GroupPutRequest(BaseModel):
     consume_strategy: Annotated[
         str | None, Field(json_schema_extra={"enum": ["shared", "exclusive", None]}, description="By default shared.")
     ] = None
+    allocation_strategy: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"enum": [*STRATEGIES, None]},
+            description="Who gets which partition of an exclusive group. By default sticky.",
+        ),
+    ] = None
     order: Annotated[
         bool | Literal["key"] | None, Field(description='true: partitions in order; "key": each key in order.')
     ] = None
@@ -99,6 +107,7 @@ class GroupView(BaseModel):
     group: str
     epoch: int
     consume_strategy: str
+    allocation_strategy: str
     order: bool | Literal["key"]
     consume_from: str
     max_attempts: int

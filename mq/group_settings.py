@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast, get_args
 
+from mq.allocation import STRATEGIES, Strategy
 from mq.errors import Refused, Unprocessable
 from mq.progress import Start
 from mq.queue_limits import (
@@ -32,7 +33,15 @@ Ordering = bool | Literal["key"]
 
 _STRATEGIES: Final[tuple[str, ...]] = get_args(ConsumeStrategy)
 _FIELDS: Final = frozenset(
-    {"consume_strategy", "order", "consume_from", "max_attempts", "retry_policy", "invisible_ms"}
+    {
+        "consume_strategy",
+        "allocation_strategy",
+        "order",
+        "consume_from",
+        "max_attempts",
+        "retry_policy",
+        "invisible_ms",
+    }
 )
 
 
@@ -63,6 +72,8 @@ class GroupSettings:
     """What users may set for a group."""
 
     consume_strategy: ConsumeStrategy = "shared"
+    #: Who gets which partition of an exclusive group (SPEC ORDER-1).
+    allocation_strategy: Strategy = "sticky"
     order: Ordering = False
     #: Where the group begins in a partition that it never consumed (SPEC CONS-2).
     consume_from: Start = field(default_factory=Start)
@@ -75,6 +86,7 @@ class GroupSettings:
     def to_json(self) -> dict[str, object]:
         return {
             "consume_strategy": self.consume_strategy,
+            "allocation_strategy": self.allocation_strategy,
             "order": self.order,
             "consume_from": self.consume_from.to_json(),
             "max_attempts": self.max_attempts,
@@ -87,8 +99,9 @@ class GroupSettings:
         """The settings that `to_json` wrote; what an older release did not know has its default."""
         stored: Mapping[str, object] = {**cls().to_json(), **mapping(value)}
         strategy, order = stored["consume_strategy"], stored["order"]
-        if strategy not in _STRATEGIES or not _is_ordering(order):
-            raise ValueError(f"{strategy!r} or {order!r} is no setting")
+        allocation = stored["allocation_strategy"]
+        if strategy not in _STRATEGIES or not _is_ordering(order) or allocation not in STRATEGIES:
+            raise ValueError(f"{strategy!r}, {allocation!r} or {order!r} is no setting")
         try:
             start = Start.from_json(stored["consume_from"], field="consume_from")
             policy = policy_from_json(stored["retry_policy"])
@@ -96,6 +109,7 @@ class GroupSettings:
             raise ValueError(error.detail) from error
         return cls(
             consume_strategy=cast(ConsumeStrategy, strategy),
+            allocation_strategy=cast(Strategy, allocation),
             order=cast(Ordering, order),
             consume_from=start,
             max_attempts=integer(stored["max_attempts"]),
@@ -113,6 +127,7 @@ class GroupRequest:
     """What a client asks a group to be. None leaves a setting as it is; a new group gets its default."""
 
     consume_strategy: ConsumeStrategy | None = None
+    allocation_strategy: Strategy | None = None
     order: Ordering | None = None
     consume_from: Start | None = None
     max_attempts: int | None = None
@@ -123,6 +138,10 @@ class GroupRequest:
         """Refuse what breaks a rule; the bounds of invisible times are the service's own."""
         if self.consume_strategy is not None and self.consume_strategy not in _STRATEGIES:
             raise Unprocessable(f"consume_strategy must be {' or '.join(_STRATEGIES)}", field="consume_strategy")
+        if self.allocation_strategy is not None and self.allocation_strategy not in STRATEGIES:
+            raise Unprocessable(
+                f"allocation_strategy must be one of {', '.join(STRATEGIES)}", field="allocation_strategy"
+            )
         if self.order is not None and not _is_ordering(self.order):
             raise Unprocessable('order must be true, false or "key"', field="order")
         if self.max_attempts is not None and not 1 <= self.max_attempts <= MAX_ATTEMPTS_MAX:
@@ -153,6 +172,7 @@ class GroupRequest:
         start, policy = given.get("consume_from"), given.get("retry_policy")
         return cls(
             consume_strategy=cast(ConsumeStrategy | None, string_or_none(given, "consume_strategy")),
+            allocation_strategy=cast(Strategy | None, string_or_none(given, "allocation_strategy")),
             order=cast(Ordering | None, _ordering(given.get("order"))),
             consume_from=None if start is None else Start.from_json(start, field="consume_from"),
             max_attempts=whole_or_none(given, "max_attempts"),
@@ -166,6 +186,7 @@ class GroupRequest:
         return replace(
             settings,
             consume_strategy=self.consume_strategy or settings.consume_strategy,
+            allocation_strategy=self.allocation_strategy or settings.allocation_strategy,
             order=order,
             consume_from=self.consume_from or settings.consume_from,
             max_attempts=self.max_attempts or settings.max_attempts,

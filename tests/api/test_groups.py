@@ -73,6 +73,7 @@ def test_put_makes_a_group_with_defaults_then_changes_what_is_given(api: Api, to
         >= {
             "group": topic,
             "consume_strategy": "shared",
+            "allocation_strategy": "sticky",
             "order": False,
             "consume_from": "first",
             "max_attempts": 16,
@@ -83,6 +84,7 @@ def test_put_makes_a_group_with_defaults_then_changes_what_is_given(api: Api, to
     )
     wanted = {
         "consume_strategy": "exclusive",
+        "allocation_strategy": "average",
         "order": "key",
         "consume_from": "2013-01-01T05:15:00.000Z",
         "max_attempts": 3,
@@ -122,6 +124,8 @@ BAD: dict[str, tuple[object, int, str, str]] = {
     "unknown field": ({"max_attemps": 3}, 400, "unknown_field", "max_attemps"),
     "strategy no text": ({"consume_strategy": 1}, 400, "invalid_type", "consume_strategy"),
     "unknown strategy": ({"consume_strategy": "broadcast"}, 422, "invalid_value", "consume_strategy"),
+    "allocation no text": ({"allocation_strategy": 1}, 400, "invalid_type", "allocation_strategy"),
+    "unknown allocation": ({"allocation_strategy": "fair"}, 422, "invalid_value", "allocation_strategy"),
     "order no flag": ({"order": 1}, 400, "invalid_type", "order"),
     "unknown order": ({"order": "topic"}, 422, "invalid_value", "order"),
     "start no text": ({"consume_from": 0}, 400, "invalid_type", "consume_from"),

@@ -17,6 +17,7 @@ from tests.unit.mq.test_retry import policies
 settings_of_users = st.builds(
     GroupSettings,
     consume_strategy=st.sampled_from(["shared", "exclusive"]),
+    allocation_strategy=st.sampled_from(["sticky", "average", "circle", "consistent_hash"]),
     order=st.sampled_from([True, False, "key"]),
     consume_from=st.sampled_from([Start(), Start(StartKind.LAST), Start(StartKind.TIME, 1_700_000_000_123)]),
     max_attempts=st.integers(1, 10_000),
@@ -28,6 +29,7 @@ settings_of_users = st.builds(
 def test_pop_03_and_retry_2_defaults() -> None:
     assert GroupSettings().to_json() == {
         "consume_strategy": "shared",
+        "allocation_strategy": "sticky",
         "order": False,
         "consume_from": "first",
         "max_attempts": 16,
@@ -40,6 +42,7 @@ def test_a_request_is_read_from_json() -> None:
     request = GroupRequest.from_json(
         {
             "consume_strategy": "exclusive",
+            "allocation_strategy": "circle",
             "order": True,
             "consume_from": "last",
             "max_attempts": 3,
@@ -49,6 +52,7 @@ def test_a_request_is_read_from_json() -> None:
     )
     assert request == GroupRequest(
         consume_strategy="exclusive",
+        allocation_strategy="circle",
         order=True,
         consume_from=Start(StartKind.LAST),
         max_attempts=3,
@@ -76,6 +80,8 @@ def test_a_request_changes_what_it_names(settings: GroupSettings) -> None:
     [
         ("consume_strategy", "broadcast", "invalid_value"),
         ("consume_strategy", 1, "invalid_type"),
+        ("allocation_strategy", "random", "invalid_value"),
+        ("allocation_strategy", ["sticky"], "invalid_type"),
         ("order", "keys", "invalid_value"),
         ("order", 1, "invalid_type"),
         ("consume_from", "middle", "invalid_value"),
@@ -124,7 +130,14 @@ def test_impossible_bounds_are_a_mistake_of_the_configuration(low: int, high: in
 
 
 @pytest.mark.parametrize(
-    "change", [{"order": 5}, {"consume_strategy": None}, {"consume_from": "x"}, {"retry_policy": 1}]
+    "change",
+    [
+        {"order": 5},
+        {"consume_strategy": None},
+        {"allocation_strategy": "random"},
+        {"consume_from": "x"},
+        {"retry_policy": 1},
+    ],
 )
 def test_damaged_settings_are_told(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"."):
