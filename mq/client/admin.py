@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from mq.client.admin_calls import decoded, read_answer
+from mq.client.calls import decoded, read_answer
 from mq.client.endpoint import path_of
 from mq.client.group_admin import GroupAdmin
 from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
@@ -147,10 +147,10 @@ class Admin(GroupAdmin):
 
     def ready(self) -> bool:
         """Whether the service serves; False while it starts or stops. Raises when it does not answer at all."""
-        timeout_s = self._patience.request_timeout_s
-        self._endpoint.call("GET", "/healthz", timeout_s=timeout_s)
+        timeout_s = self.patience.request_timeout_s
+        self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
         try:
-            self._endpoint.call("GET", "/readyz", timeout_s=timeout_s)
+            self.hosts.call("GET", "/readyz", timeout_s=timeout_s)
         except DeltaMQError as error:
             if error.status == 503 and not isinstance(error, Unknown):
                 return False

@@ -290,9 +290,10 @@ class Executor:
     def _post(self, request: ProduceRequest, timeout_s: float) -> list[SentRange]:
         began = time.monotonic()
         try:
-            answer: Answer = self._shared.endpoint.call(
+            answer: Answer = self._shared.hosts.call(
                 "POST",
                 self._path,
+                role=self.broker or None,
                 query=request.query,
                 headers=request.headers,
                 body=request.body,

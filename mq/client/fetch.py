@@ -36,6 +36,9 @@ class FetchAsk:
     max_bytes: int
     wait_ms: int
     tags: str
+    #: For whom, where the partition is consumed by one client at a time (SPEC ORDER-4).
+    group: str | None = None
+    client_id: str | None = None
 
     def target(self, endpoint: Endpoint) -> str:
         """The request target."""
@@ -47,6 +50,10 @@ class FetchAsk:
         }
         if self.tags != "*":
             query["tags"] = self.tags
+        if self.group is not None:
+            query["group"] = self.group
+        if self.client_id is not None:
+            query["client_id"] = self.client_id
         return endpoint.target(path_of("topics", self.topic, "partitions", self.partition, "messages"), query)
 
 
@@ -65,20 +72,20 @@ class FetchConnection:
     """A connection with at most one fetch open. Not for several threads."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._connection = endpoint.connection(timeout_s)
         self.expires = 0.0
 
     def ask(self, ask: FetchAsk) -> None:
         """Send a fetch; its answer is due `timeout_s` after the wait that it asks for."""
-        headers = {**self._endpoint.headers, "Accept": ARROW}
+        headers = {**self.endpoint.headers, "Accept": ARROW}
         try:
             self._connection.request(
-                "GET", ask.target(self._endpoint), headers=headers, preload_content=False, decode_content=False
+                "GET", ask.target(self.endpoint), headers=headers, preload_content=False, decode_content=False
             )
         except (NewConnectionError, ConnectTimeoutError) as error:
-            raise Unavailable(f"cannot connect to {self._endpoint.url}", code=CONNECT_FAILED) from error
+            raise Unavailable(f"cannot connect to {self.endpoint.url}", code=CONNECT_FAILED) from error
         except (HTTPError, HTTPException, OSError) as error:
             raise self._lost() from error
         self.expires = time.monotonic() + ask.wait_ms / 1000 + self._timeout_s
@@ -99,7 +106,7 @@ class FetchConnection:
             response = self._connection.getresponse()
             body = response.read()
         except TimeoutError as error:
-            raise Unknown(f"{self._endpoint.url} stopped in the middle of an answer", code=NO_ANSWER) from error
+            raise Unknown(f"{self.endpoint.url} stopped in the middle of an answer", code=NO_ANSWER) from error
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             raise self._lost() from error
         if is_cut_short(response.status, response.headers):
@@ -109,7 +116,7 @@ class FetchConnection:
         return _parsed(response.headers, body)
 
     def _lost(self) -> Unknown:
-        return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
+        return Unknown(f"the connection to {self.endpoint.url} was lost", code=CONNECTION_LOST)
 
     def close(self) -> None:
         """Close the connection, whatever is open on it."""

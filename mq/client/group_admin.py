@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.client.admin_calls import AdminCalls, read_answer
+from mq.client.calls import Calls, read_answer
 from mq.client.endpoint import path_of
 from mq.client.popped import MessageOrigin
 from mq.errors import NotFound, Unprocessable
@@ -138,7 +138,7 @@ class Replayed(msgspec.Struct, frozen=True):
     failed_total: int = 0
 
 
-class GroupAdmin(AdminCalls):
+class GroupAdmin(Calls):
     """The calls about groups; see `Admin`."""
 
     # Groups -----------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class _Printing:
         self._client = client
         self._wish = wish
         self._line = line
-        self._connection = PopConnection(client.endpoint, client.patience.request_timeout_s)
+        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
         self._stopping = Event()
         #: Handles of messages that are written, and of those that are not.
         self._written: list[str] = []

@@ -52,7 +52,7 @@ class GroupOrder:
 
     def _once(self) -> Ordering:
         path = path_of("groups", self._client.group)
-        answer = self._client.endpoint.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
+        answer = self._client.hosts.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
         try:
             order = msgspec.json.decode(answer.body, type=_Group).order
         except msgspec.MsgspecError as error:

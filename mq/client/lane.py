@@ -155,7 +155,7 @@ class Lane:
             attempts = Attempts(self._shared.settings.patience, deadline=deadline, retries=None, stop=self._shared.stop)
             while True:
                 try:
-                    self._use(fetch_view(self._shared.endpoint, self.topic, attempts.timeout_s()))
+                    self._use(fetch_view(self._shared.hosts, self.topic, attempts.timeout_s()))
                     return
                 except DeltaMQError as error:
                     if not is_worth_retrying(error):
@@ -179,7 +179,7 @@ class Lane:
 
     def _refresh(self) -> None:
         try:
-            self._use(fetch_view(self._shared.endpoint, self.topic, _REFRESH_TIMEOUT_S))
+            self._use(fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
         except DeltaMQError:
             # The present route goes on being used; a send that it misleads is told so by the service.
             return
@@ -247,7 +247,7 @@ class Lane:
         if executor is not self._unrouted:
             return
         try:
-            view = fetch_view(self._shared.endpoint, self.topic, _REFRESH_TIMEOUT_S)
+            view = fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)
         except DeltaMQError:
             return  # the service goes on routing; the next success asks again
         with self._lock:

@@ -165,5 +165,5 @@ class Outbox:
         unresolved = self._shared.buffer.messages
         self._shared.stop.set()
         self._shared.workers.close()
-        self._shared.endpoint.close()
+        self._shared.hosts.close()
         return Closed(not_sent=not_sent, unresolved=unresolved)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from mq.client.attempts import Patience
 from mq.client.fetch import FetchConnection, Fetched
 from mq.errors import DeltaMQError
+from mq.names import split_partition
 
 __all__ = ["PartitionReader"]
 
@@ -24,6 +25,7 @@ class PartitionReader:
 
     def __init__(self, partition: str, offset: int, patience: Patience) -> None:
         self.partition = partition
+        self.broker = split_partition(partition)[1]
         self.connection: FetchConnection | None = None
         #: The open fetch waits for nothing: its answer is worth waiting for even when the poll's time is over.
         self.immediate = False

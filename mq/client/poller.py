@@ -58,7 +58,7 @@ class Poller:
         self._patience = client.patience
         self._slots = slots
         self._settler = settler
-        self._connection = PopConnection(client.endpoint, client.patience.request_timeout_s)
+        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
         self._stop = threading.Event()
         self._failures = 0
         self._pauses = 0

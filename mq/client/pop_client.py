@@ -13,20 +13,22 @@ time ends; nothing is lost.
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
+from dataclasses import replace
+from functools import partial
+from typing import Unpack
 
 import msgspec
 
-from mq.client.attempts import Attempts, Patience, is_worth_retrying
-from mq.client.endpoint import Answer, Endpoint, path_of
+from mq.client.attempts import Patience
+from mq.client.calls import Calls
+from mq.client.endpoint import Answer, path_of
 from mq.client.pop_wire import (
     HANDLE_EXPIRED,
     HANDLES_MAX,
     JSON_HEADERS,
     PopAsk,
+    PopWish,
     failed_of,
     new_handle,
     parse_batch,
@@ -34,14 +36,13 @@ from mq.client.pop_wire import (
 )
 from mq.client.popped import FailedHandle, PopBatch, PopTable
 from mq.errors import Conflict, DeltaMQError, Unknown
-from mq.group_settings import Ordering
 from mq.names import check_group, check_topic
 from mq.retry import check_reason
 
 __all__ = ["PopClient"]
 
 
-class PopClient:
+class PopClient(Calls):
     """Pops and answers for one group. Safe for any number of threads.
 
     Parameters
@@ -56,7 +57,7 @@ class PopClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         group: str,
         *,
         client_id: str | None = None,
@@ -64,112 +65,32 @@ class PopClient:
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
     ) -> None:
+        super().__init__(url, token=token, ssl_context=ssl_context, patience=patience)
         self.group = check_group(group)
         self.client_id = client_id
-        self.endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
-        self.patience = patience if patience is not None else Patience()
 
     # Pop --------------------------------------------------------------------------------------------------------
 
-    def pop(
-        self,
-        topic: str,
-        max_messages: int = 32,
-        *,
-        invisible_ms: int | None = None,
-        wait_ms: int = 0,
-        tags: str = "*",
-        partition: str | None = None,
-        order: Ordering | None = None,
-        ack: Sequence[str] = (),
-    ) -> PopBatch:
+    def pop(self, topic: str, max_messages: int = 32, **wish: Unpack[PopWish]) -> PopBatch:
         """Take up to `max_messages` messages of `topic`; each must be answered for within its invisible time.
 
-        Parameters
-        ----------
-        invisible_ms
-            How long others of the group do not see them; by default what the group's settings say.
-        wait_ms
-            How long to wait for the first message.
-        tags
-            `*`, or `TagA||TagB`: messages with other tags are passed over.
-        partition
-            `NAME@BROKER`, to take from this one only.
-        order
-            True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no
-            order. By default what the group's settings say.
-        ack
-            Handles to acknowledge first, in the same call.
+        What else may be asked for is in `PopWish`.
         """
-        ask = self.ask(
-            topic,
-            max_messages,
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            tags=tags,
-            partition=partition,
-            order=order,
-            ack=ack,
-        )
-        return parse_batch(topic, self._pop(ask).body)
+        return parse_batch(topic, self._pop(self.ask(topic, max_messages, **wish)).body)
 
-    def pop_arrow(
-        self,
-        topic: str,
-        max_messages: int = HANDLES_MAX,
-        *,
-        invisible_ms: int | None = None,
-        wait_ms: int = 0,
-        tags: str = "*",
-        partition: str | None = None,
-        order: Ordering | None = None,
-        ack: Sequence[str] = (),
-    ) -> PopTable:
+    def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **wish: Unpack[PopWish]) -> PopTable:
         """The same as an Arrow table, with the columns `partition`, `handle` and `delivery_attempt` besides."""
-        ask = self.ask(
-            topic,
-            max_messages,
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            tags=tags,
-            partition=partition,
-            order=order,
-            ack=ack,
-            arrow=True,
-        )
-        answer = self._pop(ask)
+        answer = self._pop(replace(self.ask(topic, max_messages, **wish), arrow=True))
         return parse_table(answer.headers, answer.body)
 
-    def ask(
-        self,
-        topic: str,
-        max_messages: int,
-        *,
-        invisible_ms: int | None = None,
-        wait_ms: int = 0,
-        tags: str = "*",
-        partition: str | None = None,
-        order: Ordering | None = None,
-        ack: Sequence[str] = (),
-        arrow: bool = False,
-    ) -> PopAsk:
+    def ask(self, topic: str, max_messages: int, **wish: Unpack[PopWish]) -> PopAsk:
         """The request of a pop of this group, checked."""
         return PopAsk(
-            group=self.group,
-            topic=check_topic(topic),
-            max_messages=max_messages,
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            tags=tags,
-            partition=partition,
-            order=order,
-            client_id=self.client_id,
-            ack=ack,
-            arrow=arrow,
+            group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **wish
         )
 
     def _pop(self, ask: PopAsk) -> Answer:
-        return self._call(ask.path, ask.body(), headers=ask.headers, wait_ms=ask.wait_ms)
+        return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
 
     # Answer for messages ----------------------------------------------------------------------------------------
 
@@ -200,20 +121,17 @@ class PopClient:
         Unknown
             The answer was lost, and the new handle with it: the message comes again when its new time ends.
         """
-        lost = False
-        deadline = time.monotonic() + self.patience.timeout_s
-        attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
-        while True:
-            try:
-                return self.change_once(handle, invisible_ms, attempts.timeout_s())
-            except Conflict as error:
-                if lost and error.code == HANDLE_EXPIRED:
-                    raise Unknown("the answer with the new handle was lost; the message comes again") from error
-                raise
-            except DeltaMQError as error:
-                lost = lost or isinstance(error, Unknown)
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
-                    raise
+        lost = [False]
+
+        def note(error: DeltaMQError) -> None:
+            lost[0] = lost[0] or isinstance(error, Unknown)
+
+        try:
+            return self.repeat(partial(self.change_once, handle, invisible_ms), on_failure=note)
+        except Conflict as error:
+            if lost[0] and error.code == HANDLE_EXPIRED:
+                raise Unknown("the answer with the new handle was lost; the message comes again") from error
+            raise
 
     def change_once(self, handle: str, invisible_ms: int, timeout_s: float) -> str:
         """One attempt of `change_invisible`."""
@@ -223,7 +141,7 @@ class PopClient:
     def call_once(self, verb: str, body: bytes, timeout_s: float) -> Answer:
         """One attempt of a call of this group."""
         path = path_of("groups", self.group, verb)
-        return self.endpoint.call("POST", path, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
+        return self.hosts.call("POST", path, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 
     def _each(self, verb: str, handles: Sequence[str], more: dict[str, object]) -> list[FailedHandle]:
         failed: list[FailedHandle] = []
@@ -231,32 +149,5 @@ class PopClient:
         for low in range(0, len(handles), HANDLES_MAX):
             some = handles[low : low + HANDLES_MAX]
             body = msgspec.json.encode({"handles": some, **more})
-            failed += failed_of(self._call(path, body).body)
+            failed += failed_of(self._call("POST", path, body=body).body)
         return failed
-
-    def _call(self, path: str, body: bytes, *, headers: dict[str, str] | None = None, wait_ms: int = 0) -> Answer:
-        wait_s = wait_ms / 1000
-        deadline = time.monotonic() + self.patience.timeout_s + wait_s
-        attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
-        while True:
-            try:
-                return self.endpoint.call(
-                    "POST", path, headers=headers or JSON_HEADERS, body=body, timeout_s=attempts.timeout_s() + wait_s
-                )
-            except DeltaMQError as error:
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
-                    raise
-
-    # The end ----------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Close the connections; what is not answered for comes again when its invisible time ends."""
-        self.endpoint.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

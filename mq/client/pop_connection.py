@@ -18,9 +18,10 @@ from typing import Final
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from mq.client.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Endpoint, is_cut_short
+from mq.client.hosts import Hosts
 from mq.client.pop_wire import PopAsk
 from mq.client.problems import error_of
-from mq.errors import Unavailable, Unknown
+from mq.errors import DeltaMQError, Unavailable, Unknown
 
 __all__ = ["PopConnection"]
 
@@ -30,10 +31,13 @@ _OK: Final = 200
 class PopConnection:
     """Used by one thread; `cancel` may come from any."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._endpoint = endpoint
+    def __init__(self, hosts: Hosts, timeout_s: float, endpoint: Endpoint | None = None) -> None:
+        """Pops at `endpoint`, or at whichever host answers."""
+        self._hosts = hosts
+        self._fixed = endpoint
         self._timeout_s = timeout_s
-        self._connection = endpoint.connection(timeout_s)
+        self._endpoint = endpoint or hosts.endpoint()
+        self._connection = self._endpoint.connection(timeout_s)
         # Reentrant: a signal's handler may call off what it interrupts.
         self._lock = threading.RLock()
         self._cancelled = False
@@ -48,6 +52,25 @@ class PopConnection:
         Unknown
             The answer was lost.
         """
+        self._choose()
+        try:
+            answer = self._attempt(ask)
+        except DeltaMQError as error:
+            self._hosts.failed(self._endpoint, error)
+            raise
+        self._hosts.answered(self._endpoint)
+        return answer
+
+    def _choose(self) -> None:
+        """Go to another host, if the present one is passed over now."""
+        wanted = self._fixed or self._hosts.endpoint()
+        if wanted is not self._endpoint:
+            self._connection.close()
+            with self._lock:
+                self._endpoint = wanted
+                self._connection = wanted.connection(self._timeout_s)
+
+    def _attempt(self, ask: PopAsk) -> Answer:
         try:
             self._connect()
             self._set_timeout(self._timeout_s + ask.wait_ms / 1000)

@@ -117,7 +117,7 @@ class PopConsumer:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         group: str,
         topics: str | Sequence[str],
         handler: Handler,
@@ -161,15 +161,15 @@ class PopConsumer:
         self._batch = batch_messages is not None or format == "arrow"
         self._order = order
         self._max_messages = batch_messages or max_messages
-        self._ask = self._client.ask(
+        ask = self._client.ask(
             self.topics[0],
             self._max_messages or 1,
             invisible_ms=invisible_ms,
             wait_ms=wait_ms,
             tags=tags,
             order=order,
-            arrow=format == "arrow",
         )
+        self._ask = replace(ask, arrow=format == "arrow")
         self._pollers: list[Poller] = []
         self._lock = threading.Lock()
         #: Pieces that wait for a handler.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, cast
+from typing import Final, Literal, TypedDict, cast
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,7 @@ __all__ = [
     "HANDLE_EXPIRED",
     "JSON_HEADERS",
     "PopAsk",
+    "PopWish",
     "failed_of",
     "new_handle",
     "parse_batch",
@@ -39,9 +40,29 @@ JSON_HEADERS: Final = {"Content-Type": "application/json"}
 _ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}
 
 
+class PopWish(TypedDict, total=False):
+    """What a pop may ask for beside a number of messages; what is left out has its default."""
+
+    #: How long others of the group do not see the messages; by default what the group's settings say.
+    invisible_ms: int | None
+    #: How long to wait for the first message; 0 by default.
+    wait_ms: int
+    #: `*` (the default), or `TagA||TagB`: messages with other tags are passed over.
+    tags: str
+    #: `NAME@BROKER`, to take from this one only.
+    partition: str | None
+    #: True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no order. By
+    #: default what the group's settings say.
+    order: Ordering | None
+    #: Handles to acknowledge first, in the same call.
+    ack: Sequence[str]
+    #: `only`: nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
+    retry: Literal["only"] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopAsk:
-    """What a pop asks for; `ack` are handles to acknowledge first, in the same call."""
+    """What a pop asks for (see `PopWish`), of which group, and how the answer is to come."""
 
     group: str
     topic: str
@@ -54,6 +75,7 @@ class PopAsk:
     order: Ordering | None = None
     client_id: str | None = None
     ack: Sequence[str] = ()
+    retry: Literal["only"] | None = None
     arrow: bool = False
 
     def __post_init__(self) -> None:
@@ -87,6 +109,8 @@ class PopAsk:
             request["client_id"] = self.client_id
         if self.ack:
             request["ack"] = self.ack
+        if self.retry is not None:
+            request["retry"] = self.retry
         return msgspec.json.encode(request)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from types import TracebackType
@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from mq.client.attempts import Patience
 from mq.client.buffer import Buffer
-from mq.client.endpoint import Endpoint
 from mq.client.entry import Entry
 from mq.client.executor import in_callback
+from mq.client.hosts import Hosts
 from mq.client.message import Message, as_bytes, as_messages, check_message
 from mq.client.outbox import Closed, Outbox
 from mq.client.parts import Parts, wait_for
@@ -54,7 +54,8 @@ class Producer:
     Parameters
     ----------
     url
-        The service, `http://HOST:PORT`.
+        The service, `http://HOST:PORT`; several of its processes as a list, or separated by commas. Others of the
+        cluster are found: a request goes to the host of its broker, and to another one when that does not answer.
     token
         Sent as `Authorization: Bearer ...`.
     retries, timeout_s, request_timeout_s
@@ -75,7 +76,7 @@ class Producer:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -111,15 +112,17 @@ class Producer:
             requests_in_flight_max=requests_in_flight_max,
             route_age_s_max=route_age_s_max,
         )
+        hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        hosts.follow()
         self._shared = Shared(
-            endpoint=Endpoint(url, token=token, ssl_context=ssl_context),
+            hosts=hosts,
             settings=self._settings,
             workers=Workers(requests_in_flight_max, "deltamq-producer"),
             buffer=Buffer(buffer_bytes_max),
             new_id=new_id,
         )
         self._outbox = Outbox(self._shared)
-        self.url = self._shared.endpoint.url
+        self.url = hosts.url
 
     # One message ------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         topic: str,
         *,
         partitions: Sequence[str] | None = None,
@@ -101,11 +101,12 @@ class PullConsumer:
         self._fetch_messages = fetch_messages
         self._fetch_bytes = fetch_bytes
         self._patience = patience if patience is not None else Patience()
-        self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
         self._admin = Admin(url, token=token, ssl_context=ssl_context, patience=self._patience)
+        self._hosts = self._admin.hosts
+        self._hosts.follow()
         self._selector = selectors.DefaultSelector()
         self._connections = FetchConnections(
-            self._endpoint, connections_max=_CONNECTIONS_MAX, timeout_s=self._patience.request_timeout_s
+            connections_max=_CONNECTIONS_MAX, timeout_s=self._patience.request_timeout_s
         )
         #: In the order of their turns.
         self._readers: deque[PartitionReader] = deque()
@@ -253,7 +254,7 @@ class PullConsumer:
                 continue
             if only_flowing and not reader.flowing:
                 continue
-            connection = self._connections.take()
+            connection = self._connections.take(self._hosts.endpoint(reader.broker))
             if connection is None:
                 return
             self._ask(reader, connection, max_messages, wait_ms)
@@ -273,7 +274,7 @@ class PullConsumer:
             connection.ask(ask)
         except DeltaMQError as error:
             self._connections.discard(connection)
-            self._failed(reader, error)
+            self._failed(reader, connection.endpoint, error)
             return
         reader.connection = connection
         reader.asked_at = time.monotonic()
@@ -293,8 +294,9 @@ class PullConsumer:
         now = time.monotonic()
         for reader in list(self._readers):
             if reader.connection is not None and reader.connection.expires <= now:
+                endpoint = reader.connection.endpoint
                 self._drop_fetch(reader)
-                self._failed(reader, Unknown(f"{self._endpoint.url} did not answer in time", code="no_answer"))
+                self._failed(reader, endpoint, Unknown(f"{endpoint.url} did not answer in time", code="no_answer"))
 
     def _read_ready(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -310,16 +312,18 @@ class PullConsumer:
             fetched = connection.read()
         except DeltaMQError as error:
             self._connections.discard(connection)
-            self._failed(reader, error)
+            self._failed(reader, connection.endpoint, error)
             return
+        self._hosts.answered(connection.endpoint)
         self._connections.give_back(connection)
         if fetched.status in ("offset_too_small", "offset_too_large"):
             self._out_of_range(reader, fetched)
         else:
             reader.answered(fetched)
 
-    def _failed(self, reader: PartitionReader, error: DeltaMQError) -> None:
-        """A fetch can be repeated without harm: go on until the patience is used up."""
+    def _failed(self, reader: PartitionReader, endpoint: Endpoint, error: DeltaMQError) -> None:
+        """A fetch can be repeated without harm, at any host: go on until the patience is used up."""
+        self._hosts.failed(endpoint, error)
         if error.code == "partition_not_found" and self._follows_route:
             self._partitions_until = 0.0
         elif not is_worth_retrying(error):
@@ -355,7 +359,7 @@ class PullConsumer:
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
         known = {reader.partition for reader in self._readers}
         try:
-            answer = self._endpoint.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)
+            answer = self._hosts.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)
         except DeltaMQError as error:
             if not is_worth_retrying(error):
                 raise
@@ -389,7 +393,6 @@ class PullConsumer:
         self._connections.close()
         self._selector.close()
         self._admin.close()
-        self._endpoint.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from mq.client.attempts import Patience
 from mq.client.broker_health import BrokerHealth
 from mq.client.buffer import Buffer
-from mq.client.endpoint import Endpoint
+from mq.client.hosts import Hosts
 from mq.client.workers import Workers
 from mq.errors import Refused
 from mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_MAX
@@ -87,7 +87,7 @@ class Counters:
 class Shared:
     """The collaborators of every executor of one producer."""
 
-    endpoint: Endpoint
+    hosts: Hosts
     settings: SendSettings
     workers: Workers
     buffer: Buffer

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from mq.client.endpoint import Endpoint, path_of
+from mq.client.endpoint import path_of
+from mq.client.hosts import Hosts
 from mq.errors import Unknown
 from mq.names import split_partition
 from mq.routing import Route, logical_partition
@@ -46,9 +47,9 @@ class _Topic(msgspec.Struct):
     partitions: list[_Partition]
 
 
-def fetch_view(endpoint: Endpoint, topic: str, timeout_s: float) -> TopicView:
+def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     """Ask the service for the topic's route."""
-    answer = endpoint.call("GET", path_of("topics", topic), timeout_s=timeout_s)
+    answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     try:
         described = msgspec.json.decode(answer.body, type=_Topic)
         route = Route(

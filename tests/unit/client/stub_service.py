@@ -124,6 +124,9 @@ class StubService:
         self.on_post: Callable[[Post], None] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
+        self.host_id = f"host-{id(self):x}"
+        #: Which stub hosts which broker, or the meta role; where it says nothing, the answer says nothing.
+        self.hosted: dict[str, StubService] = {}
         #: Every connection is closed before it is answered: the service is away.
         self.away = False
         self.away_calls = 0
@@ -170,6 +173,19 @@ class StubService:
         topic = self.topics[name]
         names = topic.route.partitions if partition is None else (partition,)
         return [row["body"] for p in names for row in topic.log(p)]
+
+    def cluster_json(self) -> dict[str, Any]:
+        """The cluster as this host tells it; `hosted` says which stub hosts which broker."""
+        brokers: list[dict[str, Any]] = []
+        for name in BROKERS:
+            owner = self.hosted.get(name)
+            brokers.append({"broker": name, "epoch": 1, "roles": ["broker"], "partitions": 1})
+            if owner is not None:
+                brokers[-1] |= {"host": owner.host_id, "address": owner.url, "online": True}
+        meta = self.hosted.get("/meta")
+        told = {} if meta is None else {"meta": {"host": meta.host_id, "address": meta.url, "epoch": 1}}
+        basis = {"warehouse": "/w", "version": "1", "routes_epoch": 1, "topics": 1}
+        return {**basis, "host": self.host_id, "brokers": brokers, **told}
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         with self.changed:
@@ -278,6 +294,12 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, document: Any, headers: dict[str, str] | None = None) -> None:
         self.answer_raw(status, json.dumps(document).encode(), "application/json", headers)
 
+    def answer_uncut(self, status: int, document: Any) -> None:
+        """An answer that clients ask for in the background: no test's cuts are for it."""
+        cuts, self.stub.cuts = self.stub.cuts, deque()
+        self.answer(status, document)
+        self.stub.cuts = cuts
+
     def answer_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         if self.stub.cuts:
             lines = {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}
@@ -330,10 +352,7 @@ class _Handler(BaseHTTPRequestHandler):
                 else:
                     self.problem(503, "unavailable", {"Retry-After": "1"})
             case ["v1", "cluster"]:
-                brokers = [{"broker": b, "epoch": 1, "roles": ["broker"], "partitions": 1} for b in BROKERS]
-                self.answer(
-                    200, {"warehouse": "/w", "version": "1", "routes_epoch": 1, "topics": 1, "brokers": brokers}
-                )
+                self.answer_uncut(200, self.stub.cluster_json())
             case ["v1", "topics"]:
                 self.answer(200, {"topics": sorted(self.stub.topics)})
             case ["v1", "topics", name, *rest]:

@@ -1,49 +1,50 @@
-"""What all calls of an administrator share: one service, repeated attempts, typed answers."""
+"""What all calls of a client share: one cluster, repeated attempts, typed answers."""
 
 from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
 
 from mq.client.attempts import Attempts, Patience, is_worth_retrying
-from mq.client.endpoint import Answer, Endpoint, Query
+from mq.client.endpoint import Answer, Query
+from mq.client.hosts import Hosts
 from mq.errors import DeltaMQError, Unknown
 
-__all__ = ["AdminCalls", "decoded", "read_answer"]
+__all__ = ["Calls", "decoded", "read_answer"]
 
 T = TypeVar("T")
 
 
-class AdminCalls:
-    """Calls of one service that are repeated while it is away, up to `patience`.
+class Calls:
+    """Calls of one cluster that are repeated while it is away, up to `patience`. Safe for any number of threads.
 
     Parameters
     ----------
     url
-        The service, `http://HOST:PORT`.
+        The service, `http://HOST:PORT`; several, any of which will do, as a list or separated by commas.
     token
         Sent as `Authorization: Bearer ...`.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         patience: Patience | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, token=token, ssl_context=ssl_context)
-        self._patience = patience if patience is not None else Patience()
+        self.hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        self.patience = patience if patience is not None else Patience()
 
     def close(self) -> None:
         """Close the connections."""
-        self._endpoint.close()
+        self.hosts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -53,28 +54,54 @@ class AdminCalls:
     ) -> None:
         self.close()
 
+    def repeat(
+        self,
+        attempt: Callable[[float], T],
+        *,
+        wait_ms: int = 0,
+        on_failure: Callable[[DeltaMQError], None] | None = None,
+    ) -> T:
+        """What `attempt` returns, tried until it succeeds, is refused, or the patience is at its end.
+
+        Parameters
+        ----------
+        attempt
+            Gets the seconds that it may take.
+        wait_ms
+            How much longer an attempt may take, because the service is asked to wait.
+        on_failure
+            Told of each failure.
+        """
+        wait_s = wait_ms / 1000
+        deadline = time.monotonic() + self.patience.timeout_s + wait_s
+        attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
+        while True:
+            try:
+                return attempt(attempts.timeout_s() + wait_s)
+            except DeltaMQError as error:
+                if on_failure is not None:
+                    on_failure(error)
+                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                    raise
+
     def _call(
         self,
         method: str,
         path: str,
         *,
         query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        wait_ms: int = 0,
         on_failure: Callable[[DeltaMQError], None] | None = None,
     ) -> Answer:
-        headers = None if body is None else {"Content-Type": "application/json"}
-        deadline = time.monotonic() + self._patience.timeout_s
-        attempts = Attempts(self._patience, deadline=deadline, retries=self._patience.retries)
-        while True:
-            try:
-                return self._endpoint.call(
-                    method, path, query=query, headers=headers, body=body, timeout_s=attempts.timeout_s()
-                )
-            except DeltaMQError as error:
-                if on_failure is not None:
-                    on_failure(error)
-                if not is_worth_retrying(error) or not attempts.may_go_on(error):
-                    raise
+        if headers is None and body is not None:
+            headers = {"Content-Type": "application/json"}
+
+        def attempt(timeout_s: float) -> Answer:
+            return self.hosts.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+
+        return self.repeat(attempt, wait_ms=wait_ms, on_failure=on_failure)
 
     def _end(self, path: str, gone: type[DeltaMQError]) -> None:
         """DELETE what is there; a repetition after a lost answer that raises `gone` counts as done."""
