@@ -47,13 +47,16 @@ class Delays:
         self._partitions = partitions
         self._cluster = cluster
         self._found: dict[str, Partition] = {}
-        self._unseen = [self.partition(broker) for broker in brokers]
+        self._unseen: list[Partition] = []
+        for broker in brokers:
+            self.partition(broker)
 
     def partition(self, broker: str) -> Partition:
         """The delay partition of a broker."""
         found = self._found.get(broker)
         if found is None:
             found = self._found[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
+            self._unseen.append(found)
         return found
 
     def names(self, topic: Topic) -> dict[str, str]:
@@ -85,7 +88,7 @@ def split_shares(
     *,
     now_ms: int,
     delays: Mapping[str, str],
-    stored: Mapping[str, Part] = {},
+    stored: Mapping[str, Sequence[Part]] = {},
 ) -> list[Share]:
     """The shares of a request with those of its messages that must wait in shares of their own.
 
@@ -128,7 +131,7 @@ def _targets(count: int, shares: Sequence[Share]) -> _Targets:
 
 
 def _waiting(
-    targets: _Targets, times: Times, now_ms: int, delays: Mapping[str, str], stored: Mapping[str, Part]
+    targets: _Targets, times: Times, now_ms: int, delays: Mapping[str, str], stored: Mapping[str, Sequence[Part]]
 ) -> Codes:
     """The broker in whose delay partition each message waits, by its place in `delays`; -1 for those that do not."""
     count = len(times)
@@ -139,7 +142,7 @@ def _waiting(
         if delay not in stored:
             wanted = times != AT_ONCE if target in stored else times > now_ms
             waits[(targets.codes == code) & wanted] = places[delay]
-    for name, part in stored.items():
+    for name, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, count)
         indexes = slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)
         waits[indexes] = places.get(name, -1)

@@ -255,7 +255,7 @@ async def _split(
     topic: HostedTopic,
     request: _Request,
     shares: list[Share],
-    stored: Mapping[str, StoredPart] = {},
+    stored: Mapping[str, Sequence[StoredPart]] = {},
 ) -> list[Share]:
     """The shares, those of messages that must wait apart."""
     times = request.times

@@ -61,7 +61,7 @@ class ProducerGate:
         logs: Mapping[str, PartitionLog],
         waiting: Mapping[str, PartitionLog] = {},
         waiting_id: str = "",
-    ) -> dict[str, Part]:
+    ) -> dict[str, tuple[Part, ...]]:
         """What the topic's partitions hold of this request, by partition; empty for a new one.
 
         `waiting` are the delay partitions, in which the producer is called `waiting_id`.
@@ -80,9 +80,9 @@ class ProducerGate:
             if seen is None:
                 continue
             last = max(last, seen.last_seq)
-            part = seen.parts.get(producer.seq)
-            if part is not None:
-                stored[name] = part
+            parts = seen.parts.get(producer.seq)
+            if parts is not None:
+                stored[name] = parts
         if not stored and producer.seq <= last:
             raise Conflict(
                 f"producer.seq: {producer.seq} is not remembered and {last} was seen; number requests upwards",

@@ -65,7 +65,12 @@ def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: 
 
 
 def replayed(
-    topic: str, messages: Rows | ArrowRows, named: Named, route: Route, draw: int, stored: Mapping[str, Part]
+    topic: str,
+    messages: Rows | ArrowRows,
+    named: Named,
+    route: Route,
+    draw: int,
+    stored: Mapping[str, Sequence[Part]],
 ) -> list[Share]:
     """The shares of a request of which `stored` holds some parts by partition: those, and the rest by today's route.
 
@@ -76,7 +81,7 @@ def replayed(
     """
     shares = []
     left = np.ones(messages.count, dtype=bool)
-    for partition, part in stored.items():
+    for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
         check_same_request(part, messages.count)
         if part.indexes is None:
             return [Share(partition, messages, None)]

@@ -1,7 +1,8 @@
 """Idempotent producers: which requests a partition already holds (SPEC SEND-5).
 
 A producer numbers its requests. The part of a request that went to this partition is remembered as a `Part`; a
-repeated request finds it and gets its original offsets. The window is bounded: the last requests of each producer,
+repeated request finds it and gets its original offsets. A part that was refused elsewhere may follow into the same
+partition later: then there are two, of different messages. The window is bounded: the last requests of each producer,
 the most recent producers, a day.
 
     seq:      4   5   6   7   8
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from mq.limits import PRODUCER_REQUESTS_KEPT, PRODUCER_WINDOW_MS, PRODUCERS_MAX
 
-__all__ = ["Part", "ProducerSeen", "ProducerWindow", "part_from_json", "part_to_json"]
+__all__ = ["Part", "ProducerSeen", "ProducerWindow", "overlap", "part_from_json", "part_to_json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,15 @@ class Part:
     total: int
     time_ms: int
     indexes: tuple[int, ...] | None = None
+
+    def overlaps(self, indexes: tuple[int, ...] | None) -> bool:
+        """Whether it holds any of the messages at these positions of the request."""
+        return overlap(self.indexes, indexes)
+
+
+def overlap(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
+    """Whether two parts of one request have a message in common; None stands for the whole request."""
+    return one is None or other is None or not set(one).isdisjoint(other)
 
 
 def part_to_json(part: Part) -> list[object]:
@@ -76,7 +86,7 @@ class ProducerSeen:
     """What a partition remembers of one producer: its highest sequence and its kept parts by sequence."""
 
     last_seq: int
-    parts: dict[int, Part]
+    parts: dict[int, tuple[Part, ...]]
 
 
 class ProducerWindow:
@@ -96,7 +106,7 @@ class ProducerWindow:
         self._requests_kept = requests_kept
         self._window_ms = window_ms
         #: Least recently seen first, so that bounding is popping from the front.
-        self._seen: OrderedDict[str, OrderedDict[int, Part]] = OrderedDict()
+        self._seen: OrderedDict[str, OrderedDict[int, tuple[Part, ...]]] = OrderedDict()
 
     @property
     def window_ms(self) -> int:
@@ -106,10 +116,12 @@ class ProducerWindow:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def find(self, producer_id: str, seq: int) -> Part | None:
-        """The stored part of that request, if it is still remembered."""
+    def find(self, producer_id: str, seq: int, indexes: tuple[int, ...] | None = None) -> Part | None:
+        """A stored part of that request that has some of these messages, if it is still remembered."""
         parts = self._seen.get(producer_id)
-        return None if parts is None else parts.get(seq)
+        if parts is None:
+            return None
+        return next((part for part in parts.get(seq, ()) if part.overlaps(indexes)), None)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
         """All that is remembered of a producer, as a copy."""
@@ -123,7 +135,8 @@ class ProducerWindow:
             parts = self._seen[part.producer_id] = OrderedDict()
         else:
             self._seen.move_to_end(part.producer_id)
-        parts[part.seq] = part
+        others = parts.get(part.seq, ())
+        parts[part.seq] = (*(one for one in others if not one.overlaps(part.indexes)), part) if others else (part,)
         if len(parts) > self._requests_kept:
             parts.pop(min(parts))
         self._forget(part.time_ms)
@@ -133,7 +146,7 @@ class ProducerWindow:
             self._seen.popitem(last=False)
         while self._seen:
             oldest = next(iter(self._seen))
-            if max(p.time_ms for p in self._seen[oldest].values()) >= now_ms - self._window_ms:
+            if max(p[-1].time_ms for p in self._seen[oldest].values()) >= now_ms - self._window_ms:
                 return
             self._seen.popitem(last=False)
 

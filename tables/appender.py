@@ -87,7 +87,8 @@ class Appender:
         return appended(parts, stored, again, base, ids, durable=durable, version=self._log.version)
 
     def _stored_part(self, part: RowsPart) -> Part | None:
-        return self._requests.find(part.producer.id, part.producer.seq) if part.producer else None
+        stamp = part.producer
+        return None if stamp is None else self._requests.find(stamp.id, stamp.seq, stamp.indexes)
 
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""

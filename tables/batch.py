@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from mq.producer import Part
+from mq.producer import Part, overlap
 from tables.encode import ProducerStamp, RowsPart
 from tables.schema import INTERNAL_SCHEMA
 
@@ -55,13 +55,22 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
     """Positions of parts that repeat a request which stands earlier in the same append, and where it stands first."""
-    first: dict[tuple[str, int], int] = {}
+    first: dict[tuple[str, int], tuple[int, ...]] = {}
     found = {}
     for i, part in enumerate(parts):
-        if part.producer is not None:
-            at = first.setdefault((part.producer.id, part.producer.seq), i)
-            if at != i:
+        stamp = part.producer
+        if stamp is None:
+            continue
+        others = first.setdefault((stamp.id, stamp.seq), (i,))
+        if others[0] == i:
+            continue
+        for at in others:
+            other = parts[at].producer
+            if other is not None and overlap(other.indexes, stamp.indexes):
                 found[i] = at
+                break
+        else:
+            first[stamp.id, stamp.seq] = (*others, i)
     return found
 
 

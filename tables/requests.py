@@ -42,9 +42,9 @@ class Requests:
         self._window = window
         self._by_file = by_file
 
-    def find(self, producer_id: str, seq: int) -> Part | None:
-        """Where a request is stored; None when it is not, or is no longer remembered."""
-        return self._window.find(producer_id, seq)
+    def find(self, producer_id: str, seq: int, indexes: tuple[int, ...] | None) -> Part | None:
+        """Where these messages of a request are stored; None when they are not, or are no longer remembered."""
+        return self._window.find(producer_id, seq, indexes)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
         """All that is remembered of a producer; any thread may ask."""
@@ -64,4 +64,4 @@ class Requests:
     def in_file(self, file: DataFile) -> list[Part]:
         """The requests in a live file that are still remembered; a roll-up carries them on."""
         parts = self._by_file.get(file.path, ())
-        return [p for p in parts if self._window.find(p.producer_id, p.seq) is not None]
+        return [p for p in parts if self._window.find(p.producer_id, p.seq, p.indexes) is not None]

@@ -110,10 +110,10 @@ def bodies_of(share: Share) -> list[str]:
 
 
 def shares_of(
-    count: int, named: list[str | None], times: np.ndarray, now_ms: int, stored: dict[str, Part]
+    count: int, named: list[str | None], times: np.ndarray, now_ms: int, stored: dict[str, tuple[Part, ...]]
 ) -> list[Share]:
     """The shares of a request as the produce call makes them."""
-    here = {name: part for name, part in stored.items() if name not in DELAYS.values()}
+    here = {name: parts for name, parts in stored.items() if name not in DELAYS.values()}
     messages = rows_of(count)
     routed = replayed("t", messages, named, ROUTE, 0, here) if here else route_messages("t", messages, named, ROUTE, 0)
     return split_shares(TOPIC, messages, routed, times, now_ms=now_ms, delays=DELAYS, stored=stored)
@@ -133,7 +133,7 @@ def test_send_05_whatever_is_stored_of_a_request_the_rest_goes_where_none_of_it_
     times = np.array(waits, dtype=np.int64)
     first = shares_of(count, named, times, 10, {})
     kept = [share for share in first if data.draw(st.booleans())]
-    stored = {share.partition: part_of(indexes_of(share, count), count) for share in kept}
+    stored = {share.partition: (part_of(indexes_of(share, count), count),) for share in kept}
     second = shares_of(count, named, times, data.draw(st.sampled_from([10, 100, 1_000])), stored)
     for shares in (first, second):
         assert sorted(i for share in shares for i in indexes_of(share, count)) == list(range(count))
@@ -150,7 +150,7 @@ def test_send_05_whatever_is_stored_of_a_request_the_rest_goes_where_none_of_it_
 
 
 def test_send_05_a_number_used_for_a_request_of_another_size_is_refused() -> None:
-    stored = {DELAYS["a"]: part_of([0, 1], 5)}
+    stored = {DELAYS["a"]: (part_of([0, 1], 5),)}
     with pytest.raises(Conflict) as refused:
         shares_of(3, ["t@a"] * 3, np.full(3, 50), 10, stored)
     assert refused.value.code == "producer_sequence_reused"

@@ -145,6 +145,21 @@ def test_send_05_a_replay_stores_only_the_parts_that_are_missing(api: Api, topic
     assert _places(_send(api, topic, 0, *KEYED)) == _places(again)
 
 
+def test_send_05_the_rest_of_a_replay_without_keys_is_stored_wherever_it_goes(api: Api, topic: str) -> None:
+    """Half of a request without keys may be drawn to the partition that has its other half."""
+    api.put_topic(topic, partitions=2)
+    lines = b"".join(b'{"body":"%d"}\n' % number for number in range(9_000))
+    for seq in range(4):
+        headers = {"producer_id": "p", "producer_seq": str(seq)}
+        with _failing(_partition(api, topic, f"{topic}@broker-a")):
+            assert api.produce(topic, lines, NDJSON, **headers).status == 507
+        again = api.produce(topic, lines, NDJSON, **headers)
+        assert sorted(i for found in again.json["ranges"] for i in found["indexes"]) == list(range(9_000))
+        assert _places(api.produce(topic, lines, NDJSON, **headers)) == _places(again)
+    found = [int(body) for bodies in api.bodies(topic).values() for body in bodies]
+    assert sorted(found) == sorted(4 * list(range(9_000)))
+
+
 def test_send_05_a_replay_after_an_expansion_finds_its_parts(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     first = _send(api, topic, 0, *KEYED)

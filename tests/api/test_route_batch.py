@@ -94,7 +94,7 @@ def _part(indexes: tuple[int, ...] | None, total: int = 4) -> Part:
 
 
 def test_send_05_a_replay_goes_where_its_parts_are_and_only_the_rest_by_todays_route() -> None:
-    shares = replayed("t", as_rows([None] * 4), None, ROUTE, 0, {"t#2@b": _part((1, 3))})
+    shares = replayed("t", as_rows([None] * 4), None, ROUTE, 0, {"t#2@b": (_part((1, 3)),)})
     assert [(s.partition, bodies(s), [int(i) for i in np.asarray(s.indexes)]) for s in shares] == [
         ("t#2@b", ["1", "3"], [1, 3]),
         ("t@a", ["0", "2"], [0, 2]),
@@ -102,18 +102,18 @@ def test_send_05_a_replay_goes_where_its_parts_are_and_only_the_rest_by_todays_r
 
 
 def test_send_05_a_replay_of_a_whole_request_is_one_share() -> None:
-    (share,) = replayed("t", as_rows(["a", "b", "c", "d"]), None, ROUTE, 0, {"t@b": _part(None)})
+    (share,) = replayed("t", as_rows(["a", "b", "c", "d"]), None, ROUTE, 0, {"t@b": (_part(None),)})
     assert share.partition == "t@b" and share.indexes is None
 
 
 def test_send_05_the_rest_of_a_replay_keeps_its_named_partitions() -> None:
     named = ["t@a", "t@b", "t#2@b", None]
-    shares = replayed("t", as_rows([None] * 4), named, ROUTE, 0, {"t@a": _part((0,))})
+    shares = replayed("t", as_rows([None] * 4), named, ROUTE, 0, {"t@a": (_part((0,)),)})
     found = {s.partition: [int(i) for i in np.asarray(s.indexes)] for s in shares if s.partition != "t@a"}
     assert found["t@b"] == [1] and found["t#2@b"] == [2]
 
 
 def test_send_05_a_stored_request_of_another_size_is_no_replay() -> None:
     with pytest.raises(Conflict) as refused:
-        replayed("t", as_rows(["a", "b"]), None, ROUTE, 0, {"t@b": _part(None, total=3)})
+        replayed("t", as_rows(["a", "b"]), None, ROUTE, 0, {"t@b": (_part(None, total=3),)})
     assert refused.value.code == "producer_sequence_reused"

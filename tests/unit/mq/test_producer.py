@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,18 @@ def test_send_05_the_last_requests_of_a_producer_are_remembered() -> None:
     assert [found.find("p", seq) is not None for seq in range(10)] == [False] * 7 + [True] * 3
     seen = found.seen("p")
     assert seen is not None and seen.last_seq == 9
+
+
+def test_send_05_parts_of_one_request_with_different_messages_are_apart() -> None:
+    found = window()
+    one, two = (replace(part("p", 1, base=base), total=9, indexes=at) for base, at in ((0, (1, 4)), (5, (2, 3))))
+    found.extend([one, two])
+    assert [found.find("p", 1, at) for at in ((4,), (3, 8), (0,))] == [one, two, None]
+    assert found.find("p", 1) is one, "the whole request has messages of each"
+    seen = found.seen("p")
+    assert seen is not None and seen.parts == {1: (one, two)}
+    found.add(replace(two, base_offset=7))
+    assert found.find("p", 1, (2,)) == replace(two, base_offset=7), "a part that is there again is no third one"
 
 
 def test_a_request_that_comes_late_is_remembered_unless_newer_ones_fill_the_window() -> None:

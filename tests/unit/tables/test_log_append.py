@@ -206,8 +206,29 @@ def test_send_05_positions_in_a_spread_request_are_remembered(open_log: OpenLog)
     log.append([Batch(rows([b"a", b"b"]), ProducerStamp("p", 1, (3, 7), 10))])
     for seen in (log.known_producer("p"), open_log().known_producer("p")):
         assert seen is not None
-        part = seen.parts[1]
+        (part,) = seen.parts[1]
         assert (part.base_offset, part.count, part.indexes, part.total) == (0, 2, (3, 7), 10)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_send_05_two_parts_of_a_request_may_come_to_one_partition(open_log: OpenLog, together: bool) -> None:
+    """The second was meant for another partition, which gave its keys up meanwhile."""
+    log = open_log(rollup_files=2)
+    one = Batch(rows([b"a", b"b"]), ProducerStamp("p", 1, (3, 7), 10))
+    two = Batch(rows([b"c", b"d"]), ProducerStamp("p", 1, (4, 5), 10))
+    for batches in [[one, two]] if together else [[one], [two]]:
+        assert not any(part.duplicate for part in log.append(batches))
+    log.append([batch(b"e")])
+    while log.maintain():
+        pass
+    for found in (log, open_log()):
+        assert places(found.append([two, one, two])) == [(2, 2, True), (0, 2, True), (2, 2, True)]
+        seen = found.known_producer("p")
+        assert seen is not None
+        assert [(part.base_offset, part.indexes) for part in seen.parts[1]] == [(0, (3, 7)), (2, (4, 5))]
+        assert all_bodies(found) == [b"a", b"b", b"c", b"d", b"e"]
+    overlapping = Batch(rows([b"x", b"y"]), ProducerStamp("p", 1, (7, 8), 10))
+    assert places(log.append([overlapping])) == [(0, 2, True)], "a message is never stored twice"
 
 
 def test_an_unknown_producer_is_unknown(open_log: OpenLog) -> None:
