@@ -31,6 +31,8 @@ class App(Front):
         self.fastapi = fastapi
         self._config = config
         self._clock = clock
+        #: The URL that others reach it by, unless the settings name another; known when the server listens.
+        self.address = ""
 
     @property
     def service(self) -> Service | None:
@@ -47,7 +49,7 @@ class App(Front):
         """Start, wait for the server's word, stop; why a start failed is one line in the log."""
         await receive()
         try:
-            service = await Service.start(self._config, self._clock)
+            service = await Service.start(self._config, self._clock, address=self.address)
         except (DeltaMQError, OSError) as error:
             log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
             await send({"type": "lifespan.startup.failed"})

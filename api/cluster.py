@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.resources import files
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ from pydantic import BaseModel
 
 from api.openapi import problems
 from api.topics import Running
+from mq.brokers import META_ROLE, Host
 from mq.errors import Unavailable
+from mq.names import split_partition
 
 __all__ = ["router"]
 
@@ -22,12 +25,32 @@ _CONSOLE: Final = files("api").joinpath("console.html").read_text(encoding="utf-
 
 
 class BrokerView(BaseModel):
-    """A broker group and what it hosts."""
+    """A broker, the process that serves it and since which epoch; nobody does while it is not `online`."""
 
     broker: str
+    address: str | None
+    host: str | None
     roles: list[str]
     epoch: int
     partitions: int
+    online: bool
+
+
+class MetaView(BaseModel):
+    """Who has the meta role: heartbeats of exclusive groups are answered there."""
+
+    address: str
+    host: str
+    epoch: int
+
+
+class HostView(BaseModel):
+    """A service process: `brokers` are those that it is there for, `load` its requests a second at its last renewal."""
+
+    host: str
+    address: str
+    brokers: list[str]
+    load: int
 
 
 class ClusterView(BaseModel):
@@ -35,9 +58,13 @@ class ClusterView(BaseModel):
 
     warehouse: str
     version: str
+    #: The process that answers.
+    host: str
     routes_epoch: int
     topics: int
     brokers: list[BrokerView]
+    meta: MetaView | None
+    hosts: list[HostView]
 
 
 class Health(BaseModel):
@@ -48,23 +75,42 @@ class Health(BaseModel):
 
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
 async def cluster(service: Running, request: Request) -> Any:
-    state = service.topics.state
-    hosted = [name for topic in state.topics.values() for name in topic.route.partitions]
+    state, brokers = service.topics.state, service.meta.now.brokers
+    hosted = Counter(split_partition(name)[1] for topic in state.topics.values() for name in topic.route.partitions)
+    meta_owner = brokers.owner(META_ROLE)
+    views: list[BrokerView] = []
+    for broker in brokers.brokers:
+        owner = brokers.owner(broker)
+        # The meta role is shown once: with the first broker of the process that has it.
+        is_meta = meta_owner is not None and owner is meta_owner and not any("meta" in view.roles for view in views)
+        views.append(
+            BrokerView(
+                broker=broker,
+                address=None if owner is None else owner.address,
+                host=None if owner is None else owner.id,
+                roles=["broker", "meta"] if is_meta else ["broker"],
+                epoch=brokers.roles[broker].epoch,
+                partitions=hosted[broker],
+                online=owner is not None,
+            )
+        )
     return {
         "warehouse": service.warehouse.uri,
         "version": request.app.version,
+        "host": service.hosting.id,
         "routes_epoch": state.routes_epoch,
         "topics": len(state.topics),
-        "brokers": [
-            {
-                "broker": broker,
-                "roles": ["broker", "meta"] if at == 0 else ["broker"],
-                "epoch": service.epoch,
-                "partitions": sum(name.endswith(f"@{broker}") for name in hosted),
-            }
-            for at, broker in enumerate(service.settings.brokers)
+        "brokers": views,
+        "meta": None if meta_owner is None else _role_view(meta_owner, brokers.roles[META_ROLE].epoch),
+        "hosts": [
+            HostView(host=host.id, address=host.address, brokers=list(host.brokers), load=host.load)
+            for host in sorted(brokers.hosts.values(), key=lambda one: one.id)
         ],
     }
+
+
+def _role_view(owner: Host, epoch: int) -> MetaView:
+    return MetaView(address=owner.address, host=owner.id, epoch=epoch)
 
 
 @router.get("/healthz", summary="Alive", response_model=Health)

@@ -4,18 +4,29 @@ told when it ended, whoever ended it.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeAlias, TypeVar
 
 from api.partition import Partitions
+from mq.errors import DeltaMQError
 from mq.group import GroupEvent
 from mq.topics import Event, MetaState
 from tables.metadata import AnyEvent, Meta, MetaLog
 
 __all__ = ["Follower", "HostedMeta"]
 
+log = logging.getLogger("deltamq.api")
+
+#: Upkeep follows a change after this time, and then for all changes since.
+_UPKEEP_AFTER_S: Final = 1.0
+
 #: Called on the event loop with the state before and after.
 Follower: TypeAlias = Callable[[Meta, Meta], None]
+
+T = TypeVar("T")
 
 
 class HostedMeta:
@@ -23,7 +34,12 @@ class HostedMeta:
 
     def __init__(self, log: MetaLog, partitions: Partitions) -> None:
         self._log = log
-        self._run = partitions.run
+        self._loop = partitions.loop
+        self._upkeep = partitions.upkeep
+        self._in_upkeep = False
+        # A thread of its own: the lease is renewed here, and must not wait for what others read from a disk. More
+        # would not help, since the log takes one at a time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mq-meta")
         self._told = log.meta
         self._followers: list[Follower] = []
 
@@ -36,29 +52,52 @@ class HostedMeta:
         """Tell `follower` of every change from now on."""
         self._followers.append(follower)
 
+    async def run(self, work: Callable[[], T]) -> T:
+        """Short blocking work that belongs to a change of the metadata."""
+        return await asyncio.wrap_future(self._thread.submit(work), loop=self._loop)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
     async def refresh(self) -> Meta:
         """See what other processes did."""
-        await self._run(self._log.refresh)
+        await self.run(self._log.refresh)
         self._tell()
         return self.now
 
     async def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
         """Change topics (see `MetaLog.submit`)."""
-        state = await self._run(lambda: self._log.submit(decide))
-        self._tell()
+        state = await self.run(lambda: self._log.submit(decide))
+        self._changed()
         return state
 
     async def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
         """Change groups (see `MetaLog.submit_groups`)."""
-        meta = await self._run(lambda: self._log.submit_groups(decide))
-        self._tell()
+        meta = await self.run(lambda: self._log.submit_groups(decide))
+        self._changed()
         return meta
 
     async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
         """Change anything (see `MetaLog.submit_any`)."""
-        meta = await self._run(lambda: self._log.submit_any(decide))
-        self._tell()
+        meta = await self.run(lambda: self._log.submit_any(decide))
+        self._changed()
         return meta
+
+    def _changed(self) -> None:
+        self._tell()
+        if not self._in_upkeep:
+            self._in_upkeep = True
+            self._loop.call_later(_UPKEEP_AFTER_S, self._upkeep.submit, self._maintain)
+
+    def _maintain(self) -> None:
+        """On the upkeep thread: keep the log short."""
+        self._in_upkeep = False
+        try:
+            self._log.maintain()
+        except DeltaMQError as error:
+            # It is due again after the next change; who reads or changes will be told what is wrong.
+            log.error("event=upkeep_failed partition=meta code=%s detail=%r", error.code, error.detail)
 
     def _tell(self) -> None:
         """Tell the followers once of everything that is new."""

@@ -26,7 +26,7 @@ from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
 from mq.checkpoint_state import CheckpointState
-from mq.errors import DeltaMQError, NotFound
+from mq.errors import DeltaMQError, NotFound, Unavailable
 from mq.group import Group, GroupsState
 from mq.handle import HandleKeys
 from mq.lane import Lane
@@ -59,16 +59,17 @@ class Lanes:
         meta: MetaLog,
         settings: QueueSettings,
         cluster: str,
-        recovered: Recovered,
         *,
         keys: HandleKeys,
         clock: Clock,
     ) -> None:
         self._partitions = partitions
         self._meta = meta
-        self._offsets = OffsetLog(partitions, cluster, recovered.committed)
-        #: What the tables said of lanes that nobody has asked for since the start.
-        self._states: dict[LaneKey, Sequence[CheckpointState]] = dict(recovered.states)
+        self._offsets = OffsetLog(partitions, cluster)
+        #: What the tables said of lanes that nobody has asked for since.
+        self._states: dict[LaneKey, Sequence[CheckpointState]] = {}
+        #: The brokers whose lanes these are, with the epoch since when.
+        self._epochs: dict[str, int] = {}
         self.buffer = Buffer(
             BufferSettings(
                 enabled=settings.memory_match,
@@ -88,6 +89,43 @@ class Lanes:
             partitions.loop.create_task(self._repeat(BUCKET_MS / 1000, self._tick)),
             partitions.loop.create_task(self._repeat(settings.commit_every_ms / 1000, self.flush)),
         ]
+
+    # Brokers come and go.
+
+    def adopt(self, broker: str, epoch: int, recovered: Recovered) -> None:
+        """Begin to serve the lanes of a broker, as the tables have them."""
+        self.drop(broker)
+        self._offsets.adopt(recovered.committed)
+        self._states.update(recovered.states)
+        self._epochs[broker] = epoch
+
+    def drop(self, broker: str) -> None:
+        """Another process serves the broker: what memory knows of its lanes is void."""
+        self._epochs.pop(broker, None)
+        self._offsets.drop(broker)
+        known = {lane.key for lane in self.buffer.lanes}.union(
+            self._states, self._consumed_ms, (key for key, _ in self.ordered)
+        )
+        self.forget([key for key in known if _broker(key) == broker])
+
+    async def drain(self, broker: str) -> None:
+        """Store what only memory knows of a broker's lanes, so that another process can go on with them.
+
+        Raises
+        ------
+        DeltaMQError
+            Some of it is not stored; it waits in memory.
+        """
+        lanes = [lane for lane in self.buffer.lanes if _broker(lane.key) == broker]
+        await asyncio.gather(*self._storing)
+        await self.match.store_all(self.buffer.leave(lanes))
+        await self.flush()
+
+    def check_hosted(self, lane: LaneKey) -> None:
+        """Return if the lane's broker is served by this process, else raise `Unavailable`."""
+        broker = _broker(lane)
+        if broker not in self._epochs:
+            raise Unavailable(f"broker {broker} is being taken over; ask again", code="broker_unavailable")
 
     # What others ask.
 
@@ -134,6 +172,7 @@ class Lanes:
         Unprocessable
             `offset_out_of_range`: the partition does not have that offset yet.
         """
+        self.check_hosted(lane)
         epoch = self._meta.groups.epoch_of(lane)
         if epoch is None:
             raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
@@ -198,6 +237,7 @@ class Lanes:
 
     def open(self, key: LaneKey) -> Lane | None:
         """The lane as memory has it, or as the tables do; None when the group has not begun there."""
+        self.check_hosted(key)
         lane = self.buffer.lane(key)
         if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
             return lane
@@ -234,6 +274,7 @@ class Lanes:
     async def pop(self, wish: Wish) -> Taken | None:
         """Messages of one lane; None when there are none now, or another pop is at work there."""
         key = wish.lane
+        self.check_hosted(key)
         if key in self._busy:
             return None
         self._busy.add(key)
@@ -355,6 +396,10 @@ class Lanes:
                 await _logged(self.flush())
         except TimeoutError:
             log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)
+
+
+def _broker(key: LaneKey) -> str:
+    return split_partition(key.partition)[1]
 
 
 async def _logged(work: Awaitable[None]) -> None:

@@ -25,13 +25,23 @@ __all__ = ["OffsetLog"]
 class OffsetLog:
     """The offsets logs of all brokers of this process; used on the event loop."""
 
-    def __init__(self, partitions: Partitions, cluster: str, stored: Mapping[LaneKey, Committed]) -> None:
+    def __init__(self, partitions: Partitions, cluster: str) -> None:
         self._partitions = partitions
         self._cluster = cluster
-        self._known = dict(stored)
+        self._known: dict[LaneKey, Committed] = {}
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
         self._logs: dict[str, RecordLog[OffsetRecord]] = {}
         self._flushing = asyncio.Lock()
+
+    def adopt(self, stored: Mapping[LaneKey, Committed]) -> None:
+        """What the tables say of the lanes of a broker that this process begins to serve."""
+        self._known.update(stored)
+
+    def drop(self, broker: str) -> None:
+        """Another process serves the broker."""
+        for known in (self._known, self._unsaved):
+            for lane in [one for one in known if split_partition(one.partition)[1] == broker]:
+                del known[lane]
 
     def get(self, lane: LaneKey) -> Committed | None:
         """The newest progress that is known, whatever its epoch; stored, or to be stored with the next flush."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from api.lanes import Lanes
 from api.request import Client, ClientGone
 from api.subscription import Seat, Subscription
 from api.wish import Taken, Wish
-from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound
+from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.group import Group
 from mq.group_settings import Ordering
 from mq.limits import FETCH_BYTES_MAX
@@ -61,8 +62,10 @@ class _Round:
 class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, *, refresh_s: float) -> None:
+    def __init__(self, lanes: Lanes, serves: Callable[[str], bool], *, refresh_s: float) -> None:
+        """`serves` says whether this process serves a broker now: its lanes are visited then."""
         self._lanes = lanes
+        self._serves = serves
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
         self._random = random.Random()
@@ -92,7 +95,8 @@ class Popper:
     def rest(self, ask: PopAsk) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
         seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
-        return sum(self._lanes.left(seat) for seat in seats if ask.order is False or not seat.key.retry)
+        mine = [seat for seat in seats if self._serves(seat.broker)]
+        return sum(self._lanes.left(seat) for seat in mine if ask.order is False or not seat.key.retry)
 
     def wake_others(self, ask: PopAsk) -> None:
         """Messages are left: pops that wait look again (SPEC POP-15)."""
@@ -100,7 +104,11 @@ class Popper:
 
     def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
-        return subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
+        visits = subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
+        seats = [seat for seat in visits if self._serves(seat.broker)]
+        if not seats:
+            raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
+        return seats
 
     async def _round(self, ask: PopAsk) -> _Round:
         found = _Round()

@@ -40,9 +40,24 @@ BACKLOG: Final = 2_048
 @click.option("--warehouse", default=None, help="Folder or URL of the tables.")
 @click.option("--host", default=None, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port; 0 takes a free one.")
-def serve_command(profile: str | None, warehouse: str | None, host: str | None, port: int | None) -> None:
+@click.option("--broker", "brokers", multiple=True, help="A broker that it is there for; may be given several times.")
+@click.option("--address", default=None, help="URL under which other processes and clients reach it.")
+def serve_command(
+    profile: str | None,
+    warehouse: str | None,
+    host: str | None,
+    port: int | None,
+    brokers: tuple[str, ...],
+    address: str | None,
+) -> None:
     """Run the service until SIGTERM."""
-    flags = {"warehouse.uri": warehouse, "service.host": host, "service.port": port}
+    flags: dict[str, str | int | list[str] | None] = {
+        "warehouse.uri": warehouse,
+        "service.host": host,
+        "service.port": port,
+        "service.brokers": list(brokers) or None,
+        "service.address": address,
+    }
     try:
         config = load(profile, flags)
         _check_open_access(config)
@@ -75,6 +90,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: App, config: Config, listener: socket.socket) -> None:
         self._app = app
         self._ready_line = f"serving {_url(listener)} warehouse {config.warehouse.uri}"
+        app.address = _reachable(listener)
         settings = config.service
         HttpProtocol.connections_max = settings.connections_max
         super().__init__(
@@ -149,6 +165,12 @@ def bind(config: Config) -> socket.socket:
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reachable(listener: socket.socket) -> str:
+    """The URL under which others reach it: one that listens everywhere is found by its machine's name."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{socket.getfqdn()}:{port}" if ipaddress.ip_address(host).is_unspecified else _url(listener)
 
 
 def _check_open_access(config: Config) -> None:

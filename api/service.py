@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from api.delays import Delays
@@ -20,13 +21,16 @@ from api.handle_calls import HandleCalls
 from api.hosted_group import Groups
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
+from api.hosting import Hosting, LeaseTimes
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.partition import Partition, Partitions
+from api.peers import Peers
 from api.popper import Popper
 from api.request import Admission
 from api.waiting import Waiting
 from api.workers import Workers
+from mq.brokers import META_ROLE
 from mq.errors import DeltaMQError
 from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys
@@ -34,8 +38,9 @@ from mq.names import split_partition
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.handle_keys import handle_keys
+from tables.host_lock import HostLocks
 from tables.metadata import MetaLog
-from tables.recovery import Recovered, recover
+from tables.recovery import recover
 from tables.warehouse import Warehouse
 
 __all__ = ["HostedTopic", "Service"]
@@ -43,20 +48,14 @@ __all__ = ["HostedTopic", "Service"]
 log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
-#: How often topics made or changed by other processes are looked for.
-_META_REFRESH_S: Final = 1.0
 #: An open partition that nobody waits at is looked at this often.
 _TEND_S: Final = 30.0
-#: One process hosts all brokers, so none has ever been taken over.
-_BROKER_EPOCH: Final = 1
 
 
 class Service:
     """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
 
-    def __init__(
-        self, config: Config, warehouse: Warehouse, meta: MetaLog, recovered: Recovered, keys: HandleKeys
-    ) -> None:
+    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str) -> None:
         self.config = config
         self.settings = config.service
         self.flush_default = config.log.flush
@@ -74,7 +73,8 @@ class Service:
         )
         self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
         self.stopping = False
-        self.epoch = _BROKER_EPOCH
+        self._answered = (0, SYSTEM_CLOCK.boot_ms())
+        self._watcher: asyncio.Task[None] | None = None
         self._commits = Workers(self.settings.commit_threads, name="mq-commit")
         self._upkeep = Workers(1, name="mq-upkeep")
         self._threads = ThreadPoolExecutor(self.settings.work_threads, thread_name_prefix="mq-work")
@@ -87,6 +87,8 @@ class Service:
             metrics=self.metrics,
         )
         self.meta = HostedMeta(meta, self.partitions)
+        self.hosting = self._hosting(address)
+        self.peers = Peers(self.hosting)
         self.topics = Topics(
             self.meta,
             self.partitions,
@@ -98,31 +100,76 @@ class Service:
             meta,
             config.queue,
             config.warehouse.cluster,
-            recovered,
             keys=keys,
             clock=warehouse.clock,
         )
-        self.popper = Popper(self.lanes, refresh_s=self.settings.refresh_ms / 1000)
+        self.hosting.taken.append(self._recover)
+        self.hosting.drained.append(self.lanes.drain)
+        self.hosting.lost.append(self.lanes.drop)
+        self.popper = Popper(self.lanes, self.hosting.hosts, refresh_s=self.settings.refresh_ms / 1000)
         self.handles = HandleCalls(self.lanes)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(
             self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
         )
-        self._watcher = self.loop.create_task(self._watch())
         self._observe()
 
     @classmethod
-    async def start(cls, config: Config, clock: Clock = SYSTEM_CLOCK) -> Service:
-        """Open the warehouse and the metadata log, read what groups have done, and be ready to serve."""
+    async def start(cls, config: Config, clock: Clock = SYSTEM_CLOCK, *, address: str = "") -> Service:
+        """Open the warehouse and the metadata log, take the brokers that nobody has, and be ready to serve them.
 
-        def open_all() -> tuple[Warehouse, MetaLog, Recovered, HandleKeys]:
+        `address` is the URL under which other processes reach this one.
+        """
+
+        def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
             warehouse = Warehouse.open(config.warehouse.uri, settings=config.log, clock=clock)
-            meta = MetaLog(warehouse)
-            recovered = recover(warehouse, config.warehouse.cluster, _brokers(config, meta))
-            return warehouse, meta, recovered, handle_keys(warehouse.store, config.queue.handle_secret.reveal())
+            return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, config.queue.handle_secret.reveal())
 
-        return cls(config, *await asyncio.to_thread(open_all))
+        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address)
+        try:
+            await service.hosting.start()
+        except BaseException:
+            await service.stop()
+            raise
+        service._watcher = service.loop.create_task(service._watch())
+        return service
+
+    def _hosting(self, address: str) -> Hosting:
+        settings = self.settings
+        times = LeaseTimes(
+            lease_ms=settings.lease_ms,
+            renew_ms=settings.lease_renew_ms,
+            margin_ms=settings.lease_margin_ms,
+            look_ms=settings.refresh_ms,
+        )
+        # The machine's clock also where a test moves the one that stamps messages: a lease is about real time.
+        return Hosting(
+            self.meta,
+            HostLocks(self.warehouse.folder),
+            address=address,
+            brokers=settings.brokers,
+            times=times,
+            now_ms=SYSTEM_CLOCK.boot_ms,
+            load=self._load,
+        )
+
+    def _load(self) -> int:
+        """Requests a second since the last call."""
+        answered, now_ms = sum(self.metrics.requests.values()), SYSTEM_CLOCK.boot_ms()
+        before, at_ms = self._answered
+        self._answered = (answered, now_ms)
+        return (answered - before) * 1_000 // max(1, now_ms - at_ms)
+
+    async def _recover(self, roles: Mapping[str, int]) -> None:
+        """What brokers' lanes are, from the tables alone (SPEC META-3)."""
+        brokers = sorted(roles.keys() - {META_ROLE})
+        if not brokers:
+            return
+        cluster = self.config.warehouse.cluster
+        recovered = await self.run(partial(recover, self.warehouse, cluster, brokers))
+        for broker in brokers:
+            self.lanes.adopt(broker, roles[broker], recovered.of(broker))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking work on a work thread."""
@@ -149,10 +196,14 @@ class Service:
     async def stop(self) -> None:
         """Finish every queued commit and upkeep step, make everything durable, and let go."""
         self.begin_stop()
-        self._watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._watcher
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
         await self.lanes.stop()
+        await self.hosting.stop()
+        self.peers.close()
+        self.meta.close()
         await asyncio.to_thread(self._commits.stop)
         await asyncio.to_thread(self._upkeep.stop)
         self._threads.shutdown()
@@ -161,9 +212,8 @@ class Service:
     # Other processes' commits.
 
     async def _watch(self) -> None:
-        """Look for commits of other processes where a reader waits, now and then everywhere, and for their topics."""
+        """Look for commits of other processes where a reader waits, and now and then everywhere."""
         every_s = self.settings.refresh_ms / 1000
-        meta_at = self.loop.time()
         await self._guarded(self.topics.sweep, None)
         await self._guarded(self.groups.sweep, None)
         while True:
@@ -173,9 +223,6 @@ class Service:
                     await self._guarded(partition.refresh, partition)
                 elif self.loop.time() - partition.refreshed_at >= _TEND_S and partition.log is not None:
                     await self._guarded(partition.tend, partition)
-            if self.loop.time() - meta_at >= _META_REFRESH_S:
-                await self._guarded(self.topics.refresh, None)
-                meta_at = self.loop.time()
 
     async def _guarded(self, refresh: Callable[[], Awaitable[None]], partition: Partition | None) -> None:
         """One refresh; a failure is logged, told to whoever asks next, and does not end the watch."""

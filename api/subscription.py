@@ -27,10 +27,11 @@ _FOLLOWED_S: Final = 5.0
 class Seat:
     """One lane and the partition that it reads."""
 
-    __slots__ = ("key", "partition")
+    __slots__ = ("broker", "key", "partition")
 
     def __init__(self, key: LaneKey, partition: Partition) -> None:
         self.key = key
+        self.broker = split_partition(key.partition)[1]
         self.partition = partition
 
 

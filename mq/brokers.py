@@ -61,6 +61,8 @@ class Host:
     renewal: int = 0
     #: Requests a second, to show and to choose by.
     load: int = 0
+    #: What tells its machine, since that was started, from others; empty when that is not known.
+    machine: str = ""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -69,6 +71,7 @@ class Host:
             "brokers": list(self.brokers),
             "renewal": self.renewal,
             "load": self.load,
+            "machine": self.machine,
         }
 
     @classmethod
@@ -80,6 +83,7 @@ class Host:
             brokers=tuple(map(text, array(stored["brokers"]))),
             renewal=integer(stored["renewal"]),
             load=integer(stored["load"]),
+            machine=text(stored.get("machine", "")),
         )
 
 
@@ -287,17 +291,20 @@ def decide_leave(state: BrokersState, host: str) -> tuple[BrokerEvent, ...]:
     return (HostLeft(id=host, expired=False),) if host in state.hosts else ()
 
 
-def decide_takeover(state: BrokersState, host: str, expired: Mapping[str, int]) -> tuple[BrokerEvent, ...]:
+def decide_takeover(
+    state: BrokersState, host: str, expired: Mapping[str, int], *, named: Iterable[str] = ()
+) -> tuple[BrokerEvent, ...]:
     """The events by which `host` declares others dead and takes every role that nobody has.
 
     `expired` are hosts with the renewals that were seen for a whole lease; one that has renewed since is left alone.
+    `named` are brokers that there are though nobody ever had them: routes name them.
     One process takes all at once: a share for each could go to another that is dying itself.
     """
     _present(state, host)
     dead = [id for id, seen in sorted(expired.items()) if id != host and _is_still(state, id, seen)]
     left: list[BrokerEvent] = [HostLeft(id=id, expired=True) for id in dead]
     after = state.apply_all(left)
-    free = [role for role in sorted(after.roles) if after.owner(role) is None]
+    free = [role for role in sorted({*after.roles, *named}) if after.owner(role) is None]
     return (*left, *_take(after, host, free))
 
 

@@ -313,6 +313,13 @@ class Buffer:
         held = [held for held in self._due.take_all() if held.state is _HELD]
         return [self._leave(one) for one in held]
 
+    def leave(self, lanes: Iterable[Lane]) -> list[StoreCheckpoint]:
+        """What must be stored before these lanes go to another process."""
+        held = [one for lane in lanes for one in lane.queue if one.state is _HELD]
+        for one in held:
+            self._due.discard(one, one.bucket)
+        return [self._leave(one) for one in held]
+
     def _leave(self, held: Held) -> StoreCheckpoint:
         held.state = held.state.to(_LEAVING)
         return StoreCheckpoint(held, held.checkpoint())

@@ -15,6 +15,7 @@ from mq.limits import (
     RETENTION_MS_MIN,
 )
 from mq.names import check_broker
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from mq.queue_limits import (
     BUFFER_CHECKPOINTS_MAX,
     INVISIBLE_MS_CEILING,
@@ -88,8 +89,18 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     #: 0 takes a free port, which the line `serving http://...` names.
     port: int = _between(8080, 0, 65_535)
-    #: The broker groups that this process hosts.
+    #: The URL under which other processes and clients reach it; empty: what it listens on.
+    address: str = ""
+    #: The broker groups that this process is there for; it hosts those of others while they are not.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
+    #: A process that has not renewed for so long is dead to the others, which take over its brokers.
+    lease_ms: int = _between(LEASE_MS_DEFAULT, 500, 600_000)
+    #: How often it renews.
+    lease_renew_ms: int = _between(LEASE_RENEW_MS, 50, 300_000)
+    #: So long before its lease is over it stops to serve: for clocks that drift, and for what is under way.
+    lease_margin_ms: int = _between(LEASE_MARGIN_MS, 50, 60_000)
+    #: A client of an exclusive group that has not sent a heartbeat for so long loses its partitions.
+    authorization_ms: int = _between(AUTHORIZATION_MS_DEFAULT, 500, 600_000)
     #: A topic that is produced to before it exists is created with the default route.
     auto_create_topics: bool = True
     #: A group that consumes before it exists is created with default settings.
@@ -122,6 +133,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise ValueError("service.brokers must name at least one broker, and none twice")
+        if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
+            raise ValueError("service.lease_ms must be above lease_renew_ms and twice lease_margin_ms together")
         if self.queue_bytes_max < self.request_bytes_max:
             raise ValueError("service.queue_bytes_max must be at least service.request_bytes_max")
 

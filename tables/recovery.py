@@ -47,6 +47,13 @@ class Recovered:
     #: Every checkpoint that is not forgotten yet, of all epochs; what has no checkpoint so far is left out.
     states: Mapping[LaneKey, Sequence[CheckpointState]]
 
+    def of(self, broker: str) -> Recovered:
+        """The lanes of one of the brokers."""
+        return Recovered(
+            committed={lane: at for lane, at in self.committed.items() if _is_of(lane.partition, (broker,))},
+            states={lane: states for lane, states in self.states.items() if _is_of(lane.partition, (broker,))},
+        )
+
 
 def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recovered:
     """Everything that is known of the lanes of `brokers`; blocking.

@@ -82,6 +82,11 @@ class Warehouse:
         """What other engines open."""
         return self.store.uri("")
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the tables are on this machine's disks; None on an object store."""
+        return Path(self.store.uri("")) if isinstance(self.store, LocalStore) else None
+
     def location(self, ref: PartitionRef) -> str:
         """URI of a partition's Delta table."""
         return self.store.uri(ref.folder)

@@ -1,0 +1,417 @@
+"""Which brokers this process serves, and whether it serves the meta role: leases, takeover, giving back (SPEC META-1).
+
+    register --roles--> gain: fence, recover --> serve --+--> lost: what memory knew is void
+       ^                                                 |
+       |                                                 '--> give back: store what memory knows, pass on
+       '---- declared dead (`lease_lost`): a new life ---'
+
+`mq.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of the
+service. Everything but the blocking calls happens on the event loop.
+
+Who serves a role asks twice: `epoch` before, and `check` of that epoch before the answer leaves. In between the process
+may have slept for longer than its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from api.hosted_meta import HostedMeta
+from mq.brokers import (
+    META_ROLE,
+    Host,
+    LeaseWatch,
+    OwnLease,
+    decide_give_back,
+    decide_leave,
+    decide_register,
+    decide_renew,
+    decide_takeover,
+)
+from mq.errors import DeltaMQError, Fenced, Unavailable
+from mq.names import split_partition
+from mq.topics import MetaState
+from tables.host_lock import HostLocks
+from tables.metadata import AnyEvent, Meta
+
+__all__ = ["Gained", "Hosting", "LeaseTimes", "Lost"]
+
+log = logging.getLogger("deltamq.api")
+
+#: A role that could not be begun is tried again after so long.
+_BEGIN_AGAIN_S: Final = 0.5
+#: The last try to tell the others at a stop.
+_LEAVE_S: Final = 5.0
+
+#: Awaited with a role and its epoch before it is served; what it raises is tried again.
+Gained: TypeAlias = Callable[[str, int], Awaitable[None]]
+#: Called with a role that this process has no more.
+Lost: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """Milliseconds on the process's own clock, which never goes back."""
+
+    lease_ms: int
+    renew_ms: int
+    margin_ms: int
+    #: How often the others are looked at.
+    look_ms: int
+
+
+@dataclass(slots=True)
+class _Life:
+    """One registered host; a process that was declared dead begins another."""
+
+    host: Host
+    watch: LeaseWatch
+    lease: OwnLease
+    #: What is served, with the epoch since when.
+    served: dict[str, int] = field(default_factory=dict)
+    #: What makes ready to serve roles, or tries it again.
+    beginning: set[asyncio.Task[None]] = field(default_factory=set)
+    #: What is being stored, to be passed on.
+    draining: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    #: What is known to be ours.
+    roles: dict[str, int] = field(default_factory=dict)
+
+
+class Hosting:
+    """The roles of this process. Lives on one event loop, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        locks: HostLocks,
+        *,
+        address: str,
+        brokers: tuple[str, ...],
+        times: LeaseTimes,
+        now_ms: Callable[[], int],
+        load: Callable[[], int],
+    ) -> None:
+        """`now_ms` is a clock that only grows; `load` says how many requests a second this process answers."""
+        self.address = address
+        self.brokers = brokers
+        #: Awaited with all roles that were taken together, each with its epoch, before `gained`.
+        self.taken: list[Callable[[Mapping[str, int]], Awaitable[None]]] = []
+        #: Awaited one after the other when a role was taken.
+        self.gained: list[Gained] = []
+        #: Called one after the other when a role went elsewhere, or this life is over.
+        self.lost: list[Lost] = []
+        #: Awaited one after the other before a broker is passed on: store what only memory knows.
+        self.drained: list[Callable[[str], Awaitable[None]]] = []
+        self._meta = meta
+        self._locks = locks
+        self._times = times
+        self._now_ms = now_ms
+        self._load = load
+        self._life = self._new_life()
+        self._wanted = asyncio.Event()
+        self._departures: dict[str, asyncio.Future[None]] = {}
+        self._routed: tuple[MetaState, frozenset[str]] = (MetaState(), frozenset())
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = False
+        meta.follow(self._follow)
+
+    # What is asked.
+
+    @property
+    def id(self) -> str:
+        """The id of this life of the process."""
+        return self._life.host.id
+
+    @property
+    def lease(self) -> OwnLease:
+        """The lease of this life."""
+        return self._life.lease
+
+    def holds(self) -> bool:
+        """Whether the lease is not over, by our own clock."""
+        return self._life.lease.holds(self._now_ms())
+
+    def hosts(self, role: str) -> bool:
+        """Whether this process serves the role now."""
+        return role in self._life.served and self.holds()
+
+    def hosted(self) -> frozenset[str]:
+        """The brokers that this process serves now."""
+        return frozenset(self._life.served).difference((META_ROLE,)) if self.holds() else frozenset()
+
+    def owner(self, role: str) -> Host | None:
+        """The host that has the role, as far as this process knows; None when nobody has it."""
+        return self._meta.now.brokers.owner(role)
+
+    def epoch(self, role: str) -> int:
+        """Since when this process serves the role; to be checked again before the answer leaves.
+
+        Raises
+        ------
+        Unavailable
+            `lease_lost`: the own lease is over; `not_owner`: another process has the role; `broker_unavailable`: nobody
+            serves it at the moment.
+        """
+        life = self._life
+        epoch = life.served.get(role)
+        if epoch is not None and life.lease.holds(self._now_ms()):
+            return epoch
+        owner = self.owner(role)
+        if epoch is not None or (owner is not None and owner.id == life.host.id and not self.holds()):
+            raise Unavailable("this process lost its lease; ask again", code="lease_lost")
+        if owner is None or owner.id == life.host.id:
+            raise Unavailable(f"{_shown(role)} is being taken over; ask again", code="broker_unavailable")
+        raise Unavailable(
+            f"another process serves {_shown(role)}", code="not_owner", extra={"address": owner.address, "role": role}
+        )
+
+    def check(self, role: str, epoch: int) -> None:
+        """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
+        if self._life.served.get(role) != epoch or not self.holds():
+            raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
+
+    def departure(self, host: str) -> asyncio.Future[None]:
+        """A future that is done when a host has left or was declared dead; cancelling it is not allowed."""
+        found = self._departures.get(host)
+        if found is None:
+            found = self._departures[host] = asyncio.get_running_loop().create_future()
+            if host not in self._meta.now.brokers.hosts:
+                found.set_result(None)
+        return found
+
+    def suspect(self) -> None:
+        """Somebody could not be reached: look at once whether it is dead."""
+        self._wanted.set()
+
+    # Life.
+
+    def _new_life(self) -> _Life:
+        times = self._times
+        host = Host(id=uuid.uuid4().hex, address=self.address, brokers=self.brokers, machine=self._locks.machine)
+        lease = OwnLease(self._now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
+        return _Life(host, LeaseWatch(times.lease_ms), lease)
+
+    async def start(self) -> None:
+        """Register, take over what the dead of this machine had, and return when all of it is served.
+
+        Raises
+        ------
+        DeltaMQError
+            The log cannot be written, or a role cannot be begun.
+        """
+        await self._register()
+        await self._take_over()
+        await asyncio.gather(*self._life.beginning)
+        self._ticker = asyncio.create_task(self._repeat())
+
+    async def _register(self) -> None:
+        host = self._life.host
+        await self._meta.run(partial(self._locks.hold, host.id))
+        self._life.lease.renewed(self._now_ms())
+        await self._meta.submit_any(lambda meta: decide_register(meta.brokers, host))
+        log.info("event=host_registered host=%s address=%s", host.id, host.address)
+
+    async def stop(self) -> None:
+        """Tell the others that nobody need wait for us. What memory knew must be stored before."""
+        self._stopping = True
+        tasks = [*self._life.beginning, *self._life.draining.values()]
+        if self._ticker is not None:
+            tasks.append(self._ticker)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        host = self.id
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._meta.submit_any(lambda meta: decide_leave(meta.brokers, host))
+                await self._meta.run(partial(self._locks.forget, host))
+        except (DeltaMQError, TimeoutError) as error:
+            log.warning("event=leave_failed host=%s kind=%s", host, type(error).__name__)
+        self._locks.close()
+
+    async def _repeat(self) -> None:
+        """Look at the others, and renew, until `stop`."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._times.look_ms / 1000):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self._tick()
+            except DeltaMQError as error:
+                log.warning("event=lease_tick_failed code=%s detail=%r", error.code, error.detail)
+            except Exception as error:
+                log.error("event=lease_tick_failed kind=%s", type(error).__name__, exc_info=error)
+
+    async def _tick(self) -> None:
+        await self._meta.refresh()
+        try:
+            await self._renew()
+            await self._take_over()
+        except Fenced:
+            await self._begin_anew()
+        self._give_back()
+
+    async def _renew(self) -> None:
+        life = self._life
+        begun_ms = self._now_ms()
+        if life.host.id not in self._meta.now.brokers.hosts:
+            raise Fenced("this process was declared dead", code="lease_lost")
+        if life.lease.is_due(begun_ms):
+            load = self._load()
+            await self._meta.submit_any(lambda meta: decide_renew(meta.brokers, life.host.id, load))
+            life.lease.renewed(begun_ms)
+
+    async def _take_over(self) -> None:
+        """Declare dead who is, and take what nobody has."""
+        life, state = self._life, self._meta.now.brokers
+        life.watch.see(state, self._now_ms())
+        over = life.watch.expired(self._now_ms())
+        over.pop(life.host.id, None)
+        if len(state.hosts) > 1:
+            over |= await self._meta.run(partial(self._dead, tuple(state.hosts.values())))
+        if not over and not self._is_any_free(self._meta.now):
+            return
+
+        def decide(meta: Meta) -> tuple[AnyEvent, ...]:
+            return decide_takeover(meta.brokers, life.host.id, over, named=_routed(meta))
+
+        await self._meta.submit_any(decide)
+        for host in over:
+            if host not in self._meta.now.brokers.hosts:
+                log.info("event=host_declared_dead host=%s", host)
+                await self._meta.run(partial(self._locks.forget, host))
+
+    def _dead(self, hosts: Collection[Host]) -> dict[str, int]:
+        """Hosts of this machine whose processes are not there any more."""
+        return {host.id: host.renewal for host in hosts if self._locks.is_dead(host.id, host.machine)}
+
+    def _is_any_free(self, meta: Meta) -> bool:
+        """Whether there is a role that nobody has."""
+        if meta.topics is not self._routed[0]:
+            self._routed = (meta.topics, frozenset(_routed(meta)))
+        roles = meta.brokers.roles
+        return any(own.host is None for own in roles.values()) or not self._routed[1] <= roles.keys()
+
+    async def _begin_anew(self) -> None:
+        """Others have taken over what this process had: all of it is void, and it is a new host from now on."""
+        before = self._life
+        log.warning("event=lease_lost host=%s", before.host.id)
+        self._life = self._new_life()
+        await self._end(before)
+        await self._meta.run(partial(self._locks.forget, before.host.id))
+        await self._register()
+
+    async def _end(self, life: _Life) -> None:
+        tasks = [*life.beginning, *life.draining.values()]
+        for task in tasks:
+            task.cancel()
+        roles = life.roles
+        life.served, life.roles = {}, {}
+        for role in roles:
+            self._lose(role)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Roles.
+
+    def _follow(self, _: Meta, after: Meta) -> None:
+        """Follow the metadata: begin what became ours, end what did not stay so."""
+        hosts = after.brokers.hosts
+        for host in [one for one in self._departures if one not in hosts]:
+            future = self._departures.pop(host)
+            if not future.done():
+                future.set_result(None)
+        life = self._life
+        if self._stopping or life.host.id not in hosts:
+            return
+        mine = after.brokers.roles_of(life.host.id)
+        for role in [role for role, epoch in life.roles.items() if mine.get(role) != epoch]:
+            life.roles.pop(role)
+            life.served.pop(role, None)
+            self._lose(role)
+        new = {role: epoch for role, epoch in mine.items() if role not in life.roles}
+        life.roles |= new
+        if new:
+            self._begin_soon(life, new)
+
+    def _begin_soon(self, life: _Life, roles: Mapping[str, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin(life, roles))
+        life.beginning.add(task)
+        task.add_done_callback(life.beginning.discard)
+
+    async def _begin(self, life: _Life, roles: Mapping[str, int]) -> None:
+        """Make ready to serve roles, and serve them; what keeps one from it shall not keep the others."""
+        try:
+            for taken in self.taken:
+                await taken(roles)
+            for gained in self.gained:
+                for role, epoch in roles.items():
+                    await gained(role, epoch)
+        except (DeltaMQError, OSError) as error:
+            code = getattr(error, "code", "os_error")
+            log.error("event=roles_not_begun roles=%s code=%s detail=%r", ",".join(roles), code, str(error))
+            if self._ticker is None:
+                raise
+            await asyncio.sleep(_BEGIN_AGAIN_S)
+            for role, epoch in roles.items():
+                if life.roles.get(role) == epoch:
+                    self._begin_soon(life, {role: epoch})
+            return
+        for role, epoch in roles.items():
+            if life.roles.get(role) == epoch:
+                life.served[role] = epoch
+                log.info("event=role_begun role=%s epoch=%d host=%s", role, epoch, life.host.id)
+            else:
+                self._lose(role)
+
+    def _lose(self, role: str) -> None:
+        log.info("event=role_lost role=%s", role)
+        for lost in self.lost:
+            lost(role)
+
+    # Giving back.
+
+    def _give_back(self) -> None:
+        """Begin to pass on the brokers that a process is there for which was started for them."""
+        life, state = self._life, self._meta.now.brokers
+        if not self.holds():
+            return
+        for role in life.served.keys() - {META_ROLE, *self.brokers}:
+            if role not in life.draining and any(role in host.brokers for host in state.hosts.values()):
+                life.draining[role] = asyncio.create_task(self._pass_on(life, role))
+
+    async def _pass_on(self, life: _Life, role: str) -> None:
+        """Take no more requests for a broker, store what only memory knows of it, and give it to whose it is."""
+        epoch = life.served.pop(role)
+        try:
+            for drained in self.drained:
+                await drained(role)
+
+            def decide(meta: Meta) -> tuple[AnyEvent, ...]:
+                return decide_give_back(meta.brokers, life.host.id, (role,))
+
+            await self._meta.submit_any(decide)
+            log.info("event=role_given_back role=%s", role)
+        except DeltaMQError as error:
+            log.warning("event=role_not_given_back role=%s code=%s", role, error.code)
+        finally:
+            life.draining.pop(role, None)
+            if life is self._life and life.roles.get(role) == epoch:
+                # Nobody was there to take it any more: it stays, and what memory knows of it was stored.
+                life.served[role] = epoch
+
+
+def _routed(meta: Meta) -> set[str]:
+    """The brokers that routes name."""
+    return {split_partition(name)[1] for topic in meta.topics.topics.values() for name in topic.route.partitions}
+
+
+def _shown(role: str) -> str:
+    return "the meta role" if role == META_ROLE else f"broker {role}"
