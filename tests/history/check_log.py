@@ -1,0 +1,280 @@
+"""The rules of a log (RELIABILITY 4.3): each takes the history, or what it adds up to, and is O(n log n)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from tests.history.anomalies import Findings
+from tests.history.ops import Assign, End, History, Outcome, Place, Poll, Read, Send
+
+__all__ = ["RETRY", "Log", "check_log"]
+
+#: What a group gets again lies in partitions that begin so.
+RETRY: Final = "%RETRY%"
+
+
+@dataclass(slots=True)
+class Log:
+    """What all witnesses together say of all partitions."""
+
+    #: Who sent a message.
+    writer: dict[str, Send] = field(default_factory=dict)
+    #: Which ids were seen at an offset, by readers or in answers to producers.
+    at: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: The same, by id.
+    places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    #: Where readers saw a message; none, when nobody did.
+    read: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    #: The offsets that exist, for each partition.
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+    #: The highest offset that was read, for each partition.
+    top: dict[str, int] = field(default_factory=dict)
+    #: Every read, with its moment.
+    reads: list[tuple[str, Read, int]] = field(default_factory=list)
+
+    @staticmethod
+    def of(history: History) -> Log:
+        """Add a history up."""
+        log = Log()
+        for send in history.sends:
+            for id_ in send.ids:
+                log.writer.setdefault(id_, send)
+            for id_, place in zip(send.ids, send.placed, strict=False):
+                log._put(id_, place)
+        for source in (history.polls, history.scans):
+            for poll in source:
+                for read in poll.reads:
+                    log._see(poll.partition, read, poll.ended)
+        for pop in history.pops:
+            # Where a retried message is now says nothing about its log.
+            for one in pop.deliveries:
+                if not one.partition.startswith(RETRY):
+                    log._put(one.id, Place(one.partition, one.offset))
+        offsets: dict[str, set[int]] = defaultdict(set)
+        for partition, offset in log.at:
+            offsets[partition].add(offset)
+        log.offsets = {partition: sorted(found) for partition, found in offsets.items()}
+        return log
+
+    def _put(self, id_: str, place: Place) -> None:
+        self.at[place].add(id_)
+        self.places[id_].add(place)
+
+    def _see(self, partition: str, read: Read, moment: int) -> None:
+        place = Place(partition, read.offset)
+        self._put(read.id, place)
+        self.read[read.id].add(place)
+        self.top[partition] = max(self.top.get(partition, -1), read.offset)
+        self.reads.append((partition, read, moment))
+
+    def successor(self, partition: str, offset: int) -> int | None:
+        """The next offset that exists."""
+        offsets = self.offsets.get(partition, [])
+        at = bisect_right(offsets, offset)
+        return offsets[at] if at < len(offsets) else None
+
+
+def check_log(history: History, log: Log, found: Findings) -> None:
+    """All rules of this module."""
+    _places(log, found)
+    _reads(log, found)
+    _writes(history, log, found)
+    _holes(history, found)
+    _realtime(history, found)
+    _polls(history, log, found)
+    _ends(history, found)
+    _epochs(history, found)
+    _torn(history, log, found)
+    _witnesses(history, found)
+
+
+def _places(log: Log, found: Findings) -> None:
+    """`inconsistent-offset` and `duplicate`."""
+    for place, ids in log.at.items():
+        if len(ids) > 1:
+            found.add("inconsistent-offset", _name(place), f"holds {sorted(ids)}")
+    for id_, places in log.places.items():
+        if len(places) > 1:
+            writer = log.writer.get(id_)
+            if writer is not None and writer.producer is None and writer.outcome is Outcome.INFO:
+                found.allow("own-repeat")
+                continue
+            found.add("duplicate", id_, f"at {sorted(places)}", writer.begun if writer else 0)
+
+
+def _reads(log: Log, found: Findings) -> None:
+    """`phantom`, `aborted-read`, `damaged`, `unstable-read`."""
+    crcs: dict[tuple[Place, str], int] = {}
+    for partition, read, moment in log.reads:
+        place = Place(partition, read.offset)
+        if crcs.setdefault((place, read.id), read.crc) != read.crc:
+            found.add("unstable-read", _name(place), f"{read.id} had other bytes before", moment)
+        writer = log.writer.get(read.id)
+        if writer is None:
+            found.add("phantom", _name(place), f"{read.id} was never sent", moment)
+        elif writer.crcs[writer.ids.index(read.id)] != read.crc:
+            found.add("damaged", _name(place), f"{read.id} was sent with other bytes", moment)
+    for id_ in log.read:
+        writer = log.writer.get(id_)
+        if writer is not None and writer.outcome is Outcome.FAIL:
+            found.add("aborted-read", id_, "its send was refused", writer.begun)
+
+
+def _writes(history: History, log: Log, found: Findings) -> None:
+    """`lost-write` and `unseen`; what became of sends without an answer."""
+    for send in history.sends:
+        if send.outcome is Outcome.INFO:
+            seen = any(log.read.get(id_) for id_ in send.ids)
+            found.allow("unknown-stored" if seen else "unknown-absent")
+        if not send.ok:
+            continue
+        for index, id_ in enumerate(send.ids):
+            if log.read.get(id_):
+                continue
+            place = send.placed[index] if send.placed else None
+            if place is not None and place.offset <= log.top.get(place.partition, -1):
+                found.add("lost-write", _name(place), f"{id_} was acknowledged, later offsets were read", send.ended)
+            else:
+                found.add("unseen", _name(place) if place else send.topic, f"{id_} was acknowledged", send.ended)
+
+
+def _holes(history: History, found: Findings) -> None:
+    """`hole`: in a scan, which has a partition as a whole."""
+    for scan in history.scans:
+        offsets = sorted({read.offset for read in scan.reads})
+        for before, after in pairwise(offsets):
+            if after != before + 1:
+                found.add("hole", scan.partition, f"{scan.witness}: nothing from {before + 1} to {after - 1}")
+
+
+def _realtime(history: History, found: Findings) -> None:
+    """`realtime-order` and `nonmonotonic-send`: an append that began after another's answer lies behind it.
+
+    One sweep: sends by their beginning, those that were answered by then by their end; the highest offset so far rules.
+    """
+    placed: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for send in history.sends:
+        for place in send.placed:
+            placed[place.partition].append((send.begun, send.ended, place.offset, send.process))
+    for partition, sends in placed.items():
+        for process, begun, offset, highest, by in _behind(sends):
+            name = "nonmonotonic-send" if process == by else "realtime-order"
+            found.add(name, f"{partition}/{offset}", f"offset {highest} was acknowledged before it was sent", begun)
+
+
+def _behind(sends: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int, int]]:
+    answered = sorted(sends, key=lambda one: one[1])
+    at, highest, by = 0, -1, -1
+    own: dict[int, int] = {}
+    for begun, _, offset, process in sorted(sends):
+        while at < len(answered) and answered[at][1] < begun:
+            _, _, other, writer = answered[at]
+            own[writer] = max(own.get(writer, -1), other)
+            if other > highest:
+                highest, by = other, writer
+            at += 1
+        if own.get(process, -1) >= offset:
+            yield process, begun, offset, own[process], process
+        elif highest >= offset:
+            yield process, begun, offset, highest, by
+
+
+def _polls(history: History, log: Log, found: Findings) -> None:
+    """`poll-skip` and `nonmonotonic-poll`, with `int-` inside one poll."""
+    readers: dict[tuple[int, str], list[Poll | Assign]] = defaultdict(list)
+    for op in (*history.polls, *history.assigns):
+        readers[op.process, op.partition].append(op)
+    for (process, partition), ops in readers.items():
+        last: int | None = None
+        for op in sorted(ops, key=lambda op: (op.begun, op.ended)):
+            if isinstance(op, Assign):
+                last = op.offset - 1
+                continue
+            for index, read in enumerate(op.reads):
+                prefix = "int-" if index else ""
+                where = f"{partition}/{read.offset}"
+                if last is not None and read.offset <= last:
+                    found.add(f"{prefix}nonmonotonic-poll", where, f"reader {process} was at {last}", op.ended)
+                elif last is not None and log.successor(partition, last) != read.offset:
+                    said = f"reader {process} was at {last}, which {log.successor(partition, last)} follows"
+                    found.add(f"{prefix}poll-skip", where, said, op.ended)
+                last = read.offset
+
+
+def _ends(history: History, found: Findings) -> None:
+    """`end-regression`: an end offset below one that was told, or below what was read, before it was asked for."""
+    told: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for end in history.ends:
+        told[end.partition].append((end.ended, end.offset))
+    for poll in history.polls:
+        if poll.reads:
+            told[poll.partition].append((poll.ended, max(read.offset for read in poll.reads) + 1))
+    asked: dict[str, list[End]] = defaultdict(list)
+    for end in history.ends:
+        asked[end.partition].append(end)
+    for partition, ends in asked.items():
+        known, at, highest = sorted(told[partition]), 0, 0
+        for end in sorted(ends, key=lambda one: one.begun):
+            while at < len(known) and known[at][0] < end.begun:
+                highest = max(highest, known[at][1])
+                at += 1
+            if end.offset < highest:
+                found.add("end-regression", partition, f"end {end.offset} after {highest}", end.begun)
+
+
+def _epochs(history: History, found: Findings) -> None:
+    """`stale-epoch-write`: along offsets the owners' epochs never go back."""
+    stored: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for send in history.sends:
+        for place in send.placed if send.epoch is not None else ():
+            stored[place.partition].append((place.offset, send.epoch or 0))
+    for partition, rows in stored.items():
+        highest = 0
+        for offset, epoch in sorted(rows):
+            if epoch < highest:
+                found.add("stale-epoch-write", f"{partition}/{offset}", f"epoch {epoch} after {highest}")
+            highest = max(highest, epoch)
+
+
+def _torn(history: History, log: Log, found: Findings) -> None:
+    """`batch-torn`: what one request stored in a partition lies together and in its order.
+
+    With a named partition it is all of the request or nothing.
+    """
+    for send in history.sends:
+        if len(send.ids) == 1 or send.due is not None or send.outcome is Outcome.FAIL:
+            continue
+        by_partition: dict[str, list[int]] = defaultdict(list)
+        for id_ in send.ids:
+            places = sorted(log.read.get(id_) or log.places.get(id_) or ())
+            if places:
+                by_partition[places[0].partition].append(places[0].offset)
+        for partition, offsets in by_partition.items():
+            whole = send.partition is None or len(offsets) == len(send.ids)
+            if not whole or offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+                said = f"{len(offsets)} of {len(send.ids)} messages of one request at {offsets[:20]}"
+                found.add("batch-torn", partition, said, send.begun)
+
+
+def _witnesses(history: History, found: Findings) -> None:
+    """`api-hides` and `api-invents`: what the service reads against what the files hold."""
+    by_witness: dict[str, dict[str, set[tuple[int, str, int]]]] = defaultdict(dict)
+    for scan in history.scans:
+        by_witness[scan.witness][scan.partition] = {tuple(read) for read in scan.reads}
+    for partition, files in by_witness["files"].items():
+        api = by_witness["api"].get(partition)
+        if api is None:
+            continue
+        for offset, id_, _ in sorted(files - api)[:100]:
+            found.add("api-hides", f"{partition}/{offset}", f"{id_} is in the files")
+        for offset, id_, _ in sorted(api - files)[:100]:
+            found.add("api-invents", f"{partition}/{offset}", f"{id_} is not in the files")
+
+
+def _name(place: Place) -> str:
+    return f"{place.partition}/{place.offset}"

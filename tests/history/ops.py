@@ -1,0 +1,293 @@
+"""What clients did: operations with a beginning, an end, and what is certain of their outcome (RELIABILITY 4.1).
+
+All times are nanoseconds of the one monotonic clock of the machine. An operation whose answer never came ends at
+`FOREVER`: it may take effect at any later moment, or never.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+__all__ = [
+    "FOREVER",
+    "MS",
+    "Assign",
+    "DeadLetters",
+    "Delivered",
+    "Drained",
+    "End",
+    "Fault",
+    "GroupRules",
+    "Handled",
+    "History",
+    "LostRight",
+    "Op",
+    "Outcome",
+    "Place",
+    "Poll",
+    "Pop",
+    "Read",
+    "Scan",
+    "Send",
+    "Settle",
+    "TopicRules",
+]
+
+FOREVER: Final = 1 << 62
+#: Nanoseconds.
+MS: Final = 1_000_000
+
+
+class Outcome(enum.StrEnum):
+    """What a client knows of its operation."""
+
+    OK = "ok"  #: It took effect.
+    FAIL = "fail"  #: It certainly did not: the service refused it as documented.
+    INFO = "info"  #: Nobody knows.
+
+
+class Place(NamedTuple):
+    """Where a message is stored."""
+
+    partition: str
+    offset: int
+
+
+class Read(NamedTuple):
+    """A message as a reader got it; `crc` is of its body."""
+
+    offset: int
+    id: str
+    crc: int
+
+
+class Delivered(NamedTuple):
+    """A message as a pop gave it away. Of a retried message, partition and offset are where it was then."""
+
+    id: str
+    attempt: int
+    receipt: str
+    partition: str
+    offset: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of one client process."""
+
+    process: int
+    begun: int
+    ended: int
+    outcome: Outcome = Outcome.OK
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Op):
+    """One logical produce request, whatever was repeated to get it through."""
+
+    topic: str
+    ids: tuple[str, ...]
+    keys: tuple[str | None, ...]
+    crcs: tuple[int, ...]
+    #: The partition that the request named.
+    partition: str | None = None
+    #: None: without producer id and sequence, so that a repetition by the network is a second request.
+    producer: str | None = None
+    #: Where each message went, in the order of `ids`; empty unless `ok`, and for delayed messages.
+    placed: tuple[Place, ...] = ()
+    #: Delayed messages may not be seen before this moment.
+    due: int | None = None
+    #: The epoch of the owner that stored it, where the answer names one.
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign(Op):
+    """A reader begins at this offset; what it read before says nothing about what it reads next."""
+
+    partition: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll(Op):
+    """One fetch of a reader that goes on where its last one ended."""
+
+    partition: str
+    reads: tuple[Read, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Op):
+    """The end offset as the service said it."""
+
+    partition: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Op):
+    """A whole partition at the end of the run: `witness` is "api", or "files" for a reader without our code."""
+
+    witness: str
+    partition: str
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pop(Op):
+    """Messages that a group was given for `invisible` nanoseconds."""
+
+    group: str
+    invisible: int
+    deliveries: tuple[Delivered, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settle(Op):
+    """What a client did with receipts: `kind` is "ack", "nack", "extend" or "dead".
+
+    `results` has "ok" or a code for each receipt when the answer came; `renewed` is the receipt after an extension.
+    """
+
+    kind: str
+    group: str
+    receipts: tuple[str, ...]
+    results: Mapping[str, str] = field(default_factory=dict)
+    renewed: str | None = None
+    invisible: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters(Op):
+    """A group's dead letters at the end: id, attempts, reason."""
+
+    group: str
+    letters: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained(Op):
+    """The group was consumed until nothing came for long enough; not `ok` when that did not end in its time."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled(Op):
+    """The listener of an exclusive client had a message; `ok` when it returned success, and that counted."""
+
+    group: str
+    client: str
+    partition: str
+    offset: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRight(Op):
+    """An exclusive client says that its right to a partition ended under it: what it did not commit is done again."""
+
+    group: str
+    client: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(Op):
+    """What the nemesis did: `kind` to `target`, from `begun` until it was healed at `ended`."""
+
+    kind: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRules:
+    """What a group promises in this run."""
+
+    group: str
+    topics: tuple[str, ...]
+    max_attempts: int = 16
+    #: "" (none), "partition" or "key".
+    order: str = ""
+    exclusive: bool = False
+    #: Leases and acknowledgements are stored before they are answered: a crash of a service forgets none.
+    durable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """What a topic promises in this run."""
+
+    topic: str
+    strict: bool = False
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that was recorded, each kind in order of `begun`."""
+
+    sends: list[Send] = field(default_factory=list)
+    assigns: list[Assign] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    scans: list[Scan] = field(default_factory=list)
+    pops: list[Pop] = field(default_factory=list)
+    settles: list[Settle] = field(default_factory=list)
+    dead: list[DeadLetters] = field(default_factory=list)
+    drained: list[Drained] = field(default_factory=list)
+    handled: list[Handled] = field(default_factory=list)
+    lost: list[LostRight] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    groups: dict[str, GroupRules] = field(default_factory=dict)
+    topics: dict[str, TopicRules] = field(default_factory=dict)
+    #: How much later than its true end a lease or a delay may be taken for over, in nanoseconds.
+    slack: int = 5 * MS
+
+    def add(self, *ops: Op | GroupRules | TopicRules) -> History:
+        """Put operations where they belong."""
+        for op in ops:
+            if isinstance(op, GroupRules):
+                self.groups[op.group] = op
+            elif isinstance(op, TopicRules):
+                self.topics[op.topic] = op
+            else:
+                self._list_of(op).append(op)
+        return self
+
+    def sort(self) -> History:
+        """Each kind in order of its beginning."""
+        for ops in self.lists():
+            ops.sort(key=lambda op: (op.begun, op.ended))
+        return self
+
+    def lists(self) -> list[list]:  # type: ignore[type-arg] # each of its own kind
+        """All operations, by kind."""
+        return [getattr(self, name) for name in _KINDS.values()]
+
+    def _list_of(self, op: Op) -> list:  # type: ignore[type-arg] # of that kind
+        return getattr(self, _KINDS[type(op)])
+
+
+_KINDS: Final[dict[type, str]] = {
+    Send: "sends",
+    Assign: "assigns",
+    Poll: "polls",
+    End: "ends",
+    Scan: "scans",
+    Pop: "pops",
+    Settle: "settles",
+    DeadLetters: "dead",
+    Drained: "drained",
+    Handled: "handled",
+    LostRight: "lost",
+    Fault: "faults",
+}

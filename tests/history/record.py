@@ -1,0 +1,196 @@
+"""The recorder: operations are written before their bytes leave, and when their outcome is known (RELIABILITY 4.1).
+
+    {"n": 17, "t": 123456, "p": 3, "type": "invoke", "f": "send", "topic": "orders", "ids": ["3-17"], ...}
+    {"n": 17, "t": 123999, "p": 3, "type": "ok", "f": "send", "placed": [["orders@broker-a", 41]]}
+
+One file for each operating system process, flushed line by line: what a SIGKILL cuts off is an operation without an
+end. The clock is the machine's monotonic one, which all processes share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from tests.history.ops import (
+    FOREVER,
+    Assign,
+    DeadLetters,
+    Delivered,
+    Drained,
+    End,
+    Fault,
+    GroupRules,
+    Handled,
+    History,
+    LostRight,
+    Op,
+    Outcome,
+    Place,
+    Poll,
+    Pop,
+    Read,
+    Scan,
+    Send,
+    Settle,
+    TopicRules,
+)
+
+__all__ = ["OpenOp", "Recorder", "now_ns", "read_history"]
+
+_KINDS: Final[dict[str, type[Op]]] = {
+    "send": Send,
+    "assign": Assign,
+    "poll": Poll,
+    "end": End,
+    "scan": Scan,
+    "pop": Pop,
+    "settle": Settle,
+    "dead": DeadLetters,
+    "drained": Drained,
+    "handled": Handled,
+    "lost": LostRight,
+    "fault": Fault,
+}
+_TUPLES: Final[dict[str, Callable[..., Any]]] = {"placed": Place, "reads": Read, "deliveries": Delivered}
+
+now_ns = time.monotonic_ns
+
+
+class OpenOp:
+    """An operation that has begun: tell its outcome once. One that nobody told is unknown."""
+
+    def __init__(self, recorder: Recorder, number: int, process: int, kind: str) -> None:
+        self._recorder = recorder
+        self._number = number
+        self._kind = kind
+        self.process = process
+        self.told = False
+
+    def ok(self, **told: object) -> None:
+        """It took effect."""
+        self._tell(Outcome.OK, told)
+
+    def fail(self, **told: object) -> None:
+        """It certainly had no effect."""
+        self._tell(Outcome.FAIL, told)
+
+    def info(self, **told: object) -> None:
+        """Nobody knows."""
+        self._tell(Outcome.INFO, told)
+
+    def _tell(self, outcome: Outcome, told: dict[str, object]) -> None:
+        assert not self.told, "an operation has one outcome"
+        self.told = True
+        self._recorder.write(self._number, self.process, outcome, self._kind, told)
+
+    def __enter__(self) -> OpenOp:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if not self.told:
+            self.info(error=f"{kind.__name__}: {error}"[:200] if kind else "no outcome")
+
+
+class Recorder:
+    """Writes one file; used by all threads of its process."""
+
+    def __init__(self, path: Path, *, first_process: int = 0) -> None:
+        self.path = path
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._processes = itertools.count(first_process)
+
+    def process(self) -> int:
+        """A client process that never was: each life of a client has its own, also after an unknown outcome."""
+        return next(self._processes)
+
+    def begin(self, process: int, kind: str, **asked: object) -> OpenOp:
+        """Write that an operation begins now; its bytes leave after that."""
+        assert kind in _KINDS, kind
+        number = next(self._numbers)
+        self.write(number, process, "invoke", kind, asked)
+        return OpenOp(self, number, process, kind)
+
+    def moment(self, process: int, kind: str, **data: object) -> None:
+        """Something that took no time, or whose beginning does not matter."""
+        self.begin(process, kind, **data).ok()
+
+    def rules(self, rules: GroupRules | TopicRules) -> None:
+        """Write down what a group or topic promises in this run."""
+        kind = "group" if isinstance(rules, GroupRules) else "topic"
+        data = {one.name: getattr(rules, one.name) for one in fields(rules)}
+        self.write(next(self._numbers), -1, "rules", kind, data)
+
+    def write(self, number: int, process: int, outcome: str, kind: str, data: dict[str, object]) -> None:
+        """One line. The moment is taken under the lock, so that lines are in the order of their moments."""
+        with self._lock:
+            line = {"n": number, "t": now_ns(), "p": process, "type": outcome, "f": kind, **data}
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_history(paths: Sequence[Path]) -> History:
+    """The history in these files."""
+    history = History()
+    for path in paths:
+        for op in _ops_of(path):
+            history.add(op)
+    return history.sort()
+
+
+def _ops_of(path: Path) -> Iterator[Op | GroupRules | TopicRules]:
+    begun: dict[int, dict[str, Any]] = {}
+    for line in _lines(path):
+        number, outcome = line.pop("n"), line.pop("type")
+        if outcome == "rules":
+            yield _rules(line)
+        elif outcome == "invoke":
+            begun[number] = line
+        else:
+            first = begun.pop(number)
+            ended, process = line.pop("t"), line.pop("p")
+            yield _op({**first, **line, "p": process}, Outcome(outcome), ended)
+    for first in begun.values():
+        yield _op(first, Outcome.INFO, FOREVER)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file; a kill may have cut the last one."""
+    text = path.read_text(encoding="utf-8")
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)
+
+
+def _rules(line: dict[str, Any]) -> GroupRules | TopicRules:
+    kind = GroupRules if line.pop("f") == "group" else TopicRules
+    known = {one.name for one in fields(kind)}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in line.items() if name in known}
+    return kind(**given)
+
+
+def _op(line: dict[str, Any], outcome: Outcome, ended: int) -> Op:
+    kind = _KINDS[line["f"]]
+    known = {one.name for one in fields(kind)}
+    given = {name: _value(name, value) for name, value in line.items() if name in known}
+    return kind(**{**given, "process": line["p"], "begun": line["t"], "ended": ended, "outcome": outcome})
+
+
+def _value(name: str, value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    made = _TUPLES.get(name)
+    if made is not None:
+        return tuple(made(*one) for one in value)
+    return tuple(tuple(one) if isinstance(one, list) else one for one in value)
