@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -74,7 +74,7 @@ class Pending:
 class Part:
     """The messages of one request for one partition, and later their outcome: `appended` or `error`."""
 
-    __slots__ = ("appended", "error", "expected_offset", "flush", "indexes", "messages", "pending", "stamp")
+    __slots__ = ("appended", "error", "expected_offset", "flush", "indexes", "known", "messages", "pending", "stamp")
 
     def __init__(
         self,
@@ -85,13 +85,16 @@ class Part:
         indexes: Indexes | None = None,
         stamp: ProducerStamp | None = None,
         expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
     ) -> None:
+        """`known` are the epochs of the log's fences that whoever appends knows of (see `tables.fences`)."""
         self.messages = messages
         self.pending = pending
         self.flush = flush
         self.indexes = indexes
         self.stamp = stamp
         self.expected_offset = expected_offset
+        self.known = known
         self.appended: Appended | None = None
         self.error: DeltaMQError | None = None
 
@@ -172,14 +175,22 @@ class CommitObserver(Protocol):
 
 
 def _runs(parts: list[Part]) -> list[list[Part]]:
-    """Parts that go into one commit together; one with `expected_offset` goes alone, in its place."""
+    """Parts that go into one commit together; one with `expected_offset` goes alone, in its place.
+
+    So do those that know of other fences: one may be refused.
+    """
     runs: list[list[Part]] = []
     for part in parts:
-        if runs and part.expected_offset is None and runs[-1][-1].expected_offset is None:
+        if runs and _go_together(runs[-1][-1], part):
             runs[-1].append(part)
         else:
             runs.append([part])
     return runs
+
+
+def _go_together(one: Part, other: Part) -> bool:
+    known = one.known is other.known or one.known == other.known
+    return known and one.expected_offset is None and other.expected_offset is None
 
 
 def _commit(opened: PartitionLog, parts: list[Part]) -> None:
@@ -199,7 +210,8 @@ def _commit(opened: PartitionLog, parts: list[Part]) -> None:
 def _append(opened: PartitionLog, parts: list[Part]) -> None:
     rows, spans = _joined(parts)
     flush = Flush.SYNC if any(p.flush is Flush.SYNC for p in parts) else Flush.ASYNC
-    appended = opened.append_rows(rows, spans, flush=flush, expected_offset=parts[0].expected_offset)
+    first = parts[0]
+    appended = opened.append_rows(rows, spans, flush=flush, expected_offset=first.expected_offset, known=first.known)
     results = iter(appended)
     for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
         if stamped:
