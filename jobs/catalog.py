@@ -12,11 +12,8 @@ from dataclasses import dataclass
 
 from mq.errors import NotFound
 from mq.names import split_partition
-from mq.topics import MetaState
-from tables.metadata import META_PARTITION, Meta, events_of
+from tables.metadata import read_meta
 from tables.paths import PartitionRef, Space
-from tables.reader import FileReader, RowCache
-from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
 from tables.warehouse import refs
 
@@ -41,7 +38,8 @@ class Catalog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._state = _metadata(store)
+        meta = read_meta(store)
+        self._state = None if meta is None else meta.topics
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
@@ -80,18 +78,3 @@ def _order(partition: str) -> tuple[int, str, str]:
     name, broker = split_partition(partition)
     numbered = re.search(r"#(\d+)$", name)
     return (int(numbered[1]) if numbered else 0), broker, name
-
-
-def _metadata(store: Store) -> MetaState | None:
-    """Return the newest metadata, None where there is no log of it."""
-    folder = META_PARTITION.folder
-    try:
-        snapshot = load(store, folder)
-    except PartitionNotFound:
-        return None
-    reader = FileReader(store, folder, RowCache(0))
-    meta = Meta()
-    for file in snapshot.files:
-        for rows in reader.groups(file, file.start, file.end, ["offset", "tag", "body"]):
-            meta = meta.apply_all(events_of(rows))
-    return meta.topics

@@ -7,8 +7,10 @@ ends where the decision was taken; else the loser reads what the winner wrote an
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3). Messages: key what the event is about (`topic/<name>`,
-`group/<name>`, `host/<id>` ...), tag the kind of the event, body its JSON.
+The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta_snapshot`): who appends the
+event that is one too many since the last appends the next one with it, and `maintain` lets go what was before the
+last but one. Messages: key what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), tag the kind of
+the event, body its JSON.
 """
 
 from __future__ import annotations
@@ -16,118 +18,114 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mq.brokers import BrokerEvent, BrokersState, HostRenewed, broker_event_from_json
+from mq.brokers import HostRenewed
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
-from mq.group import GroupEvent, GroupsState, group_event_from_json
-from mq.moved_keys import MovedKeys, MoveEvent, move_event_from_json
-from mq.online import OnlineState
-from mq.online_events import OnlineEvent, online_event_from_json
+from mq.group import GroupEvent, GroupsState
+from mq.meta import AnyEvent, Meta, any_event_from_json
+from mq.meta_snapshot import Snapshot
 from mq.stored_json import corrupt_when_damaged
-from mq.topics import Event, MetaState, TopicDeleted, event_from_json
+from mq.topics import Event, MetaState
 from tables.encode import ProducerStamp
 from tables.log import Batch
 from tables.pages import OffsetOutOfRange, pages
 from tables.paths import PartitionRef, Space
+from tables.reader import FileReader, RowCache
 from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
+from tables.snapshot import PartitionNotFound, load
+from tables.store import Store
 from tables.warehouse import Warehouse
 
-__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaLog", "events_of"]
+__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaLog", "read_meta"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
+#: So many events after a snapshot the next one is due. To start takes about a tenth of a second for them, and three
+#: processes that renew their leases make as many in three hours.
+SNAPSHOT_EVENTS: Final = 10_000
 #: Each lost race is somebody else's change; so many in a row is no longer bad luck.
 _RACES_MAX: Final = 1_000
 #: An append without a clear answer is repeated so often before the caller is told that nobody knows.
 _UNKNOWN_TRIES: Final = 3
 
 _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
-
-AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent
-
-_NO_MOVES: Final = MovedKeys()
+_COLUMNS: Final = ["offset", "tag", "body"]
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """Everything that the log adds up to. Immutable: `apply_all` returns the next one."""
+class _Folded:
+    """The state up to an offset. Immutable: `after` returns the next one."""
 
-    topics: MetaState = field(default_factory=MetaState)
-    groups: GroupsState = field(default_factory=GroupsState)
-    brokers: BrokersState = field(default_factory=BrokersState)
-    online: OnlineState = field(default_factory=OnlineState)
-    #: Keys that expansions moved, by the id of the topic's life; never modified.
-    moved: Mapping[str, MovedKeys] = field(default_factory=dict)
+    meta: Meta = field(default_factory=Meta)
+    offset: int = 0
+    #: The offset behind the last event that says more than that a host is alive.
+    told_offset: int = 0
+    #: The offsets of the last snapshot and of the one before it; 0 for none.
+    snapshot_at: int = 0
+    previous: int = 0
 
-    def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
-        """The state after `events`. The families know of each other only that a topic ends."""
-        of_topics = [e for e in events if isinstance(e, Event)]
-        of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
-        of_clients = [e for e in events if isinstance(e, OnlineEvent)]
-        groups, moved = self.groups, dict(self.moved)
-        waiting: list[GroupEvent] = []
-        for event in events:
-            if isinstance(event, TopicDeleted):
-                groups = groups.apply_all(waiting).without_topic(event.id)
-                waiting = []
-                moved.pop(event.id, None)
-            elif isinstance(event, MoveEvent):
-                moved[event.topic_id] = moved.get(event.topic_id, _NO_MOVES).apply_all([event])
-            elif isinstance(event, GroupEvent):
-                waiting.append(event)
-        return Meta(
-            topics=self.topics.apply_all(of_topics) if of_topics else self.topics,
-            groups=groups.apply_all(waiting) if waiting else groups,
-            brokers=self.brokers.apply_all(of_brokers) if of_brokers else self.brokers,
-            online=self.online.apply_all(of_clients) if of_clients else self.online,
-            moved=moved,
-        )
+    def after(self, rows: pa.Table, next_offset: int) -> _Folded:
+        """The state after rows of the log; the last snapshot among them counts for all before it."""
+        last = _last_snapshot(rows)
+        if last is None:
+            return self._with(rows, next_offset)
+        at = int(rows.column("offset")[last].as_py())
+        stored = _snapshot(at, rows.column("body")[last].as_py())
+        begun = _Folded(stored.meta, at + 1, stored.told_offset, at, stored.previous)
+        return begun._with(rows.slice(last + 1), next_offset)
 
-    def moved_keys(self, topic_id: str) -> MovedKeys:
-        """The keys of this life of a topic that expansions moved."""
-        return self.moved.get(topic_id, _NO_MOVES)
+    def _with(self, rows: pa.Table, next_offset: int) -> _Folded:
+        events = _events_of(rows)
+        told = self.told_after(events)
+        return _Folded(self.meta.apply_all(events), next_offset, told, self.snapshot_at, self.previous)
+
+    def told_after(self, events: Sequence[AnyEvent]) -> int:
+        telling = [at for at, event in enumerate(events) if not isinstance(event, HostRenewed)]
+        return self.offset + telling[-1] + 1 if telling else self.told_offset
 
 
 class MetaLog:
     """The metadata of one warehouse. Safe for threads and for any number of processes; blocking."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
-        """Open the log, making it if it is not there, and fold all of it."""
+    def __init__(self, warehouse: Warehouse, *, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
+        """Open the log, making it if it is not there, and fold it from its last snapshot on."""
         self._log = warehouse.create(META_PARTITION)
         self._lock = threading.Lock()
         # Tells our appends from those of others, so that one without a clear answer can be repeated.
         self._writer_id = f"meta-{uuid.uuid4().hex}"
         self._writer_seq = 0
-        self._offset = 0
-        self._told_offset = 0
-        self._meta = Meta()
-        self.refresh()
+        self._snapshot_events = snapshot_events
+        self._trimmed_to = 0
+        self._log.refresh()
+        self._folded = self._rebuilt()
 
     @property
     def meta(self) -> Meta:
         """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
-        return self._meta
+        return self._folded.meta
 
     def known(self) -> tuple[int, Meta]:
         """The newest known state, and the offset behind the last event that says more than that a host is alive."""
         with self._lock:
-            return self._told_offset, self._meta
+            return self._folded.told_offset, self._folded.meta
 
     @property
     def state(self) -> MetaState:
         """The newest known state of the topics."""
-        return self._meta.topics
+        return self._folded.meta.topics
 
     @property
     def groups(self) -> GroupsState:
         """The newest known state of the groups."""
-        return self._meta.groups
+        return self._folded.meta.groups
 
     def refresh(self) -> bool:
         """See what others have written; True if there was anything.
@@ -167,25 +165,26 @@ class MetaLog:
         with self._lock:
             for _ in range(_RACES_MAX):
                 self._catch_up()
-                events = decide(self._meta)
+                events = decide(self._folded.meta)
                 if not events:
-                    return self._meta
+                    return self._folded.meta
                 if self._append(events):
                     self._catch_up()
-                    return self._meta
+                    return self._folded.meta
         raise Unavailable(f"lost {_RACES_MAX} races for the metadata log; try again", code="contention")
 
     def _append(self, events: Sequence[AnyEvent]) -> bool:
         """Store the events where the state ends; False when others have stored something there."""
         # What cannot be folded must never be stored: no process could start again.
-        self._meta.apply_all(events)
+        after = self._folded.meta.apply_all(events)
+        stored = [*events, *self._due_snapshot(events, after)]
         self._writer_seq += 1
-        stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(events))
-        batch = Batch(_rows(events), stamp)
+        stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(stored))
+        batch = Batch(_rows(stored), stamp)
         tries = 0
         while True:
             try:
-                self._log.append([batch], flush=Flush.SYNC, expected_offset=self._offset)
+                self._log.append([batch], flush=Flush.SYNC, expected_offset=self._folded.offset)
             except OffsetMismatch:
                 return False
             except Unknown:
@@ -195,24 +194,43 @@ class MetaLog:
             else:
                 return True
 
+    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[Snapshot]:
+        """The snapshot to append behind `events`, which lead to `after`; none when the last is new enough."""
+        folded = self._folded
+        if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
+            return []
+        return [Snapshot(meta=after, previous=folded.snapshot_at, told_offset=folded.told_after(events))]
+
+    def maintain(self) -> bool:
+        """Let go what no start needs, and do the upkeep of the partition; True if anything was done. Not for readers.
+
+        The events between the last two snapshots stay: for people, and for processes that are a little behind.
+        """
+        unneeded = self._folded.previous
+        trimmed = unneeded > self._trimmed_to and self._log.delete_below(unneeded).files > 0
+        self._trimmed_to = unneeded
+        return self._log.maintain() or trimmed
+
     def _catch_up(self) -> bool:
         """Fold everything behind the state, page by page; state and offset move together."""
         self._log.refresh()
-        began = self._offset
+        began = self._folded.offset
         try:
-            for page in pages(self._log, self._offset):
-                events = events_of(page.rows)
-                self._meta = self._meta.apply_all(events)
-                telling = [at for at, event in enumerate(events) if not isinstance(event, HostRenewed)]
-                if telling:
-                    self._told_offset = self._offset + telling[-1] + 1
-                self._offset = page.next_offset
+            for page in pages(self._log, began):
+                self._folded = self._folded.after(page.rows, page.next_offset)
         except OffsetOutOfRange as error:
-            raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
-        return self._offset > began
+            if self._log.min_offset <= self._folded.offset:
+                raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
+            # This process slept while others went on and let go what it has not read.
+            self._folded = self._rebuilt()
+        return self._folded.offset > began
+
+    def _rebuilt(self) -> _Folded:
+        """The state from the table alone."""
+        return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
-def _rows(events: Sequence[AnyEvent]) -> pa.RecordBatch:
+def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
     columns = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
@@ -221,29 +239,73 @@ def _rows(events: Sequence[AnyEvent]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
 
-_FAMILIES: Final[tuple[Callable[[str, object], AnyEvent | None], ...]] = (
-    broker_event_from_json,
-    group_event_from_json,
-    online_event_from_json,
-    move_event_from_json,
-)
-
-
-def events_of(rows: pa.Table) -> list[AnyEvent]:
-    """The events in rows of the log."""
-    columns = [rows.column(name).to_pylist() for name in ("offset", "tag", "body")]
+def _events_of(rows: pa.Table) -> list[AnyEvent]:
+    """The events in rows of the log, among which no snapshot is."""
+    columns = [rows.column(name).to_pylist() for name in _COLUMNS]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 
 
 def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
-    where = f"the metadata log at offset {offset}"
-    with corrupt_when_damaged(where, code="meta_event_corrupt"):
-        value = json.loads(body)
+    value = _json(offset, body)
     try:
-        for from_json in _FAMILIES:
-            event = from_json(kind, value)
-            if event is not None:
-                return event
-        return event_from_json(kind, value)
+        return any_event_from_json(kind, value)
     except Corrupt as error:
-        raise Corrupt(f"{where}: {error.detail}", code=error.code) from error
+        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
+
+
+def _snapshot(offset: int, body: bytes) -> Snapshot:
+    value = _json(offset, body)
+    try:
+        return Snapshot.from_json(value)
+    except Corrupt as error:
+        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
+
+
+def _json(offset: int, body: bytes) -> object:
+    with corrupt_when_damaged(_where(offset), code="meta_event_corrupt"):
+        value: object = json.loads(body)
+        return value
+
+
+def _where(offset: int) -> str:
+    return f"the metadata log at offset {offset}"
+
+
+def _last_snapshot(rows: pa.Table) -> int | None:
+    """The place of the last snapshot among rows of the log."""
+    found = np.flatnonzero(pc.equal(rows.column("tag"), Snapshot.kind).to_numpy())
+    return int(found[-1]) if found.size else None
+
+
+def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
+    """The state that the rows of all files add up to; it looks at no more of them than it needs.
+
+    Raises
+    ------
+    Corrupt
+        There is no snapshot, and the log does not begin at offset 0.
+    """
+    needed: list[pa.Table] = []
+    for rows in newest_first:
+        needed.append(rows)
+        if _last_snapshot(rows) is not None:
+            break
+    else:
+        if needed and needed[-1].column("offset")[0].as_py() > 0:
+            raise Corrupt("the metadata log has lost its beginning, and holds no snapshot", code="meta_log_torn")
+    folded = _Folded()
+    for rows in reversed(needed):
+        folded = folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
+    return folded
+
+
+def read_meta(store: Store) -> Meta | None:
+    """The newest metadata of a warehouse, without opening anything for writing; None where there is no log of it."""
+    folder = META_PARTITION.folder
+    try:
+        snapshot = load(store, folder)
+    except PartitionNotFound:
+        return None
+    reader = FileReader(store, folder, RowCache(0))
+    files = (pa.concat_tables(reader.groups(file, file.start, file.end, _COLUMNS)) for file in reversed(snapshot.files))
+    return _folded(files).meta

@@ -1,0 +1,301 @@
+"""The metadata log stays short: snapshots, what is let go before them, and processes that were away (SPEC META-3)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mq.brokers import Host, decide_register, decide_renew
+from mq.errors import Corrupt, NotFound, Unknown
+from mq.meta_snapshot import Snapshot
+from mq.topic_settings import TopicRequest
+from mq.topics import Event, MetaState, decide_delete_topic, decide_put_topic
+from tables.log import Batch, PartitionLog
+from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog, read_meta
+from tables.store import MemoryStore
+from tables.warehouse import Warehouse
+
+AB = ("broker-a", "broker-b")
+EVERY = 10
+Open = Callable[[], MetaLog]
+
+
+@pytest.fixture(params=["local", "memory"])
+def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
+    """Opens the same tables again and again, as one process after (or beside) another."""
+    opened: list[Warehouse] = []
+    memory = MemoryStore()
+
+    def open_again() -> Warehouse:
+        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
+        return opened[-1]
+
+    yield open_again
+    for warehouse in opened:
+        warehouse.close()
+
+
+@pytest.fixture
+def open_meta(warehouses: Callable[[], Warehouse]) -> Open:
+    return lambda: MetaLog(warehouses(), snapshot_events=EVERY)
+
+
+@pytest.fixture
+def log(warehouses: Callable[[], Warehouse]) -> Callable[[], PartitionLog]:
+    """The partition as it is now."""
+    return lambda: warehouses().open_partition(META_PARTITION)
+
+
+def put(name: str, partitions: int = 2) -> Callable[[MetaState], tuple[Event, ...]]:
+    request = TopicRequest(partitions=partitions)
+    return lambda state: decide_put_topic(state, name, request, AB, f"id-{name}", 1_000)
+
+
+def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
+    return lambda state: decide_delete_topic(state, name)
+
+
+def register(meta: MetaLog, id: str = "h1") -> None:
+    meta.submit_any(lambda state: decide_register(state.brokers, Host(id=id, address=f"http://{id}:1", brokers=AB)))
+
+
+def renew(meta: MetaLog, times: int, *, maintain: bool = True, id: str = "h1") -> None:
+    def decide(state: Meta) -> Sequence[AnyEvent]:
+        return decide_renew(state.brokers, id, 0)
+
+    for _ in range(times):
+        meta.submit_any(decide)
+        if maintain:
+            meta.maintain()
+
+
+def tags(log: PartitionLog) -> list[str]:
+    rows = log.read(log.min_offset, max_messages=10_000, max_bytes=1 << 24).rows
+    found: list[str] = rows.column("tag").to_pylist()
+    return found
+
+
+def test_meta_3_a_start_reads_the_last_snapshot_and_what_follows(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    meta = open_meta()
+    meta.submit(put("orders"))
+    register(meta)
+    renew(meta, 20 * EVERY)
+    found = log()
+    assert found.min_offset > 0, "the topic's event is gone"
+    assert "topic_put" not in tags(found)
+    again = open_meta()
+    assert again.meta == meta.meta and list(again.state.topics) == ["orders"]
+    assert again.known() == meta.known()
+
+
+def test_meta_3_the_log_stays_short_however_many_leases_are_renewed(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    meta = open_meta()
+    register(meta)
+    lengths = []
+    for _ in range(12):
+        renew(meta, 5 * EVERY)
+        lengths.append((found := log()).end_offset - found.min_offset)
+    # Whole files go, and a roll-up makes one of 32 commits.
+    assert max(lengths) <= 2 * EVERY + 2 * 32
+    assert log().end_offset > 12 * 5 * EVERY
+
+
+def test_a_snapshot_is_in_the_commit_of_the_event_that_made_it_due(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    meta = open_meta()
+    register(meta)
+    renew(meta, 2 * EVERY, maintain=False)
+    found = tags(log())
+    places = [at for at, tag in enumerate(found) if tag == "snapshot"]
+    assert places[0] == EVERY and all(other - one == EVERY for one, other in pairwise(places))
+    stored = log().files
+    assert {file.start + file.count - 1 for file in stored if file.count == 2} == set(places)
+
+
+def test_the_events_between_the_last_two_snapshots_stay(open_meta: Open, log: Callable[[], PartitionLog]) -> None:
+    meta = open_meta()
+    register(meta)
+    renew(meta, 30 * EVERY)
+    assert tags(log()).count("snapshot") >= 2
+
+
+def test_meta_3_a_process_that_slept_while_others_let_go_what_it_had_not_read(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    awake, slept = open_meta(), open_meta()
+    awake.submit(put("orders"))
+    slept.refresh()
+    register(awake)
+    awake.submit(put("refunds"))
+    awake.submit(delete("orders"))
+    renew(awake, 20 * EVERY)
+    assert log().min_offset > 1, "what the sleeper knows is gone"
+    assert slept.refresh() is True
+    assert slept.meta == awake.meta and slept.known() == awake.known()
+    with pytest.raises(NotFound):
+        slept.submit(delete("orders"))
+
+
+def test_meta_3_a_process_that_slept_decides_by_the_newest_state(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    awake, slept = open_meta(), open_meta()
+    slept.submit(put("orders"))
+    register(awake)
+    renew(awake, 20 * EVERY)
+    assert log().min_offset > 1
+    state = slept.submit(put("refunds"))
+    assert sorted(state.topics) == ["orders", "refunds"] and state.topic("refunds").route.epoch == 2
+    renew(slept, 1)
+    awake.refresh()
+    assert slept.meta == awake.meta == open_meta().meta
+
+
+def test_who_reads_on_past_a_snapshot_has_the_same_state(open_meta: Open) -> None:
+    one, other = open_meta(), open_meta()
+    register(one)
+    for number in range(3 * EVERY):
+        one.submit(put(f"t{number}"))
+        renew(one, 1, maintain=False)
+        if number % 7 == 0:
+            other.refresh()
+            assert other.meta == one.meta and other.known() == one.known()
+
+
+def test_renewals_and_snapshots_move_nothing_that_is_told(open_meta: Open) -> None:
+    meta = open_meta()
+    register(meta)
+    told = meta.known()[0]
+    renew(meta, 15 * EVERY)
+    assert meta.known()[0] == open_meta().known()[0] == told
+
+
+def test_a_process_that_ends_before_it_let_go_leaves_that_to_the_next(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    ended = open_meta()
+    register(ended)
+    renew(ended, 6 * EVERY, maintain=False)
+    places = [at for at, tag in enumerate(tags(log())) if tag == "snapshot"]
+    assert log().min_offset == 0
+    assert open_meta().maintain() is True
+    assert log().min_offset == places[-2] - 1, "the file of the last snapshot but one begins with an event"
+
+
+def test_meta_2_racing_processes_make_snapshots_and_lose_no_event(
+    open_meta: Open, log: Callable[[], PartitionLog]
+) -> None:
+    writers, each = 3, 4 * EVERY
+    failures: list[BaseException] = []
+    start = threading.Barrier(writers)
+
+    def write(writer: int) -> None:
+        try:
+            meta = open_meta()
+            start.wait()
+            register(meta, f"h{writer}")
+            for number in range(each):
+                meta.submit(put(f"t-{writer}-{number}"))
+                renew(meta, 1, id=f"h{writer}")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    rebuilt = open_meta().meta
+    assert len(rebuilt.topics.topics) == writers * each
+    assert {host.renewal for host in rebuilt.brokers.hosts.values()} == {each}
+    assert log().min_offset > 0
+
+
+class ForgetfulStore(MemoryStore):
+    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
+
+    lost = 0
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        won = super().put_if_absent(key, data, durable=durable)
+        self._forget()
+        return won
+
+    def _forget(self) -> None:
+        if self.lost > 0:
+            self.lost -= 1
+            raise Unknown
+
+    def read(self, key: str) -> pa.Buffer:
+        self._forget()
+        return super().read(key)
+
+
+def test_a_snapshot_whose_append_is_not_answered_is_stored_once() -> None:
+    store = ForgetfulStore()
+    warehouse = Warehouse.open("", store=store)
+    meta = MetaLog(warehouse, snapshot_events=EVERY)
+    for number in range(EVERY - 1):
+        meta.submit(put(f"t{number}"))
+    # The put, and all three times that the log looks for what became of it.
+    store.lost = 4
+    meta.submit(put("last"))
+    assert store.lost == 0
+    assert tags(warehouse.open_partition(META_PARTITION))[-2:] == ["topic_put", "snapshot"]
+    again = Warehouse.open("", store=store)
+    assert MetaLog(again).meta == meta.meta
+    assert again.open_partition(META_PARTITION).end_offset == EVERY + 1
+
+
+def test_a_job_that_only_reads_sees_the_same(open_meta: Open, warehouses: Callable[[], Warehouse]) -> None:
+    assert read_meta(warehouses().store) is None
+    meta = open_meta()
+    assert read_meta(warehouses().store) == Meta()
+    meta.submit(put("orders"))
+    register(meta)
+    for _ in range(3):
+        assert read_meta(warehouses().store) == meta.meta
+        renew(meta, 5 * EVERY)
+    assert read_meta(warehouses().store) == meta.meta
+
+
+def test_a_log_without_its_beginning_and_without_a_snapshot_is_torn(
+    open_meta: Open, warehouses: Callable[[], Warehouse], log: Callable[[], PartitionLog]
+) -> None:
+    meta = open_meta()
+    for number in range(4):
+        meta.submit(put(f"t{number}"))
+    log().delete_below(2)
+    with pytest.raises(Corrupt) as corrupt:
+        open_meta()
+    assert corrupt.value.code == "meta_log_torn"
+    with pytest.raises(Corrupt):
+        read_meta(warehouses().store)
+    assert meta.refresh() is False, "who has read it needs it no more"
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"{}", b"\xff"])
+def test_a_damaged_snapshot_stops_the_log_and_names_its_offset(
+    open_meta: Open, log: Callable[[], PartitionLog], damage: bytes
+) -> None:
+    meta = open_meta()
+    meta.submit(put("orders"))
+    before = meta.meta
+    row = pa.RecordBatch.from_pydict({"tag": [Snapshot.kind], "body": pa.array([damage], pa.binary())})
+    log().append([Batch(row, None)])
+    for look in (meta.refresh, open_meta):
+        with pytest.raises(Corrupt, match="offset 1") as corrupt:
+            look()
+        assert corrupt.value.code == "meta_event_corrupt"
+    assert meta.meta is before
