@@ -14,7 +14,11 @@ import msgspec
 
 from api.answer import Answer
 from api.arrow_pieces import ArrowPieces
+from api.hosted_topic import HostedTopic
 from api.message_json import FetchAnswer, stored_messages
+from api.order_request import check_client
+from api.peers import Call
+from api.pull_gate import Gate
 from api.read import FetchQuery, parse_tags, read
 from api.request import Client, Receive, Scope, Send, Ticket, header_text, headers_of, integer, parse_query
 from api.service import Service
@@ -28,18 +32,18 @@ from mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
+from mq.names import split_partition
 from tables.fetch import Fetched
 
 __all__ = ["ARROW_TYPE", "fetch"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
-_PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags"})
+_PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
 #: JSON answers above this are encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
 
-def _parse(scope: Scope) -> FetchQuery:
-    query = parse_query(scope["query_string"], _PARAMETERS)
+def _parse(query: dict[str, str]) -> FetchQuery:
     return FetchQuery(
         offset=integer(query, "offset", 0, 0, OFFSET_MAX),
         max_messages=integer(query, "max_messages", FETCH_MESSAGES_DEFAULT, 1, FETCH_MESSAGES_MAX),
@@ -61,7 +65,8 @@ async def fetch(
 ) -> Answer | None:
     """Answer one fetch, its rows reserved in `ticket` until they are sent; None when it became an event stream."""
     began = time.perf_counter()
-    query = _parse(scope)
+    parameters = parse_query(scope["query_string"], _PARAMETERS)
+    query = _parse(parameters)
     topic = await service.topics.require(topic_name)
     if partition_name not in topic.route.partitions:
         detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
@@ -71,10 +76,17 @@ async def fetch(
     accept = header_text(headers, b"accept") or ""
     client = Client(receive)
     try:
+        gate = await _gate(service, topic, partition_name, parameters)
+        if gate is not None and gate.is_owners and EVENTS_TYPE not in accept:
+            call = Call.of(scope, wait_ms=query.wait_ms)
+            elsewhere = await service.peers.elsewhere(split_partition(partition_name)[1], call, client)
+            if elsewhere is not None:
+                return elsewhere
         if EVENTS_TYPE in accept:
-            await stream_events(service, partition, query, header_text(headers, b"last-event-id"), client, send)
+            resumed = header_text(headers, b"last-event-id")
+            await stream_events(service, partition, query, resumed, client, send, gate)
             return None
-        found = await read(service, partition, query, client)
+        found = await read(service, partition, query, client, gate)
     finally:
         client.close()
     ticket.grow(found.rows.nbytes)
@@ -83,6 +95,17 @@ async def fetch(
     service.metrics.fetched_bytes[topic_name] += answer.size
     service.metrics.fetch_seconds.observe(time.perf_counter() - began)
     return answer
+
+
+async def _gate(service: Service, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
+    """By what right a group's fetch reads; None when it is no group's."""
+    name, client = parameters.get("group"), parameters.get("client_id")
+    if client is not None:
+        check_client(client)
+    if name is None:
+        return None
+    group = service.groups.find(name) or await service.groups.require(name)
+    return Gate(service.locks, group, topic.topic, partition, client)
 
 
 # Answers ------------------------------------------------------------------------------------------------------

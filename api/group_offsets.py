@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
-from api.json_body import json_object
+from api.json_body import json_object, known_fields
 from api.lane_views import LaneView, lane_bounds, lane_views
 from api.openapi import problems
+from api.order_request import lock_numbers_of
 from api.service import Service
 from api.topics import Running, TopicName
 from mq.checkpoint import LaneKey
@@ -41,7 +42,17 @@ class CommitRequest(BaseModel):
     )
 
     offsets: _Offsets
-    client_id: Annotated[str | None, Field(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)] = None
+    client_id: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=PRODUCER_ID_LENGTH_MAX,
+            description="Who commits: in an exclusive group the holder of the pull locks.",
+        ),
+    ] = None
+    locks: Annotated[
+        dict[str, _Offset] | None, Field(description="The numbers of the pull locks that are meant, by partition.")
+    ] = None
 
 
 class ResetRequest(BaseModel):
@@ -107,15 +118,19 @@ def _body(model: type[BaseModel]) -> dict[str, object]:
 )
 async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)
-    _known_fields(body, CommitRequest)
-    _check_client_id(body.get("client_id"))
+    known_fields(body, CommitRequest)
+    client_id = _client_id(body.get("client_id"))
     wanted = _offsets_of(body.get("offsets"), "offsets")
+    numbers = lock_numbers_of(body.get("locks"), wanted)
     found = (await service.topics.require(topic)).topic
-    await service.groups.for_use(group)
+    its_group = await service.groups.for_use(group)
     lanes = _named_lanes(group, found, wanted, "offsets")
     # All of them before any is stored.
     for lane, offset in lanes.items():
         _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
+    for lane in lanes:
+        number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
+        service.locks.check_commit(its_group, found, lane, client_id, number, where)
     commits = [service.lanes.commit(lane, topic, offset) for lane, offset in lanes.items()]
     done = await asyncio.gather(*commits, return_exceptions=True)
     for failed in done:
@@ -134,7 +149,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
 )
 async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)
-    _known_fields(body, ResetRequest)
+    known_fields(body, ResetRequest)
     drop = _retries_of(body.get("retries")) == "drop"
     to = body.get("to")
     target = _offsets_of(to, "to") if isinstance(to, dict) else _start_of(to)
@@ -157,15 +172,9 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
 # What is asked --------------------------------------------------------------------------------------------------------
 
 
-def _known_fields(body: Mapping[str, object], model: type[BaseModel]) -> None:
-    for name in body:
-        if name not in model.model_fields:
-            raise Refused(f"{name} is not a field of this request", code="unknown_field", field=name)
-
-
-def _check_client_id(value: object) -> None:
+def _client_id(value: object) -> str | None:
     if value is None:
-        return
+        return None
     if not isinstance(value, str):
         raise Refused("client_id must be text", code="invalid_type", field="client_id")
     if not 1 <= len(value) <= PRODUCER_ID_LENGTH_MAX:
@@ -174,6 +183,7 @@ def _check_client_id(value: object) -> None:
             field="client_id",
             extra={"limit": PRODUCER_ID_LENGTH_MAX},
         )
+    return value
 
 
 def _offsets_of(value: object, field: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.group_clients import AllocationView, ClientView, allocation_views, client_views
 from api.json_body import json_object
 from api.lane_views import LaneView, lane_views
 from api.openapi import TOPIC_PATTERN, problems
@@ -102,7 +103,10 @@ class TopicProgress(BaseModel):
 
 
 class GroupView(BaseModel):
-    """A group's settings, and where it is in each topic that it has consumed."""
+    """A group's settings, and where it is in each topic that it has consumed.
+
+    `clients` and `allocation` are those of an exclusive group.
+    """
 
     group: str
     epoch: int
@@ -114,6 +118,8 @@ class GroupView(BaseModel):
     retry_policy: RetryPolicyView
     invisible_ms: int
     created_time: str
+    clients: list[ClientView]
+    allocation: dict[str, AllocationView]
     topics: list[TopicProgress]
 
 
@@ -186,5 +192,7 @@ async def _view(service: Service, group: Group) -> dict[str, object]:
         "epoch": group.epoch,
         **group.settings.to_json(),
         "created_time": rfc3339(group.created_ms * 1000),
+        "clients": client_views(service, group.name),
+        "allocation": allocation_views(service, group.name),
         "topics": topics,
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from fastapi import Request
+from pydantic import BaseModel
 
 from api.request import headers_of, media_type
 from mq.errors import Refused, UnsupportedMedia
 
-__all__ = ["json_object"]
+__all__ = ["json_object", "known_fields"]
 
 _JSON: Final = "application/json"
 
@@ -30,6 +32,14 @@ async def json_object(request: Request) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused("body: must be a JSON object", code="invalid_type", field="body")
     return value
+
+
+def known_fields(body: Mapping[str, object], model: type[BaseModel], prefix: str = "") -> None:
+    """Refuse a field that `model` does not have; `prefix` says where in the request `body` stands."""
+    for name in body:
+        if name not in model.model_fields:
+            field = f"{prefix}{name}"
+            raise Refused(f"{field} is not a field of this request", code="unknown_field", field=field)
 
 
 def _whole(value: object) -> object:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.partition import Partition
+from api.pull_gate import Gate
 from api.request import Client, ClientGone
 from api.service import Service
 from mq.errors import Unprocessable
@@ -61,13 +62,23 @@ def parse_tags(text: str | None) -> pa.Array | None:
     return pa.array(tags, pa.string())
 
 
-async def read(service: Service, partition: Partition, query: FetchQuery, client: Client) -> Fetched:
-    """What the partition holds from `query.offset` on, waiting up to `query.wait_ms` for the first message."""
+async def read(
+    service: Service, partition: Partition, query: FetchQuery, client: Client, gate: Gate | None = None
+) -> Fetched:
+    """What the partition holds from `query.offset` on, waiting up to `query.wait_ms` for the first message.
+
+    `gate` is looked at before each look, and before what was found leaves.
+    """
+    if gate is not None:
+        gate.check()
     log = await partition.opened()
     deadline = service.loop.time() + query.wait_ms / 1000
     offset = query.offset
     while True:
         found = await _look(service, partition, log, query, offset)
+        if gate is not None:
+            gate.check()
+            found = gate.cut(found)
         if found.status is not FetchStatus.NO_NEW_MESSAGE or service.stopping:
             return found
         offset = found.next_offset

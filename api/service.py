@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
@@ -24,13 +24,16 @@ from api.hosted_topic import HostedTopic, Topics
 from api.hosting import Hosting, LeaseTimes
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
+from api.online_clients import OnlineClients
 from api.partition import Partition, Partitions
 from api.peers import Peers
 from api.popper import Popper
+from api.pull_locks import Locks
 from api.request import Admission
 from api.waiting import Waiting
 from api.workers import Workers
 from mq.brokers import META_ROLE
+from mq.checkpoint import LaneKey
 from mq.errors import DeltaMQError
 from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys
@@ -106,12 +109,14 @@ class Service:
         self.hosting.taken.append(self._recover)
         self.hosting.drained.append(self.lanes.drain)
         self.hosting.lost.append(self.lanes.drop)
+        self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
+        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
         self.popper = Popper(self.lanes, self.hosting.hosts, refresh_s=self.settings.refresh_ms / 1000)
         self.handles = HandleCalls(self.lanes)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(
-            self.meta, self.partitions, forget=self.lanes.forget, auto_create=self.settings.auto_create_groups
+            self.meta, self.partitions, forget=self._void, auto_create=self.settings.auto_create_groups
         )
         self._observe()
 
@@ -133,6 +138,7 @@ class Service:
             await service.stop()
             raise
         service._watcher = service.loop.create_task(service._watch())
+        service.online.start()
         return service
 
     def _hosting(self, address: str) -> Hosting:
@@ -190,8 +196,16 @@ class Service:
     def begin_stop(self) -> None:
         """Answer no more than what is under way: long polls and event streams end at once."""
         self.stopping = self.popper.stopping = True
+        self.online.begin_stop()
+        self.locks.begin_stop()
         for partition in self.partitions:
             partition.wake()
+
+    def _void(self, lanes: Iterable[LaneKey]) -> None:
+        """What memory knows of these lanes means nothing any more."""
+        ended = list(lanes)
+        self.lanes.forget(ended)
+        self.locks.void(ended)
 
     async def stop(self) -> None:
         """Finish every queued commit and upkeep step, make everything durable, and let go."""
@@ -200,6 +214,7 @@ class Service:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
+        await self.online.stop()
         await self.lanes.stop()
         await self.hosting.stop()
         self.peers.close()
@@ -242,10 +257,14 @@ class Service:
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
+            Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
+            Gauge("deltamq_pull_locks", "Partitions that clients have, of this process.", lambda: self.locks.held),
             Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
         ]
         self.metrics.counters = [
             Gauge("deltamq_stored_checkpoints", "Checkpoints that left memory.", lambda: self.lanes.match.stored),
+            Gauge("deltamq_heartbeats", "Of clients, answered here.", lambda: self.online.heartbeats),
+            Gauge("deltamq_lapsed_clients", "Called offline without a word.", lambda: self.online.lapsed),
             Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
         ]
         self.metrics.partitions = self._gauges

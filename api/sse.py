@@ -16,10 +16,11 @@ import msgspec
 
 from api.message_json import stored_messages
 from api.partition import Partition
+from api.pull_gate import Gate
 from api.read import FetchQuery, read
 from api.request import Client, ClientGone, Send
 from api.service import Service
-from mq.errors import Unprocessable
+from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
 from tables.fetch import Fetched, FetchStatus
 
@@ -37,13 +38,22 @@ _HEADERS: Final = [
 
 
 async def stream_events(
-    service: Service, partition: Partition, query: FetchQuery, last_event_id: str | None, client: Client, send: Send
+    service: Service,
+    partition: Partition,
+    query: FetchQuery,
+    last_event_id: str | None,
+    client: Client,
+    send: Send,
+    gate: Gate | None = None,
 ) -> None:
-    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client or the service goes."""
+    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client or the service goes.
+
+    A client that may not read any more is told why by the last event.
+    """
     offset = _resumed(last_event_id, partition.name)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
     # The first look comes before the headers, so that a refusal still has its own status.
-    found = await read(service, partition, replace(query, wait_ms=0), client)
+    found = await read(service, partition, replace(query, wait_ms=0), client, gate)
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
     while not client.gone.done():
@@ -52,9 +62,13 @@ async def stream_events(
             break
         query = replace(query, offset=found.next_offset)
         try:
-            found = await read(service, partition, query, client)
+            found = await read(service, partition, query, client, gate)
         except ClientGone:
             return
+        except (Conflict, Unavailable) as error:
+            why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
+            await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
+            break
     await _piece(send, b"", last=True)
 
 

@@ -23,6 +23,10 @@ LEASE_MARGIN_MS: Final = 1 * _SECOND
 AUTHORIZATION_MS_DEFAULT: Final = 30 * _SECOND
 AUTHORIZATION_MARGIN_MS: Final = 1 * _SECOND
 HEARTBEAT_MS: Final = 5 * _SECOND
+# Clients of one exclusive group: more than any topic has partitions.
+CLIENTS_MAX: Final = 10_000
+# Topics that one client may ask for.
+SUBSCRIPTIONS_MAX: Final = 1_000
 
 # Pull locks (SPEC ORDER-4). The rule asks for a renewal every 20 s at least. Twice as often, a client whose broker is
 # taken over in the middle renews at the new one before it must call the lock lost.

@@ -50,7 +50,7 @@ class PullLocks:
     Call it only while the own lease holds, and look at the lease again before an answer leaves.
     """
 
-    __slots__ = ("_given", "_locks", "_next_number", "_online_epoch", "_settled_ms")
+    __slots__ = ("_given", "_locks", "_next_number", "_online_epoch", "_settled_ms", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
         """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones.
@@ -63,6 +63,17 @@ class PullLocks:
         self._locks: dict[LaneKey, _Lock] = {}
         #: Lanes whose locks were given here: nobody can hold one from before.
         self._given: set[LaneKey] = set()
+        #: Lanes in which who had a lock before does not know where the group goes on.
+        self._void: set[LaneKey] = set()
+
+    def __len__(self) -> int:
+        """Locks that were given and not released or swept."""
+        return len(self._locks)
+
+    def has(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> bool:
+        """Whether the client has the lock now: then a renewal gives nothing to anybody."""
+        lock = self._live(lane, seat, now_ms)
+        return lock is not None and lock.client == client
 
     def take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, held: bool = False) -> int | None:
         """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
@@ -91,7 +102,7 @@ class PullLocks:
         settled = now_ms >= self._settled_ms or lane in self._given
         if held:
             # A renewal of what is over came late, or a claim: only a broker that was taken over believes the latter.
-            return not settled and (client == seat.owner or client in seat.earlier)
+            return not settled and lane not in self._void and (client == seat.owner or client in seat.earlier)
         before = {one for one in seat.earlier if seat.clients[one].joined <= self._online_epoch}
         return client == seat.owner and (settled or before <= {client})
 
@@ -134,6 +145,11 @@ class PullLocks:
             return False
         del self._locks[lane]
         return True
+
+    def void(self, lane: LaneKey) -> None:
+        """The group goes on elsewhere in the partition: whoever has the lock must ask anew where (SPEC POP-18)."""
+        self._locks.pop(lane, None)
+        self._void.add(lane)
 
     def sweep(self, now_ms: int) -> None:
         """Forget what was not renewed in time; nothing depends on when this is called."""

@@ -79,6 +79,8 @@ def test_put_makes_a_group_with_defaults_then_changes_what_is_given(api: Api, to
             "max_attempts": 16,
             "retry_policy": list(DEFAULT_WAITS_MS),
             "invisible_ms": 60_000,
+            "clients": [],
+            "allocation": {},
             "topics": [],
         }.items()
     )
