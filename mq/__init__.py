@@ -1,6 +1,6 @@
 """DeltaMQ's protocol and clients. The core is pure: state in, events in, decisions out; time is passed in.
 
-    from mq import Admin, PopConsumer, Producer, PullConsumer
+    from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
 The clients are loaded when they are first used: importing the core costs neither Arrow nor HTTP.
 """
@@ -11,9 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mq.client import Admin, Message, PopConsumer, Producer, PullConsumer, Result
+    from mq.client import Admin, Message, OrderlyConsumer, PopConsumer, Producer, PullConsumer, Result, Suspend, Verdict
 
-__all__ = ["Admin", "Message", "PopConsumer", "Producer", "PullConsumer", "Result"]
+__all__ = [
+    "Admin",
+    "Message",
+    "OrderlyConsumer",
+    "PopConsumer",
+    "Producer",
+    "PullConsumer",
+    "Result",
+    "Suspend",
+    "Verdict",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """The Python SDK: what users import, over HTTP; of DeltaMQ it knows only `mq`.
 
-    from mq import Admin, PopConsumer, Producer, PullConsumer
+    from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
 Every name is loaded when it is first used, so that the command line and the checks of other layers, which share this
 package, do not wait for Arrow.
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from mq.client.consumer_stats import ConsumerStats
     from mq.client.group_admin import DeadLetter, GroupInfo, GroupPartition, GroupTopic
     from mq.client.message import Message
+    from mq.client.orderly_consumer import OrderlyClosed, OrderlyConsumer
+    from mq.client.orderly_listener import Suspend
     from mq.client.outbox import Closed
     from mq.client.pop_client import PopClient
     from mq.client.pop_consumer import ConsumerClosed, PopConsumer
     from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
     from mq.client.producer import Producer
     from mq.client.pull import PullConsumer
-    from mq.client.received import ReceivedMessage
+    from mq.client.received import OrderedMessage, ReceivedMessage
     from mq.client.result import Result
     from mq.client.sent import Failure, PartlySent, Sent, SentBatch, SentRange
     from mq.client.shared import ProducerStats
     from mq.client.table_send import TableProgress, TableSendInterrupted, TableSendState
+    from mq.orderly import Verdict
 
 __all__ = [
     "Admin",
@@ -44,6 +47,9 @@ __all__ = [
     "GroupTopic",
     "Message",
     "MessageOrigin",
+    "OrderedMessage",
+    "OrderlyClosed",
+    "OrderlyConsumer",
     "PartitionInfo",
     "PartlySent",
     "Patience",
@@ -60,10 +66,12 @@ __all__ = [
     "Sent",
     "SentBatch",
     "SentRange",
+    "Suspend",
     "TableProgress",
     "TableSendInterrupted",
     "TableSendState",
     "TopicInfo",
+    "Verdict",
 ]
 
 _MODULES = {
@@ -81,6 +89,9 @@ _MODULES = {
     "GroupTopic": "group_admin",
     "Message": "message",
     "MessageOrigin": "popped",
+    "OrderedMessage": "received",
+    "OrderlyClosed": "orderly_consumer",
+    "OrderlyConsumer": "orderly_consumer",
     "PartitionInfo": "admin",
     "PartlySent": "sent",
     "Patience": "attempts",
@@ -97,10 +108,12 @@ _MODULES = {
     "Sent": "sent",
     "SentBatch": "sent",
     "SentRange": "sent",
+    "Suspend": "orderly_listener",
     "TableProgress": "table_send",
     "TableSendInterrupted": "table_send",
     "TableSendState": "table_send",
     "TopicInfo": "admin",
+    "Verdict": "orderly_listener",
 }
 
 

@@ -8,12 +8,16 @@ from typing import Final
 
 from mq.errors import Refused
 from mq.names import check_topic
-from mq.queue_limits import POP_MESSAGES_MAX
+from mq.order_limits import SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.orderly import OnFailure
+from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
-__all__ = ["check_handler", "check_settings", "checked_topics"]
+__all__ = ["check_handler", "check_orderly", "check_settings", "checked_topics"]
 
 #: Each handler has a thread.
 _CONCURRENCY_MAX: Final = 1_024
+#: Longer would repeat too much after a crash.
+_COMMIT_MS_MAX: Final = 60_000
 
 
 def checked_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
@@ -42,3 +46,28 @@ def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | Non
         raise Refused("format must be 'messages' or 'arrow'", field="format")
     if order not in (None, False, True, "key"):
         raise Refused('order must be False, True or "key"', field="order")
+
+
+def check_orderly(
+    *,
+    concurrency: int,
+    batch_messages: int | None,
+    on_failure: str,
+    max_attempts: int | None,
+    suspend_ms: int,
+    commit_ms: int,
+) -> None:
+    """Refuse settings of an ordered consumer that are out of bounds, naming them."""
+    bounds = (
+        ("concurrency", concurrency, 1, _CONCURRENCY_MAX),
+        ("batch_messages", batch_messages, 1, POP_MESSAGES_MAX),
+        ("max_attempts", max_attempts, 1, MAX_ATTEMPTS_MAX),
+        ("suspend_ms", suspend_ms, SUSPEND_MS_MIN, SUSPEND_MS_MAX),
+        ("commit_ms", commit_ms, 1, _COMMIT_MS_MAX),
+    )
+    for name, value, low, high in bounds:
+        if value is not None and not low <= value <= high:
+            raise Refused(f"{name} must be {low:,} to {high:,}", field=name)
+    names = [one.value for one in OnFailure]
+    if on_failure not in names:
+        raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")

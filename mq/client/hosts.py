@@ -56,8 +56,14 @@ class _Role(msgspec.Struct):
     online: bool = True
 
 
+class _Host(msgspec.Struct):
+    host: str
+    address: str
+
+
 class _Cluster(msgspec.Struct):
     brokers: list[_Role]
+    hosts: list[_Host] = []
     host: str | None = None
     meta: _Role | None = None
 
@@ -219,6 +225,7 @@ class Hosts:
                 return
             told = cluster.brokers if cluster.meta is None else [*cluster.brokers, cluster.meta]
             hosts = {one.host: one.address for one in told if one.host is not None and one.address is not None}
+            hosts |= {one.host: one.address for one in cluster.hosts}
             self._note_name(asked, cluster.host, hosts.keys())
             by_host = {host: self._reached(host, address) for host, address in hosts.items()}
             owners = {one.broker: by_host.get(one.host or "") for one in told if one.online}

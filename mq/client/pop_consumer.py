@@ -105,6 +105,8 @@ class PopConsumer:
     order
         True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
         By default what the group's settings say when the consumer begins.
+    retry
+        `only`: take nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
     renew_for_s
         Renew a message at most so long; then it is delivered again though its handler still runs. None: for ever.
     ack_within_ms
@@ -131,6 +133,7 @@ class PopConsumer:
         wait_ms: int = 15_000,
         tags: str = "*",
         order: Ordering | None = None,
+        retry: Literal["only"] | None = None,
         renew_for_s: float | None = None,
         ack_within_ms: float = 50.0,
         client_id: str | None = None,
@@ -168,6 +171,7 @@ class PopConsumer:
             wait_ms=wait_ms,
             tags=tags,
             order=order,
+            retry=retry,
         )
         self._ask = replace(ask, arrow=format == "arrow")
         self._pollers: list[Poller] = []

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-__all__ = ["ReceivedMessage", "messages_of"]
+__all__ = ["OrderedMessage", "ReceivedMessage", "messages_of", "ordered_messages_of"]
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -45,21 +45,34 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
         return None if self.append_us is None else datetime.fromtimestamp(self.append_us / 1e6, UTC)
 
 
+class OrderedMessage(ReceivedMessage, frozen=True, gc=False):
+    """A message as a listener of an `OrderlyConsumer` gets it; `attempt` counts from 1 in each client."""
+
+    topic: str = ""
+    attempt: int = 1
+
+
 def messages_of(partition: str, rows: pa.Table) -> list[ReceivedMessage]:
     """The rows as messages, made column by column; a column of nulls costs nothing."""
-    return list(
-        map(
-            ReceivedMessage,
-            repeat(partition, len(rows)),
-            rows.column("offset").to_pylist(),
-            rows.column("body").to_pylist(),
-            _values(rows, "key"),
-            _values(rows, "tag"),
-            _headers(rows),
-            _values(rows, "message_id"),
-            _times(rows, "born_time"),
-            _times(rows, "append_time"),
-        )
+    return list(map(ReceivedMessage, repeat(partition, len(rows)), *_columns(rows)))
+
+
+def ordered_messages_of(topic: str, partition: str, rows: pa.Table) -> list[OrderedMessage]:
+    """The rows as messages of an ordered consumer, each for the first time."""
+    return list(map(OrderedMessage, repeat(partition, len(rows)), *_columns(rows), repeat(topic)))
+
+
+def _columns(rows: pa.Table) -> Iterable[Iterable[Any]]:
+    """The fields of `ReceivedMessage` behind the partition, in order."""
+    return (
+        rows.column("offset").to_pylist(),
+        rows.column("body").to_pylist(),
+        _values(rows, "key"),
+        _values(rows, "tag"),
+        _headers(rows),
+        _values(rows, "message_id"),
+        _times(rows, "born_time"),
+        _times(rows, "append_time"),
     )
 
 

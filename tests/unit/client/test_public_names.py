@@ -12,7 +12,17 @@ import mq.client
 
 
 def test_the_public_names_of_mq_are_pinned() -> None:
-    assert mq.__all__ == ["Admin", "Message", "PopConsumer", "Producer", "PullConsumer", "Result"]
+    assert mq.__all__ == [
+        "Admin",
+        "Message",
+        "OrderlyConsumer",
+        "PopConsumer",
+        "Producer",
+        "PullConsumer",
+        "Result",
+        "Suspend",
+        "Verdict",
+    ]
 
 
 def test_the_public_names_of_the_client_are_pinned() -> None:
@@ -31,6 +41,9 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "GroupTopic",
         "Message",
         "MessageOrigin",
+        "OrderedMessage",
+        "OrderlyClosed",
+        "OrderlyConsumer",
         "PartitionInfo",
         "PartlySent",
         "Patience",
@@ -47,10 +60,12 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
         "Sent",
         "SentBatch",
         "SentRange",
+        "Suspend",
         "TableProgress",
         "TableSendInterrupted",
         "TableSendState",
         "TopicInfo",
+        "Verdict",
     ]
 
 

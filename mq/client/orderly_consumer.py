@@ -1,0 +1,363 @@
+"""The ordered consumer of a group: one client for each partition, one message after another (SPEC ORDER, CONS).
+
+    def listen(message):
+        apply(message.key, message.text)
+        return Verdict.SUCCESS                  # anything else, or an exception: the same message again
+
+    with OrderlyConsumer("http://127.0.0.1:8080", "ledger", "orders", listen) as consumer:
+        consumer.run()                          # until stop() or a refusal
+
+The service gives each partition to one client of the group; clients come and go, and partitions move with them: the
+old client finishes what it has begun, commits and lets go, then the new one begins. No message is heard by both, unless
+the old one died; what it had not committed is heard again then. A client that is cut off stops by itself before others
+begin.
+
+    heartbeats ──► allocation ──► locks ──► works ──► listeners (`concurrency` threads) ──► commits ──► release
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import ssl
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from mq.client.attempts import Patience
+from mq.client.consumer_settings import check_handler, check_orderly, checked_topics
+from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
+from mq.client.orderly_calls import OrderlyCalls
+from mq.client.orderly_commits import Commits
+from mq.client.orderly_heartbeats import Heartbeats
+from mq.client.orderly_listener import AfterVerdict, Listener, Listening
+from mq.client.orderly_retries import retries_of
+from mq.client.orderly_rights import Rights
+from mq.client.orderly_turns import FetchSize, Turns
+from mq.client.orderly_work import Place, monotonic_ms
+from mq.client.pop_consumer import PopConsumer
+from mq.client.workers import Workers
+from mq.errors import DeltaMQError, Refused
+from mq.limits import MIB
+from mq.order_limits import SUSPEND_MS_DEFAULT
+from mq.orderly import OnFailure, OrderlySettings
+
+__all__ = ["OrderlyClosed", "OrderlyConsumer"]
+
+log = logging.getLogger("deltamq.client")
+
+_CLOSE_TIMEOUT_S: Final = 30.0
+#: How long threads that were told to end may take.
+_JOIN_S: Final = 2.0
+_REQUESTS_MAX: Final = 32
+#: The rights are looked at so often, whatever happens.
+_LOOK_MS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderlyClosed:
+    """What a consumer left behind when it closed.
+
+    The listeners of `unfinished` partitions still ran; what they do now is not committed, and is heard again by others.
+    `unreleased` locks were not given back: their partitions go to others when this client is called offline.
+    """
+
+    unfinished: int
+    unreleased: int
+
+    def __bool__(self) -> bool:
+        """Whether everything was finished and given back."""
+        return self.unfinished == 0 and self.unreleased == 0
+
+
+class OrderlyConsumer:
+    """Takes partitions of `topics` for `group`, and lets `listener` hear their messages in order.
+
+    The group must be exclusive (CONS-1); one that does not exist is made so.
+
+    Parameters
+    ----------
+    url, group, topics
+        The service (or several of its processes), the group, and one topic or several.
+    listener
+        Gets an `OrderedMessage`; with `batch_messages` a list of them. Returns `Verdict.SUCCESS` when it is done;
+        `Verdict.SUSPEND` or `Suspend(ms)` to hear the same again, and nothing of that partition meanwhile (an
+        exception, or no verdict, is the same); `Verdict.DEAD` to put it among the dead letters.
+    concurrency
+        How many partitions are heard at once, each by one thread at a time (ORDER-6).
+    batch_messages
+        Hand over up to so many messages at once. They fail together.
+    on_failure
+        What becomes of messages that fail, in topics that are not strict (ORDER-8): `dead_letter` after
+        `max_attempts`, `retry_topic` at once and out of order, `in_place` for ever. In a strict topic they are always
+        repeated in place for ever.
+    max_attempts
+        By default the group's. Attempts are counted by each client.
+    suspend_ms
+        How long before they are heard again (10 to 30,000).
+    commit_ms
+        How often progress is committed; a crash repeats what was heard since.
+    tags
+        `*`, or `TagA||TagB`: other messages count as consumed.
+    client_id
+        Who this is in its group; by default a new name.
+    before, after
+        Hooks: `before(message)` and `after(message, verdict, error)`, or with the batch; they only look on.
+    patience
+        How the waits grow while the service is away; a consumer never gives up.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        listener: Listener,
+        *,
+        concurrency: int = 20,
+        batch_messages: int | None = None,
+        on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
+        max_attempts: int | None = None,
+        suspend_ms: int = SUSPEND_MS_DEFAULT,
+        commit_ms: int = 200,
+        tags: str = "*",
+        fetch_messages: int = 1_000,
+        fetch_bytes: int = 4 * MIB,
+        client_id: str | None = None,
+        before: Callable[[Any], object] | None = None,
+        after: AfterVerdict | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.topics = checked_topics(topics)
+        check_handler(listener)
+        check_orderly(
+            concurrency=concurrency,
+            batch_messages=batch_messages,
+            on_failure=on_failure,
+            max_attempts=max_attempts,
+            suspend_ms=suspend_ms,
+            commit_ms=commit_ms,
+        )
+        self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
+        patience = patience if patience is not None else Patience()
+        self._calls = OrderlyCalls(url, group, self.client_id, token=token, ssl_context=ssl_context, patience=patience)
+        self.group = self._calls.group
+        self._max_attempts = max_attempts
+        self._suspend_ms = suspend_ms
+        self._batch_messages = batch_messages
+        self._on_failure = OnFailure(on_failure)
+        self._counters = ConsumerCounters()
+        listening = Listening(listener, self._counters, before, after)
+        self._build(dict.fromkeys(self.topics, tags), listening, concurrency, commit_ms, fetch_messages, fetch_bytes)
+        self._retries: PopConsumer | None = None
+        if self._on_failure is OnFailure.RETRY_TOPIC:
+            self._retries = retries_of(
+                url,
+                group,
+                self.topics,
+                listening,
+                batches=batch_messages is not None,
+                client_id=self.client_id,
+                tags=tags,
+                token=token,
+                ssl_context=ssl_context,
+                patience=patience,
+            )
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._closing = False
+        self._closed: OrderlyClosed | None = None
+        #: Not an event: a signal's handler may put into it, whatever it interrupted.
+        self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
+        #: Why the service refuses this consumer for good.
+        self.error: DeltaMQError | None = None
+
+    def _build(
+        self,
+        topics: dict[str, str],
+        listening: Listening,
+        concurrency: int,
+        commit_ms: int,
+        fetch_messages: int,
+        fetch_bytes: int,
+    ) -> None:
+        """Make the parts and tell each whom to tell what."""
+        self._poked = threading.Event()
+        self._ended = threading.Event()
+        self._requests = Workers(_REQUESTS_MAX, "deltamq-orderly")
+        self._turns = Turns(
+            self._calls,
+            topics,
+            listening,
+            self._counters,
+            concurrency=concurrency,
+            batches=self._batch_messages is not None,
+            size=FetchSize(messages=fetch_messages, bytes=fetch_bytes),
+            refused=lambda work, error: self._rights.refused(work, error),
+            stopped=lambda work: self._commits.soon(work),
+            fail=self._fail,
+            poke=self._poked.set,
+        )
+        self._heartbeats = Heartbeats(
+            self._calls, topics, changed=lambda allocation: self._rights.allocated(allocation), fail=self._fail
+        )
+        self._rights = Rights(
+            self._calls,
+            self._heartbeats.authorization,
+            self._requests,
+            settings_of=self._settings_of,
+            begun=self._turns.begin,
+            wake=self._turns.wake,
+            poke=self._poked.set,
+        )
+        self._commits = Commits(
+            self._calls,
+            self._requests,
+            every_ms=commit_ms,
+            refused=self._rights.refused,
+            ended=lambda work, lost: self._rights.ended(work, lost=lost),
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to consume, in threads of its own; once started, it goes on until `close`."""
+        with self._lock:
+            if self._closing:
+                raise Refused("the consumer is closed; make another one", code="consumer_closed")
+            if self._threads:
+                return
+            self._threads = [
+                self._thread("deltamq-heartbeats", self._heartbeats.run),
+                self._thread("deltamq-rights", self._look),
+                self._thread("deltamq-fetches", self._turns.fetches.run),
+            ]
+            for thread in self._threads:
+                thread.start()
+        if self._retries is not None:
+            self._retries.start()
+
+    def run(self) -> None:
+        """Consume until `stop` is called (from a listener, another thread, a signal's handler), then close.
+
+        Raises
+        ------
+        DeltaMQError
+            When the service refuses this consumer for good: what it asks for is wrong, or not allowed.
+        """
+        self.start()
+        self._stop.get()
+        self.close()
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """Let `run` end; returns at once."""
+        self._stop.put(None)
+
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> OrderlyClosed:
+        """Hand everything over: let running listeners end for at most `timeout_s`, commit, and give the locks back.
+
+        Closing twice is harmless.
+        """
+        if getattr(self._turns.inside, "active", False):
+            raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
+        until_ms = monotonic_ms() + round(timeout_s * 1000)
+        with self._lock:
+            if self._closed is not None:
+                return self._closed
+            self._closing = True
+            started = bool(self._threads)
+        self.stop()
+        if started:
+            self._rights.leave()
+            self._heartbeats.leave(until_ms)
+            if self._retries is not None:
+                self._retries.close(max(0.0, (until_ms - monotonic_ms()) / 1000))
+            self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
+        running = [work for work in self._rights.works() if work.place in (Place.QUEUED, Place.RUNNING)]
+        self._closed = OrderlyClosed(unfinished=len(running), unreleased=self._rights.unreleased)
+        if not self._closed:
+            log.warning("event=not_handed_over unfinished=%d unreleased=%d", len(running), self._closed.unreleased)
+        self._ended.set()
+        self._poked.set()
+        self._turns.close()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._requests.close()
+        self._calls.close()
+        return self._closed
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self.error is not None:
+            raise self.error
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[tuple[str, str], ...]:
+        """Topic and name of the partitions that this client has now, sorted."""
+        return tuple(sorted(work.key for work in self._rights.works()))
+
+    def stats(self) -> ConsumerStats:
+        """What this consumer does (SPEC CONS-6).
+
+        `retried` counts suspensions, `expired` partitions that were lost rather than handed over, `renewals` those of
+        locks, `pops` fetches.
+        """
+        held = sum(len(work.messages) for work in self._rights.works())
+        return self._counters.read(expired=self._rights.lost, renewals=self._rights.renewals, held=held)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        """A thread whose failure ends the consumer: it must not look alive while nothing is heard."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                log.exception("event=consumer_failed thread=%s", name)
+                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
+
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def _look(self) -> None:
+        """Do what is due, until the end."""
+        while not self._ended.is_set():
+            self._poked.clear()
+            self._rights.tick()
+            self._turns.tick()
+            self._commits.tick(self._rights.works())
+            due = [self._commits.next_ms(), self._turns.next_ms()]
+            wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
+            self._poked.wait(wait_ms / 1000)
+
+    def _settings_of(self, topic: str) -> OrderlySettings:
+        """How a topic is consumed: a strict one leaves no choice (ORDER-8)."""
+        strict = self._calls.view(topic).strict
+        if self._max_attempts is None:
+            self._max_attempts = self._calls.max_attempts()
+        return OrderlySettings(
+            on_failure=OnFailure.of(strict=strict, best_tried=self._on_failure),
+            max_attempts=self._max_attempts,
+            suspend_ms=self._suspend_ms,
+            batch_messages=self._batch_messages or 1,
+        )
+
+    def _fail(self, error: DeltaMQError) -> None:
+        """There is no going on: end, and let `run` say why."""
+        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
+        self.error = self.error or error
+        self.stop()
