@@ -11,24 +11,28 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
+from api.placement import Placement
 from api.producers import ProducerGate
 from mq.errors import Corrupt
+from mq.moved_keys import MovedKeys, moves_of
 from mq.names import check_topic
 from mq.routing import Route
 from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
 from tables.log import PartitionLog
-from tables.metadata import Meta
+from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
 
 __all__ = ["HostedTopic", "Topics"]
 
 log = logging.getLogger("deltamq.api")
+
+T = TypeVar("T")
 
 #: About the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
@@ -45,6 +49,10 @@ class HostedTopic:
         self._logs: dict[str, PartitionLog] = {}
         self._drawn = 0
         self._drawn_until_s = 0.0
+        #: With what it was made of.
+        self._placement: tuple[Topic, MovedKeys, int, Placement] | None = None
+        #: The sealed ends that our view of the logs has reached.
+        self._reached: Mapping[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -68,6 +76,31 @@ class HostedTopic:
             self._drawn = random.getrandbits(30)
             self._drawn_until_s = now_s + _DRAW_KEPT_S
         return self._drawn
+
+    def placement(self, meta: Meta) -> Placement:
+        """Where messages go by `meta`; by what was known last when the topic has ended there."""
+        present = meta.topics.topics.get(self.topic.name)
+        if present is not None and present.id == self.topic.id:
+            self.topic = present
+        moved, epoch = meta.moved_keys(self.topic.id), meta.brokers.epoch
+        made = self._placement
+        if made is None or made[0] is not self.topic or made[1] is not moved or made[2] != epoch:
+            made = self._placement = self.topic, moved, epoch, Placement.of(self.topic, moved, meta.brokers)
+        return made[3]
+
+    async def see(self, ends: Mapping[str, int]) -> None:
+        """Look for what other processes appended before these ends: it may be copies of a request of ours."""
+        if ends is self._reached:
+            return
+        for name, end_offset in ends.items():
+            log = self._logs.get(name)
+            if log is not None and log.end_offset < end_offset:
+                await self.partition(name).look()
+        self._reached = ends
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Blocking work on a thread."""
+        return await self._partitions.run(work)
 
     def partition(self, name: str) -> Partition:
         """The partition of this life of the topic; the caller knows that the route has it."""
@@ -122,6 +155,10 @@ class Topics:
         topic = self.state.topics.get(name)
         return None if topic is None else self._host(topic)
 
+    def placement(self, hosted: HostedTopic) -> Placement:
+        """Where messages of the topic go now, as far as this process knows."""
+        return hosted.placement(self._meta.now)
+
     def _host(self, topic: Topic) -> HostedTopic:
         hosted = self._hosted.get(topic.id)
         if hosted is None:
@@ -150,10 +187,12 @@ class Topics:
         new_id = str(uuid.uuid4())
         now_ms = time.time_ns() // 1_000_000
 
-        state = await self._meta.submit(
-            lambda state: decide_put_topic(state, name, request, self._brokers, new_id, now_ms)
-        )
-        topic = state.topic(name)
+        def decide(meta: Meta) -> Sequence[AnyEvent]:
+            events = decide_put_topic(meta.topics, name, request, self._brokers, new_id, now_ms)
+            # First: who reads only some of the events must not know the new route without what waits.
+            return [*moves_of(meta.topics, events), *events]
+
+        topic = (await self._meta.submit_any(decide)).topics.topic(name)
         hosted = self._host(topic)
         await hosted.logs()
         created = topic.id == new_id

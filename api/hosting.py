@@ -112,7 +112,8 @@ class Hosting:
         self._meta = meta
         self._locks = locks
         self._times = times
-        self._now_ms = now_ms
+        #: The clock of the lease.
+        self.now_ms = now_ms
         self._load = load
         self._life = self._new_life()
         self._wanted = asyncio.Event()
@@ -136,11 +137,17 @@ class Hosting:
 
     def holds(self) -> bool:
         """Whether the lease is not over, by our own clock."""
-        return self._life.lease.holds(self._now_ms())
+        return self._life.lease.holds(self.now_ms())
 
     def hosts(self, role: str) -> bool:
         """Whether this process serves the role now."""
         return role in self._life.served and self.holds()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process serves all brokers that there are: no request concerns another then."""
+        served = self._life.served
+        return self.holds() and all(role in served for role in self._meta.now.brokers.roles)
 
     def hosted(self) -> frozenset[str]:
         """The brokers that this process serves now."""
@@ -161,7 +168,7 @@ class Hosting:
         """
         life = self._life
         epoch = life.served.get(role)
-        if epoch is not None and life.lease.holds(self._now_ms()):
+        if epoch is not None and life.lease.holds(self.now_ms()):
             return epoch
         owner = self.owner(role)
         if epoch is not None or (owner is not None and owner.id == life.host.id and not self.holds()):
@@ -171,6 +178,10 @@ class Hosting:
         raise Unavailable(
             f"another process serves {_shown(role)}", code="not_owner", extra={"address": owner.address, "role": role}
         )
+
+    def held_since(self, role: str) -> int | None:
+        """Since which epoch the role is ours as far as this process knows, served or not; None if it is not."""
+        return self._life.roles.get(role)
 
     def check(self, role: str, epoch: int) -> None:
         """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
@@ -195,7 +206,7 @@ class Hosting:
     def _new_life(self) -> _Life:
         times = self._times
         host = Host(id=uuid.uuid4().hex, address=self.address, brokers=self.brokers, machine=self._locks.machine)
-        lease = OwnLease(self._now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
+        lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
         return _Life(host, LeaseWatch(times.lease_ms), lease)
 
     async def start(self) -> None:
@@ -214,7 +225,7 @@ class Hosting:
     async def _register(self) -> None:
         host = self._life.host
         await self._meta.run(partial(self._locks.hold, host.id))
-        self._life.lease.renewed(self._now_ms())
+        self._life.lease.renewed(self.now_ms())
         await self._meta.submit_any(lambda meta: decide_register(meta.brokers, host))
         log.info("event=host_registered host=%s address=%s", host.id, host.address)
 
@@ -261,7 +272,7 @@ class Hosting:
 
     async def _renew(self) -> None:
         life = self._life
-        begun_ms = self._now_ms()
+        begun_ms = self.now_ms()
         if life.host.id not in self._meta.now.brokers.hosts:
             raise Fenced("this process was declared dead", code="lease_lost")
         if life.lease.is_due(begun_ms):
@@ -272,8 +283,8 @@ class Hosting:
     async def _take_over(self) -> None:
         """Declare dead who is, and take what nobody has."""
         life, state = self._life, self._meta.now.brokers
-        life.watch.see(state, self._now_ms())
-        over = life.watch.expired(self._now_ms())
+        life.watch.see(state, self.now_ms())
+        over = life.watch.expired(self.now_ms())
         over.pop(life.host.id, None)
         if len(state.hosts) > 1:
             over |= await self._meta.run(partial(self._dead, tuple(state.hosts.values())))

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+from api.fencing import Fencing
 from api.group_commit import CommitQueue, Part
 from api.metrics import Metrics
 from api.workers import Workers
@@ -86,6 +87,11 @@ class Partition:
         if self.log is not None:
             return None if self.log.stopped is None else self.log.stopped.code
         return None if self._failed is None else self._failed[1].code
+
+    @property
+    def fencing(self) -> Fencing | None:
+        """What appends here know of fences; None where nobody puts any up."""
+        return self._owner.fencing
 
     def close(self) -> None:
         """The topic is gone: refuse what still comes, and wake who waits. The warehouse closes the log."""
@@ -192,6 +198,8 @@ class Partitions:
         self.commits = commits
         self.upkeep = upkeep
         self.metrics = metrics
+        #: What appends to the queue's own partitions know of fences; None where nobody puts any up.
+        self.fencing: Fencing | None = None
         self._threads = threads
         self._found: dict[PartitionRef, Partition] = {}
 

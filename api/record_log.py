@@ -15,9 +15,10 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
+from api.fencing import not_known
 from api.group_commit import Part, Pending, RecordRows
 from api.partition import Partition
-from mq.errors import Unknown
+from mq.errors import Fenced, Unknown
 from tables.encode import ProducerStamp
 from tables.settings import Flush
 
@@ -36,7 +37,7 @@ class RecordLog(Generic[Record]):
     def __init__(self, partition: Partition, encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
         """`encode` makes rows of records; it runs on a commit thread."""
         self._encode = encode
-        self._queue = partition.queue
+        self._partition = partition
         self._loop = asyncio.get_running_loop()
         self.appends = 0
 
@@ -50,14 +51,29 @@ class RecordLog(Generic[Record]):
         """
         wait_s = _AGAIN_S
         while True:
-            self.appends += 1
-            pending = Pending(1, self._loop)
-            part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp)
-            self._queue.put(part)
-            await pending.wait()
-            if part.error is None:
+            part, is_ours = await self._try(records, stamp)
+            error, fencing = part.error, self._partition.fencing
+            if error is None:
                 return
-            if not isinstance(part.error, Unknown):
-                raise part.error
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+            if isinstance(error, Fenced) and fencing is not None:
+                if is_ours:
+                    # Another process serves the broker now: what we would record may contradict what it does.
+                    raise not_known(self._partition.name, error)
+                await fencing.learn(self._partition.name, error)
+            elif isinstance(error, Unknown):
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+            else:
+                raise error
+
+    async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[Part, bool]:
+        """One append with its outcome, and whether it was made as the process that serves the broker."""
+        self.appends += 1
+        pending = Pending(1, self._loop)
+        fencing, name = self._partition.fencing, self._partition.name
+        known = None if fencing is None else fencing.known(name)
+        is_ours = fencing is not None and fencing.is_ours(name)
+        part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp, known=known)
+        self._partition.queue.put(part)
+        await pending.wait()
+        return part, is_ours

@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from api.decode_arrow import ArrowRows
+from api.fencing import not_known
 from api.group_commit import Part, Pending
 from api.partition import Partition
+from api.placement import Known
 from api.service import HostedTopic, Service
-from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable, Unknown
+from mq.errors import Conflict, DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.group import Group
 from mq.limits import MIB
 from mq.names import split_partition
 from mq.replay import Replay
+from mq.routing import logical_partition
 from tables.copies import sent_back
 from tables.encode import ProducerStamp
 from tables.log import PartitionLog
@@ -124,10 +127,15 @@ async def _send(service: Service, group: Group, dead: str, picked: Picked, to: T
         name = Replay(group.name, group.epoch, dead, offset)
         stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
         row = back.slice(at, 1)
-        part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp)
+        part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, known=target.known)
         sent.append((part, offset))
-        target.queue.put(part)
+        target.partition.queue.put(part)
     await pending.wait()
+    for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
+        if isinstance(error, Fenced):
+            # Whoever asks again finds us knowing more.
+            await service.meta.refresh()
+            raise not_known(target.partition.name, error)
     for part, offset in sent:
         if part.error is not None:
             _count_failure(part.error, (dead, offset), done)
@@ -143,6 +151,13 @@ def _count_failure(error: DeltaMQError, place: tuple[str, int], done: Replayed) 
     done.fail(place, error.code)
 
 
+class _Target(NamedTuple):
+    """A partition, and what an append there knows of fences."""
+
+    partition: Partition
+    known: Known
+
+
 class _Targets:
     """Where the dead letters of one partition go."""
 
@@ -153,19 +168,21 @@ class _Targets:
         self._to = to
         self._topics: dict[str, HostedTopic | None] = {}
 
-    async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> Partition | None:
+    async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
         """The partition for the dead letter at `offset`; None when its topic is gone."""
         topic = await self._topic(origin["topic"])
         if topic is None:
             return None
         if self._to == "retry":
-            return self._retry(topic)
-        route = topic.route
-        if origin["partition"] in route.partitions:
-            return topic.partition(origin["partition"])
-        # The topic was made again, with other partitions.
-        index = offset % len(route.partitions) if key is None else route.partition_of(key)
-        return topic.partition(route.partitions[index])
+            retry = self._retry(topic)
+            return _Target(retry, self._service.fencing.known(retry.name))
+        places = self._service.topics.placement(topic)
+        name = origin["partition"]
+        if name not in places.partitions:
+            # The topic was made again, with other partitions.
+            at = offset % len(places.partitions) if key is None else places.table[logical_partition(key)]
+            name = places.partitions[at]
+        return _Target(topic.partition(name), places.known[name])
 
     async def _topic(self, name: str) -> HostedTopic | None:
         if name not in self._topics:

@@ -22,9 +22,9 @@ from api.decode_arrow import ArrowRows
 from api.rows import Indexes, Rows
 from mq.errors import Conflict, NotFound
 from mq.producer import Part
-from mq.routing import Route, logical_partition, logical_partitions, spread
+from mq.routing import Places, logical_partition, logical_partitions, spread
 
-__all__ = ["Column", "Indexes", "Named", "Share", "check_same_request", "replayed", "route_messages"]
+__all__ = ["Column", "Indexes", "Named", "Share", "check_same_request", "replayed", "rerouted", "route_messages"]
 
 #: The partitions that messages name: one for all, or a column.
 Column: TypeAlias = Sequence[str | None] | pa.StringArray
@@ -50,7 +50,7 @@ class Share:
     delay_broker: str | None = None
 
 
-def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: Route, draw: int) -> list[Share]:
+def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: Places, draw: int) -> list[Share]:
     """Split a request by partition, in request order inside each share; `draw` places messages without a key."""
     if isinstance(named, str):
         return [Share(route.partitions[_index_of(topic, named, route, "partition")], messages, None)]
@@ -68,7 +68,7 @@ def replayed(
     topic: str,
     messages: Rows | ArrowRows,
     named: Named,
-    route: Route,
+    route: Places,
     draw: int,
     stored: Mapping[str, Sequence[Part]],
 ) -> list[Share]:
@@ -90,10 +90,20 @@ def replayed(
         shares.append(Share(partition, messages.take(indexes), indexes))
     rest = np.flatnonzero(left)
     if rest.size:
-        named_rest = named if named is None or isinstance(named, str) else [_value(named, int(i)) for i in rest]
-        for share in route_messages(topic, messages.take(rest), named_rest, route, draw):
-            share.indexes = rest if share.indexes is None else rest[np.asarray(share.indexes)]
-            shares.append(share)
+        shares += rerouted(topic, Share("", messages.take(rest), rest), named, route, draw)
+    return shares
+
+
+def rerouted(topic: str, share: Share, named: Named, route: Places, draw: int) -> list[Share]:
+    """The messages of one share of a request by another route; `named` and `draw` are the request's."""
+    if share.indexes is None:
+        return route_messages(topic, share.messages, named, route, draw)
+    indexes = np.asarray(share.indexes, dtype=np.int64)
+    if named is not None and not isinstance(named, str):
+        named = [_value(named, at) for at in indexes.tolist()]
+    shares = route_messages(topic, share.messages, named, route, draw)
+    for one in shares:
+        one.indexes = indexes if one.indexes is None else indexes[np.asarray(one.indexes)]
     return shares
 
 
@@ -108,7 +118,7 @@ def check_same_request(part: Part, count: int) -> None:
         )
 
 
-def _spread(messages: Rows | ArrowRows, route: Route, draw: int) -> list[Share]:
+def _spread(messages: Rows | ArrowRows, route: Places, draw: int) -> list[Share]:
     if messages.count == 1:
         return [Share(route.partitions[route.table[draw % len(route.table)]], messages, None)]
     slices = spread(messages.count, route, draw)
@@ -122,7 +132,7 @@ def _value(column: Column, index: int) -> str | None:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _index_of(topic: str, partition: str, route: Route, field: str) -> int:
+def _index_of(topic: str, partition: str, route: Places, field: str) -> int:
     try:
         return route.partitions.index(partition)
     except ValueError:
@@ -131,7 +141,7 @@ def _index_of(topic: str, partition: str, route: Route, field: str) -> int:
         ) from None
 
 
-def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Route, draw: int) -> int:
+def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int) -> int:
     """The partition's index for a request of one message."""
     partition = None if named is None else _value(named, 0)
     if partition is not None:
@@ -155,7 +165,7 @@ def _remember(keys: dict[str, int]) -> None:
 
 
 def _targets(
-    topic: str, messages: Rows | ArrowRows, named: Column | None, route: Route, draw: int
+    topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int
 ) -> NDArray[np.int16]:
     """The index of each message's partition."""
     targets = np.full(messages.count, -1, dtype=np.int16)
@@ -175,7 +185,7 @@ def _targets(
     return targets
 
 
-def _name(topic: str, named: Column, route: Route, targets: NDArray[np.int16]) -> None:
+def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) -> None:
     """Overwrite the targets of messages that name their partition."""
     column = named if isinstance(named, pa.Array) else pa.array(named, pa.string())
     encoded = column.dictionary_encode()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from api.delays import Delays
+from api.fencing import Fencing
 from api.handle_calls import HandleCalls
 from api.hosted_group import Groups
 from api.hosted_meta import HostedMeta
@@ -30,6 +31,7 @@ from api.peers import Peers
 from api.popper import Popper
 from api.pull_locks import Locks
 from api.request import Admission
+from api.sealing import Sealer
 from api.waiting import Waiting
 from api.workers import Workers
 from mq.brokers import META_ROLE
@@ -91,6 +93,7 @@ class Service:
         )
         self.meta = HostedMeta(meta, self.partitions)
         self.hosting = self._hosting(address)
+        self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         self.peers = Peers(self.hosting)
         self.topics = Topics(
             self.meta,
@@ -98,6 +101,7 @@ class Service:
             brokers=self.settings.brokers,
             auto_create=self.settings.auto_create_topics,
         )
+        self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts)
         self.lanes = Lanes(
             self.partitions,
             meta,
@@ -215,6 +219,7 @@ class Service:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
         await self.online.stop()
+        await self.sealer.stop()
         await self.lanes.stop()
         await self.hosting.stop()
         self.peers.close()

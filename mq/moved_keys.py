@@ -208,6 +208,11 @@ class MovedKeys:
                     way[lp] = (*way.get(lp, ()), move)
         return way
 
+    @cached_property
+    def waiting(self) -> frozenset[str]:
+        """The partitions with moves that wait for a seal."""
+        return frozenset(move.source for move in self.moves if move.end_offset is None)
+
     def unsealed(self, source: str) -> tuple[int, ...]:
         """The epochs of moves that wait for the broker of `source` to seal them, oldest first."""
         return tuple(sorted({one.epoch for one in self.moves if one.source == source and one.end_offset is None}))

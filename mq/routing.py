@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from mq.names import partition_name, split_partition
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
 
 __all__ = [
+    "Places",
     "Route",
     "default_route",
     "expand",
@@ -58,6 +59,16 @@ def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDA
     """The LP of every key of an Arrow string column, from its buffers (see `hash_strings`)."""
     # The number of LPs is a power of two: the low bits are the positive remainder.
     return (hash_strings(offsets, data) & (LOGICAL_PARTITIONS - 1)).astype(np.int16)
+
+
+class Places(Protocol):
+    """Where each logical partition's messages go: a route, or one whose expansion is still under way."""
+
+    @property
+    def partitions(self) -> tuple[str, ...]: ...
+
+    @property
+    def table(self) -> Table: ...
 
 
 # Without slots: the cached table needs a place.
@@ -242,7 +253,7 @@ def _ranges(table: NDArray[np.integer]) -> tuple[Range, ...]:
     return tuple((low, high, int(table[low])) for low, high in pairwise([*starts, LOGICAL_PARTITIONS]))
 
 
-def spread(count: int, route: Route, draw: int) -> list[Range]:
+def spread(count: int, route: Places, draw: int) -> list[Range]:
     """Where `count` messages without a key go: slices `[low, high)` of the request, each to one partition.
 
     `draw` is a random number: the first slice goes to the partition of LP `draw % 1024` (SPEC ROUTE-5), the

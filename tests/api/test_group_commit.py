@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.commits: list[list[Any]] = []
         self.flushes: list[Flush | None] = []
+        self.knew: list[Mapping[str, int] | None] = []
         self.end = 0
         self.gate = threading.Event()
         self.gate.set()
@@ -39,6 +40,7 @@ class FakeLog:
         *,
         flush: Flush | None = None,
         expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
     ) -> list[Appended]:
         self.entered.release()
         assert self.gate.wait(10)
@@ -52,6 +54,7 @@ class FakeLog:
         if expected_offset not in (None, self.end):
             raise OffsetMismatch("no")
         self.commits.append(bodies)
+        self.knew.append(known)
         self.flushes.append(flush)
         results = []
         for part in parts:
@@ -172,6 +175,19 @@ async def test_expected_offset_is_a_commit_of_its_own_in_its_place(bench: Bench)
         await part.pending.wait()
     assert bench.log.commits == [[b"a"], [b"b"], [b"c"]]
     assert isinstance(wrong.error, OffsetMismatch) and after.error is None
+
+
+@on_a_queue
+async def test_meta_02_parts_that_know_of_other_fences_are_commits_of_their_own(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a", known={"broker": 1})]
+    await bench.committing()
+    parts += [bench.put(body, known={"broker": epoch}) for body, epoch in (("b", 1), ("c", 1), ("d", 2), ("e", 1))]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d"], [b"e"]]
+    assert bench.log.knew == [{"broker": 1}, {"broker": 1}, {"broker": 2}, {"broker": 1}]
 
 
 @on_a_queue
