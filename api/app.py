@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api import cancel, cluster, dead_letters, group_offsets, groups, heartbeats, locks, topics
+from api import aside, cancel, cluster, dead_letters, group_offsets, groups, heartbeats, locks, topics
 from api.front import Front
 from api.openapi_document import describe
 from api.problems import install
@@ -78,6 +78,7 @@ def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
     app.include_router(group_offsets.router)
     app.include_router(heartbeats.router)
     app.include_router(locks.router)
+    app.include_router(aside.router)
     app.include_router(dead_letters.router)
     app.include_router(cluster.router)
     install(app)

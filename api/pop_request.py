@@ -40,7 +40,8 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Take messages: `ack` are handles of the group to be acknowledged first.
 
     `invisible_ms` and `order` that are left out are the group's; `order` is whether a partition's messages come in
-    order, or those of each `key`. `partition` null takes from all.
+    order, or those of each `key`. `partition` null takes from all. `retry` "only" takes nothing but messages that are
+    delivered again, without order: of an exclusive group there is nothing else to pop.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] = _POP_MESSAGES_DEFAULT
@@ -51,6 +52,7 @@ class PopRequest(msgspec.Struct, forbid_unknown_fields=True):
     order: bool | Literal["key"] | None = None
     client_id: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)] | None = None
     ack: Handles = []
+    retry: Literal["only"] | None = None
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,9 +7,10 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from api.offset_log import OffsetLog
-from api.partition import Partitions
+from api.partition import Partition, Partitions
 from api.record_log import RecordLog
 from api.revive_queues import ReviveQueues
 from mq.checkpoint import LaneKey
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 class Dying(NamedTuple):
-    """A message of an ordered lane that goes to the dead letters."""
+    """A message that is consumed in order, and goes to the dead letters or to the retry topic."""
 
     group: Group
     topic: str
@@ -45,6 +46,10 @@ class Dying(NamedTuple):
     reason: str
     #: The idempotent producer that appends it, as its request 0.
     request: str
+
+    @property
+    def broker(self) -> str:
+        return split_partition(self.lane.partition)[1]
 
 
 class QueueLogs:
@@ -96,16 +101,33 @@ class QueueLogs:
 
         False when retention has taken it, which is recorded.
         """
-        offset, lane = dead.offset, dead.lane
+        row = await self._copy(dead, log)
+        if row is None:
+            return False
+        partition = self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, dead.broker))
+        await self._send(with_reason(row, [dead.reason]), partition, dead.request)
+        return True
+
+    async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
+        """Append a message to its group's retry partition, once however often it is asked for.
+
+        False when retention has taken it, which is recorded.
+        """
+        row = await self._copy(failed, log)
+        if row is not None:
+            await self._send(row, target, failed.request)
+        return row is not None
+
+    async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
+        """The message as one that failed; None when it is gone."""
+        offset, lane = dying.offset, dying.lane
         picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
         if offset in picked.gone:
-            await self.lose(lane, dead.topic, range(offset, offset + 1))
-            return False
+            await self.lose(lane, dying.topic, range(offset, offset + 1))
+            return None
         if picked.unreadable:
             raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
-        row = with_reason(again(picked.rows, dead.topic, lane.partition, [dead.failures]), [dead.reason])
-        _, broker = split_partition(lane.partition)
-        partition = self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, broker))
-        target = RecordLog(partition, one_batch)
-        await target.append([row], ProducerStamp(dead.request, 0, None, 1))
-        return True
+        return again(picked.rows, dying.topic, lane.partition, [dying.failures])
+
+    async def _send(self, row: pa.RecordBatch, target: Partition, request: str) -> None:
+        await RecordLog(target, one_batch).append([row], ProducerStamp(request, 0, None, 1))
