@@ -1,6 +1,7 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
-Each handle of a call is answered by itself; the answer comes when everything is stored that must be.
+Each handle of a call is answered by itself, one of another process's broker there (see `api.owners`); the answer comes
+when everything is stored that must be.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from msgspec import Meta
 
 from api.answer import Answer
 from api.handle_calls import Fate
+from api.owners import failed_of, together
+from api.peers import Call
 from api.pop_request import BODY_BYTES_MAX, AckRequest, DeadRequest, InvisibleRequest, NackRequest, decode
 from api.popped import FailedHandle
 from api.request import Headers, Receive, Scope, headers_of, parse_query, read_body
@@ -69,20 +72,48 @@ async def answer_handles(service: Service, call: bytes, group_name: str, scope: 
     with service.pops.enter() as reserved:
         body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=within_ms)
         group = service.groups.find(group_name) or await service.groups.require(group_name)
-        answer = msgspec.json.encode(await CALLS[call](service, group, headers, body))
+        answer = msgspec.json.encode(await CALLS[call](service, group, headers, Call.of(scope, body)))
     return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))], answer)
 
 
-async def _on_ack(service: Service, group: Group, headers: Headers, body: bytes | bytearray) -> AckAnswer:
-    handles = decode(_ack, headers, body).handles
-    failed = await service.handles.finish(service.handles.begin_ack(group.name, handles))
-    service.metrics.acked_messages[group.name] += len(handles) - len(failed)
-    return AckAnswer(len(handles) - len(failed), _failed(handles, failed))
+async def _everywhere(
+    service: Service,
+    group: Group,
+    call: Call,
+    request: AckRequest | NackRequest | DeadRequest,
+    here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
+) -> list[FailedHandle]:
+    """Do `here` what concerns handles of our brokers, let the others' processes do theirs; the refused handles.
+
+    `here` returns the codes of those that it refuses, by position.
+    """
+    handles = request.handles
+    split = service.owners.split(group.name, handles, call)
+    if not split.theirs:
+        return _failed(handles, await here(handles))
+    ours = [handles[at] for at in split.ours]
+    asking = service.owners.ask_all(split.theirs, call, msgspec.to_builtins(request))
+    failed, answers = await together([here(ours), asking])
+    return _failed(ours, failed) + failed_of(answers)
 
 
-async def _on_invisible(service: Service, group: Group, headers: Headers, body: bytes | bytearray) -> InvisibleAnswer:
-    request = decode(_invisible, headers, body)
+async def _on_ack(service: Service, group: Group, headers: Headers, call: Call) -> AckAnswer:
+    request = decode(_ack, headers, call.body)
+
+    async def here(handles: Sequence[str]) -> Mapping[int, str]:
+        failed = await service.handles.finish(service.handles.begin_ack(group.name, handles))
+        service.metrics.acked_messages[group.name] += len(handles) - len(failed)
+        return failed
+
+    failed = await _everywhere(service, group, call, request, here)
+    return AckAnswer(len(request.handles) - len(failed), failed)
+
+
+async def _on_invisible(service: Service, group: Group, headers: Headers, call: Call) -> InvisibleAnswer:
+    request = decode(_invisible, headers, call.body)
     fate = Fate(service.invisible.check(request.invisible_ms, zero=True))
+    for peer in service.owners.split(group.name, [request.handle], call).theirs:
+        return InvisibleAnswer((await service.owners.ask(peer, call))["handle"])
     failed, renewed = await service.handles.change(group, [request.handle], lambda _: fate)
     if failed:
         raise _refused(failed[0])
@@ -98,17 +129,21 @@ def _refused(code: str) -> Refused | Conflict:
     )
 
 
-async def _on_nack(service: Service, group: Group, headers: Headers, body: bytes | bytearray) -> NackAnswer:
-    request = decode(_nack, headers, body)
+async def _on_nack(service: Service, group: Group, headers: Headers, call: Call) -> NackAnswer:
+    request = decode(_nack, headers, call.body)
     if request.delay_ms is not None:
         service.invisible.check(request.delay_ms, field="delay_ms", zero=True)
 
     def decide(handle: Handle) -> Fate:
         return _after_failure(service, group, handle, request.delay_ms)
 
-    failed, _ = await service.handles.change(group, request.handles, decide)
-    service.metrics.nacked_messages[group.name] += len(request.handles) - len(failed)
-    return NackAnswer(len(request.handles) - len(failed), _failed(request.handles, failed))
+    async def here(handles: Sequence[str]) -> Mapping[int, str]:
+        failed, _ = await service.handles.change(group, handles, decide)
+        service.metrics.nacked_messages[group.name] += len(handles) - len(failed)
+        return failed
+
+    failed = await _everywhere(service, group, call, request, here)
+    return NackAnswer(len(request.handles) - len(failed), failed)
 
 
 def _after_failure(service: Service, group: Group, handle: Handle, delay_ms: int | None) -> Fate:
@@ -124,18 +159,23 @@ def _after_failure(service: Service, group: Group, handle: Handle, delay_ms: int
     return Fate(wait_ms(settings.retry_policy, attempt, draw) if delay_ms is None else delay_ms)
 
 
-async def _on_dead(service: Service, group: Group, headers: Headers, body: bytes | bytearray) -> DeadAnswer:
-    request = decode(_dead, headers, body)
+async def _on_dead(service: Service, group: Group, headers: Headers, call: Call) -> DeadAnswer:
+    request = decode(_dead, headers, call.body)
     fate = Fate(0, check_reason(request.reason))
-    failed, _ = await service.handles.change(group, request.handles, lambda _: fate)
-    service.metrics.condemned_messages[group.name] += len(request.handles) - len(failed)
-    return DeadAnswer(len(request.handles) - len(failed), _failed(request.handles, failed))
+
+    async def here(handles: Sequence[str]) -> Mapping[int, str]:
+        failed, _ = await service.handles.change(group, handles, lambda _: fate)
+        service.metrics.condemned_messages[group.name] += len(handles) - len(failed)
+        return failed
+
+    failed = await _everywhere(service, group, call, request, here)
+    return DeadAnswer(len(request.handles) - len(failed), failed)
 
 
 def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHandle]:
     return [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
 
 
-_Call = Callable[[Service, Group, Headers, bytes | bytearray], Awaitable[msgspec.Struct]]
+_Call = Callable[[Service, Group, Headers, Call], Awaitable[msgspec.Struct]]
 #: By the last part of the path.
 CALLS: Final[dict[bytes, _Call]] = {b"ack": _on_ack, b"invisible": _on_invisible, b"nack": _on_nack, b"dead": _on_dead}

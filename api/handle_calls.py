@@ -8,9 +8,10 @@ Each handle of a call is answered by itself: one that is forged, or whose lease 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from api.hosting import Hosting
 from api.lanes import Lanes
 from api.revive_queues import Destined
 from mq.buffer_decisions import Change
@@ -19,6 +20,7 @@ from mq.errors import Conflict
 from mq.group import Group
 from mq.handle import Handle, Lease, Opened, check_live, index_of, mint, open_handles
 from mq.lane import Held, Lane
+from mq.names import split_partition
 from mq.ordered_pop import Delivery
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.revive_record import Ack
@@ -56,6 +58,8 @@ class Acking:
         #: Lanes in order whose progress has changed, with their topics.
         self.ordered: dict[LaneKey, str] = {}
         self.appends: asyncio.Task[list[Exception | None]] | None = None
+        #: The brokers of the handles, with the epochs since when this process serves them.
+        self.epochs: dict[str, int] = {}
 
     def refuse(self, opened: Opened, bits: int, code: str = _EXPIRED) -> None:
         """Answer `code` for the messages of a lease that `bits` names."""
@@ -68,10 +72,21 @@ class Acking:
 class HandleCalls:
     """Handles of all groups; used on the event loop."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: Lanes, hosting: Hosting) -> None:
         self._lanes = lanes
+        self._hosting = hosting
         self._logs = lanes.logs
         self._buffer = lanes.buffer
+
+    def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
+        """The brokers of leases, each with its epoch; raises `Unavailable` when one is not served here."""
+        brokers = {split_partition(one.lease.partition)[1] for one in opened}
+        return {broker: self._hosting.epoch(broker) for broker in brokers}
+
+    def _check(self, epochs: Mapping[str, int]) -> None:
+        """What was done counts only if the brokers were served all the time."""
+        for broker, epoch in epochs.items():
+            self._hosting.check(broker, epoch)
 
     def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
         """The lane of a lease that is not over; `handle_expired` otherwise."""
@@ -91,6 +106,7 @@ class HandleCalls:
             return acking
         opened, invalid = open_handles(self._logs.keys, group, handles)
         acking.failed = dict.fromkeys(invalid, _INVALID)
+        acking.epochs = self._epochs(opened)
         now_ms = self._logs.now_ms()
         for one in opened:
             try:
@@ -132,7 +148,7 @@ class HandleCalls:
         Raises
         ------
         DeltaMQError
-            Something certainly was not stored: repeat the call.
+            Something certainly was not stored, or a broker went to another process meanwhile: repeat the call.
         """
         failure: Exception | None = None
         if acking.appends is not None:
@@ -144,6 +160,7 @@ class HandleCalls:
             self._lanes.wake(key.group, key.topic_id)
         if failure is not None:
             raise failure
+        self._check(acking.epochs)
         return acking.failed
 
     def _settle_ack(self, acking: Acking, one: _Storing, *, stored: bool) -> None:
@@ -169,6 +186,7 @@ class HandleCalls:
         """
         opened, invalid = open_handles(self._logs.keys, group.name, handles)
         failed = dict.fromkeys(invalid, _INVALID)
+        epochs = self._epochs(opened)
         renewed: dict[int, str] = {}
         now_ms = self._logs.now_ms()
         changes: list[tuple[list[int], Change]] = []
@@ -189,6 +207,7 @@ class HandleCalls:
                 renewed.update(dict.fromkeys(positions, text))
             except Conflict as error:
                 failed.update(dict.fromkeys(positions, error.code))
+        self._check(epochs)
         return failed, renewed
 
     def _change(self, key: LaneKey, handle: Handle, fate: Fate, now_ms: int) -> Change:

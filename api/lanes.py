@@ -121,6 +121,10 @@ class Lanes:
         await self.match.store_all(self.buffer.leave(lanes))
         await self.flush()
 
+    def epoch_of_broker(self, broker: str) -> int | None:
+        """Since which epoch this process serves the broker's lanes; None when it does not."""
+        return self._epochs.get(broker)
+
     def check_hosted(self, lane: LaneKey) -> None:
         """Return if the lane's broker is served by this process, else raise `Unavailable`."""
         broker = _broker(lane)

@@ -1,6 +1,7 @@
 """`POST /v1/groups/{group}/topics/{topic}/pop`: acknowledge what the last pop brought, and take more.
 
     body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
+                  '--> another process, when that serves the topic's brokers
 
 A plain ASGI endpoint as produce and fetch are. What was acknowledged in this call is stored before the answer where it
 must be; what was popped is the client's from the answer on, or for its invisible time if the answer is lost.
@@ -16,16 +17,18 @@ from typing import Final
 import msgspec
 
 from api.answer import Answer
+from api.peers import Call
+from api.pop_elsewhere import ack_elsewhere, pop_elsewhere
 from api.pop_request import BODY_BYTES_MAX, PopRequest, decode
 from api.popped import ARROW_TYPE, FailedHandle, arrow_answer, json_answer
-from api.popper import PopAsk
+from api.popper import PopAsk, Popped
 from api.read import parse_tags
 from api.request import Client, Receive, Scope, Ticket, header_text, headers_of, parse_query, read_body
 from api.service import Service
 from api.wish import Taken
-from mq.errors import NotFound
+from mq.errors import Conflict, NotFound
 from mq.group import Group
-from mq.names import check_topic
+from mq.names import check_topic, split_partition
 from mq.topics import Topic
 from tables.failpoints import failpoint
 
@@ -50,33 +53,56 @@ async def pop(
     topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
     group = await service.groups.for_use(group_name)
     ask = _checked(service, topic.topic, group, request)
-    acking = service.handles.begin_ack(group_name, request.ack)
+    call = Call.of(scope, body, wait_ms=request.wait_ms)
     client = Client(receive)
     try:
-        taken = await service.popper.pop(ask, client)
+        peer = service.owners.of_any(_brokers(ask), call)
+        handles, refused = await ack_elsewhere(service, group_name, request.ack, call, peer)
+        if peer is not None:
+            answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
+            ticket.grow(answer.size)
+            return answer
+        acking = service.handles.begin_ack(group_name, handles)
+        try:
+            popped = await service.popper.pop(ask, client)
+        finally:
+            failed = await service.handles.finish(acking)
     finally:
         client.close()
-        failed = await service.handles.finish(acking)
+    refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
+    answer = await _encoded(service, ask, popped, refused, scope=scope, ticket=ticket)
+    _count(service, ask, popped.taken, len(request.ack) - len(refused))
+    service.metrics.pop_seconds.observe(time.perf_counter() - began)
+    failpoint("pop.before_respond")
+    service.popper.check(popped)
+    return answer
+
+
+def _brokers(ask: PopAsk) -> dict[str, None]:
+    """Where a pop looks; in route order."""
+    names = ask.topic.route.partitions if ask.partition is None else (ask.partition,)
+    return dict.fromkeys(split_partition(name)[1] for name in names)
+
+
+async def _encoded(
+    service: Service, ask: PopAsk, popped: Popped, refused: list[FailedHandle], *, scope: Scope, ticket: Ticket
+) -> Answer:
+    taken = popped.taken
     rest = service.popper.rest(ask)
     if rest and taken:
         service.popper.wake_others(ask)
     ticket.grow(sum(one.nbytes for one in taken))
     pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
     encode = partial(
-        arrow_answer if ARROW_TYPE in (header_text(headers, b"accept") or "") else json_answer,
+        arrow_answer if ARROW_TYPE in (header_text(headers_of(scope), b"accept") or "") else json_answer,
         taken,
         pop_time_ms=pop_time_ms,
         invisible_ms=ask.invisible_ms,
         rest=rest,
-        failed=[FailedHandle(request.ack[position], code) for position, code in sorted(failed.items())],
+        failed=refused,
     )
-    count = sum(len(one.handles) for one in taken)
-    inline = encode.func is arrow_answer or count <= _JSON_INLINE_ROWS
-    answer = encode() if inline else await service.run(encode)
-    _count(service, ask, taken, count, len(request.ack) - len(failed))
-    service.metrics.pop_seconds.observe(time.perf_counter() - began)
-    failpoint("pop.before_respond")
-    return answer
+    inline = encode.func is arrow_answer or sum(len(one.handles) for one in taken) <= _JSON_INLINE_ROWS
+    return encode() if inline else await service.run(encode)
 
 
 def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> PopAsk:
@@ -84,6 +110,14 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
     if request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
+    retries_only = request.retry is not None
+    if group.settings.consume_strategy == "exclusive" and not retries_only:
+        raise Conflict(
+            f"group {group.name} is exclusive: its clients pull in order; only retried messages are popped",
+            code="group_exclusive",
+            field="group",
+        )
+    order = group.settings.order if request.order is None else request.order
     invisible_ms = request.invisible_ms
     return PopAsk(
         topic=topic,
@@ -93,11 +127,14 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
         wait_ms=request.wait_ms,
         tags=parse_tags(request.tags),
         partition=request.partition,
-        order=group.settings.order if request.order is None else request.order,
+        # Retried messages have left their order.
+        order=False if retries_only else order,
+        retries_only=retries_only,
     )
 
 
-def _count(service: Service, ask: PopAsk, taken: Sequence[Taken], count: int, acked: int) -> None:
+def _count(service: Service, ask: PopAsk, taken: Sequence[Taken], acked: int) -> None:
+    count = sum(len(one.handles) for one in taken)
     metrics = service.metrics
     name = (ask.group.name, ask.topic.name)
     if acked:

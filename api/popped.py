@@ -17,11 +17,11 @@ from api.message_json import Origin, json_columns
 from api.wish import Taken
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["ARROW_TYPE", "FailedHandle", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
+__all__ = ["ARROW_TYPE", "FAILED_KEY", "FailedHandle", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged.
-_FAILED_KEY: Final = b"mq-failed-acks"
+FAILED_KEY: Final = b"mq-failed-acks"
 _SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.string(), nullable=False),
@@ -99,7 +99,7 @@ def arrow_answer(
     """The answer as record batches; what is not in their columns is in `Mq-*` headers, and the handles that were not
     acknowledged are in the schema's metadata, since there may be too many for a header.
     """
-    schema = _SCHEMA.with_metadata({_FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
+    schema = _SCHEMA.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
     batches = [batch for one in taken for batch in _batches(one, schema)]
     weight = sum(one.nbytes for one in taken)
     body = _stream(schema, batches) if weight <= _WHOLE_BYTES_MAX else ArrowPieces(pa.Table.from_batches(batches))

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from api.hosting import Hosting
 from api.lanes import Lanes
 from api.request import Client, ClientGone
 from api.subscription import Seat, Subscription
@@ -26,7 +26,7 @@ from mq.group_settings import Ordering
 from mq.limits import FETCH_BYTES_MAX
 from mq.topics import Topic
 
-__all__ = ["PopAsk", "Popper"]
+__all__ = ["PopAsk", "Popped", "Popper"]
 
 _DRAW_BITS = 30
 
@@ -44,11 +44,13 @@ class PopAsk:
     tags: pa.Array | None
     partition: str | None
     order: Ordering
+    #: Nothing but messages that are delivered again.
+    retries_only: bool = False
 
 
 @dataclass(slots=True)
-class _Round:
-    """One visit of all lanes."""
+class Popped:
+    """What one visit of all lanes has found."""
 
     taken: list[Taken] = field(default_factory=list)
     count: int = 0
@@ -57,23 +59,28 @@ class _Round:
     error: DeltaMQError | None = None
     #: A pop moved on over messages that do not pass its filter.
     moved: bool = False
+    #: The brokers that messages were taken of, and since when this process serves them.
+    epochs: dict[str, int] = field(default_factory=dict)
 
 
 class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, serves: Callable[[str], bool], *, refresh_s: float) -> None:
-        """`serves` says whether this process serves a broker now: its lanes are visited then."""
+    def __init__(self, lanes: Lanes, hosting: Hosting, *, refresh_s: float) -> None:
+        """Lanes are visited of the brokers that `hosting` serves."""
         self._lanes = lanes
-        self._serves = serves
+        self._hosting = hosting
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
         self._random = random.Random()
         #: Set when the service stops: nobody waits any more.
         self.stopping = False
 
-    async def pop(self, ask: PopAsk, client: Client) -> list[Taken]:
-        """Messages, at most `max_messages`; waits for the first one as long as the request says."""
+    async def pop(self, ask: PopAsk, client: Client) -> Popped:
+        """Messages, at most `max_messages`; waits for the first one as long as the request says.
+
+        They are the client's only if `check` says so, right before they are sent.
+        """
         deadline = self._loop.time() + ask.wait_ms / 1000
         found = await self._round(ask)
         if not found.taken and await self._refreshed(ask):
@@ -83,7 +90,12 @@ class Popper:
             found = await self._wait(ask, deadline, client)
         if not found.taken and found.error is not None:
             raise found.error
-        return found.taken
+        return found
+
+    def check(self, found: Popped) -> None:
+        """Return if this process served the brokers all the time, else raise `Unavailable`: they are another's."""
+        for broker, epoch in found.epochs.items():
+            self._hosting.check(broker, epoch)
 
     def _present(self, ask: PopAsk) -> PopAsk:
         """The same request under the present metadata: a pop that waits may outlive its topic or group."""
@@ -95,7 +107,7 @@ class Popper:
     def rest(self, ask: PopAsk) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
         seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
-        mine = [seat for seat in seats if self._serves(seat.broker)]
+        mine = [seat for seat in seats if self._hosting.hosts(seat.broker) and (seat.key.retry or not ask.retries_only)]
         return sum(self._lanes.left(seat) for seat in mine if ask.order is False or not seat.key.retry)
 
     def wake_others(self, ask: PopAsk) -> None:
@@ -105,13 +117,15 @@ class Popper:
     def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
         visits = subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
-        seats = [seat for seat in visits if self._serves(seat.broker)]
+        seats = [
+            seat for seat in visits if self._hosting.hosts(seat.broker) and (seat.key.retry or not ask.retries_only)
+        ]
         if not seats:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
         return seats
 
-    async def _round(self, ask: PopAsk) -> _Round:
-        found = _Round()
+    async def _round(self, ask: PopAsk) -> Popped:
+        found = Popped()
         for seat in self._seats(self._lanes.subscription(ask.topic, ask.group), ask):
             try:
                 await self._visit(seat, ask, found)
@@ -122,7 +136,7 @@ class Popper:
                 break
         return found
 
-    async def _visit(self, seat: Seat, ask: PopAsk, found: _Round) -> None:
+    async def _visit(self, seat: Seat, ask: PopAsk, found: Popped) -> None:
         log = seat.partition.log
         if log is None:
             if seat.key.retry:
@@ -141,6 +155,9 @@ class Popper:
             invisible_ms=ask.invisible_ms,
             tags=ask.tags,
         )
+        epoch = self._hosting.epoch(seat.broker)
+        if found.epochs.setdefault(seat.broker, epoch) != epoch:
+            raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
         taken = await self._lanes.pop(wish)
         found.moved = found.moved or wish.moved
         if taken is not None:
@@ -157,7 +174,7 @@ class Popper:
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
         return bool(stale)
 
-    async def _wait(self, ask: PopAsk, deadline: float, client: Client) -> _Round:
+    async def _wait(self, ask: PopAsk, deadline: float, client: Client) -> Popped:
         """Visit the lanes; with nothing there, wait for something to happen."""
         subscription = self._lanes.subscription(ask.topic, ask.group)
         seats = self._seats(subscription, ask)

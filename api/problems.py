@@ -21,7 +21,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from api.answer import Answer
-from mq.errors import DeltaMQError, Overloaded, Refused, Unavailable, Unknown, Unprocessable
+from mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
 from tables.failpoints import FailpointHit
 
 __all__ = ["PROBLEM_TYPE", "answer_of", "as_deltamq_error", "install"]
@@ -45,16 +45,10 @@ def answer_of(error: DeltaMQError) -> Answer:
     document.update(error.extra)
     body = msgspec.json.encode(document)
     headers = [(b"content-type", PROBLEM_TYPE), (b"content-length", b"%d" % len(body))]
-    retry_after_s = _retry_after_s(error)
+    retry_after_s: int | None = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % retry_after_s))
     return Answer(error.status, headers, body)
-
-
-def _retry_after_s(error: DeltaMQError) -> int | None:
-    if isinstance(error, (Overloaded, Unavailable, Unknown)):
-        return error.retry_after_s
-    return None
 
 
 def as_deltamq_error(error: BaseException) -> DeltaMQError:

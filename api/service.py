@@ -26,6 +26,7 @@ from api.hosting import Hosting, LeaseTimes
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.online_clients import OnlineClients
+from api.owners import Owners
 from api.partition import Partition, Partitions
 from api.peers import Peers
 from api.popper import Popper
@@ -115,8 +116,9 @@ class Service:
         self.hosting.lost.append(self.lanes.drop)
         self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
         self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
-        self.popper = Popper(self.lanes, self.hosting.hosts, refresh_s=self.settings.refresh_ms / 1000)
-        self.handles = HandleCalls(self.lanes)
+        self.popper = Popper(self.lanes, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
+        self.handles = HandleCalls(self.lanes, self.hosting)
+        self.owners = Owners(self.hosting, self.peers, keys)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(

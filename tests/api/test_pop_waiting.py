@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from api.match import Given
+from api.wish import Wish
 from tables.log import Batch
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
@@ -97,19 +99,20 @@ def test_pop_15_a_wait_ends_with_nothing(queue: Queue) -> None:
 
 def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One lane whose pop is at the disk: others pass it by, and are told when it leaves something."""
-    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+    with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()
         queue.send("a", "b")
         billing = queue.consumer("billing")
-        revive = queue.api.service.lanes.logs.revive
-        gate, real = threading.Event(), revive.store
+        match = queue.api.service.lanes.match
+        gate, real = threading.Event(), match.take
 
-        async def store(*args: object) -> None:
-            while not gate.is_set():
+        async def take(wish: Wish) -> Given | None:
+            found = await real(wish)
+            while found is not None and not gate.is_set():
                 await queue.api.service.run(lambda: gate.wait(0.05))
-            await real(*args)  # type: ignore[arg-type] # passed on
+            return found
 
-        monkeypatch.setattr(revive, "store", store)
+        monkeypatch.setattr(match, "take", take)
         answers: list[list[str]] = []
         first = threading.Thread(target=lambda: answers.append(billing.pop(1).bodies))
         first.start()

@@ -1,0 +1,150 @@
+"""Requests that concern brokers of several processes: each part is answered by the process that serves its broker.
+
+    handles --by broker--> ours: answered here     theirs: sent on as a request of their own     --> one answer
+
+Handles are genuine to every process of the warehouse, since all of them share the secret; one that is not is answered
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from api.answer import Answer
+from api.hosting import Hosting
+from api.peers import Call, Peers, is_forwarded
+from api.popped import FailedHandle
+from mq.errors import DeltaMQError
+from mq.handle import HandleKeys, open_handles
+from mq.names import split_partition
+
+__all__ = ["Owners", "Peer", "Relayed", "Split", "failed_of"]
+
+_PROBLEM: frozenset[str] = frozenset({"type", "title", "status", "detail", "code", "field"})
+
+
+class Peer(NamedTuple):
+    """Another process."""
+
+    host: str
+    address: str
+
+
+class Relayed(DeltaMQError):
+    """What another process answered instead of a success, to be answered as it is."""
+
+    def __init__(self, answer: Answer) -> None:
+        assert isinstance(answer.body, bytes), "problems are small"
+        problem: dict[str, Any] = msgspec.json.decode(answer.body)
+        extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
+        super().__init__(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
+        self.status = answer.status
+        after = dict(answer.headers).get(b"retry-after")
+        self.retry_after_s = None if after is None else int(after)
+
+
+@dataclass(slots=True)
+class Split:
+    """Positions in a list of handles: who answers for them."""
+
+    ours: list[int] = field(default_factory=list)
+    theirs: dict[Peer, list[int]] = field(default_factory=dict)
+
+
+class Owners:
+    """Who answers for what, and what they answer; used on the event loop."""
+
+    def __init__(self, hosting: Hosting, peers: Peers, keys: HandleKeys) -> None:
+        self._hosting = hosting
+        self._peers = peers
+        self._keys = keys
+
+    def of(self, broker: str, call: Call) -> Peer | None:
+        """Who serves the broker; None when this process does.
+
+        Raises
+        ------
+        Unavailable
+            Nobody serves it now, or the request was sent on to here and should not have been.
+        """
+        if self._hosting.hosts(broker):
+            return None
+        owner = self._hosting.owner(broker)
+        if owner is None or owner.id == self._hosting.id or is_forwarded(call.headers):
+            self._hosting.epoch(broker)  # says why not
+            return None
+        return Peer(owner.id, owner.address)
+
+    def of_any(self, brokers: Iterable[str], call: Call) -> Peer | None:
+        """A process that serves one of the brokers; None when this one does. Raises what `of` does."""
+        brokers = list(brokers)
+        if any(map(self._hosting.hosts, brokers)):
+            return None
+        reachable = [broker for broker in brokers if self._hosting.owner(broker) is not None]
+        return self.of(random.choice(reachable or brokers), call)
+
+    def split(self, group: str, handles: Sequence[str], call: Call) -> Split:
+        """Who answers for which of the handles. Raises what `of` does."""
+        if not handles or self._hosting.alone:
+            return Split(ours=list(range(len(handles))))
+        opened, invalid = open_handles(self._keys, group, handles)
+        found = Split(ours=list(invalid))
+        for one in opened:
+            _, broker = split_partition(one.lease.partition)
+            peer = self.of(broker, call)
+            positions = found.ours if peer is None else found.theirs.setdefault(peer, [])
+            positions += one.positions
+        found.ours.sort()
+        return found
+
+    async def ask(self, peer: Peer, call: Call) -> dict[str, Any]:
+        """The answer of another process, as JSON.
+
+        Raises
+        ------
+        Relayed
+            It did not succeed.
+        """
+        answer = await self._peers.ask(peer.host, peer.address, call)
+        if answer.status != 200:
+            raise Relayed(answer)
+        assert isinstance(answer.body, bytes), "answers of other processes are whole"
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+    async def ask_all(
+        self, theirs: Mapping[Peer, Sequence[int]], call: Call, body: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The answers to a call, each process asked with its part of `body["handles"]`.
+
+        Raises
+        ------
+        DeltaMQError
+            One of them did not succeed. The others may have been applied: repeating the whole request is safe.
+        """
+        handles = body["handles"]
+        asking = [
+            self.ask(peer, call._replace(body=msgspec.json.encode({**body, "handles": [handles[at] for at in places]})))
+            for peer, places in theirs.items()
+        ]
+        return await together(asking)
+
+
+async def together(asking: Sequence[Any]) -> list[Any]:
+    """All results; when all have ended, the first that failed is raised."""
+    done = await asyncio.gather(*asking, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return done
+
+
+def failed_of(answers: Sequence[Mapping[str, Any]]) -> list[FailedHandle]:
+    """The handles that other processes refused."""
+    return [FailedHandle(one["handle"], one["code"]) for answer in answers for one in answer["failed"]]
