@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -16,11 +17,12 @@ _READY = re.compile(r"serving (http://\S+) warehouse (.+)")
 
 
 class ServiceProcess:
-    """One service on one warehouse; after a restart it has the same port."""
+    """One service on one warehouse; after a restart it has the same port. `program` is what knows `serve`."""
 
-    def __init__(self, warehouse: Path, *flags: str) -> None:
+    def __init__(self, warehouse: Path, *flags: str, program: Sequence[str] = DELTAMQ) -> None:
         self.warehouse = warehouse
         self._flags = flags
+        self._program = program
         self._port = 0
         self._log: IO[bytes] = open(warehouse.parent / "service.log", "ab")  # noqa: SIM115  # closed in stop()
         self._process: subprocess.Popen[str]
@@ -28,7 +30,7 @@ class ServiceProcess:
         self.start()
 
     def start(self) -> None:
-        command = [*DELTAMQ, "serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
+        command = [*self._program, "serve", "--warehouse", str(self.warehouse), "--port", str(self._port), *self._flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -209,17 +209,18 @@ def _polls(history: History, log: Log, found: Findings) -> None:
 def _ends(history: History, found: Findings) -> None:
     """`end-regression`: an end offset below one that was told, or below what was read, before it was asked for."""
     told: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for end in history.ends:
+    ends = [end for end in history.ends if end.ok]
+    for end in ends:
         told[end.partition].append((end.ended, end.offset))
     for poll in history.polls:
         if poll.reads:
             told[poll.partition].append((poll.ended, max(read.offset for read in poll.reads) + 1))
     asked: dict[str, list[End]] = defaultdict(list)
-    for end in history.ends:
+    for end in ends:
         asked[end.partition].append(end)
-    for partition, ends in asked.items():
+    for partition, asks in asked.items():
         known, at, highest = sorted(told[partition]), 0, 0
-        for end in sorted(ends, key=lambda one: one.begun):
+        for end in sorted(asks, key=lambda one: one.begun):
             while at < len(known) and known[at][0] < end.begun:
                 highest = max(highest, known[at][1])
                 at += 1

@@ -127,10 +127,10 @@ class Poll(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End(Op):
-    """The end offset as the service said it."""
+    """The end offset as the service said it, if it did."""
 
     partition: str
-    offset: int
+    offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Scan(Op):
 
     witness: str
     partition: str
-    reads: tuple[Read, ...]
+    reads: tuple[Read, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class DeadLetters(Op):
     """A group's dead letters at the end: id, attempts, reason."""
 
     group: str
-    letters: tuple[tuple[str, int, str], ...]
+    letters: tuple[tuple[str, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

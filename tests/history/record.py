@@ -113,14 +113,14 @@ class Recorder:
         """A client process that never was: each life of a client has its own, also after an unknown outcome."""
         return next(self._processes)
 
-    def begin(self, process: int, kind: str, **asked: object) -> OpenOp:
+    def begin(self, process: int, kind: str, /, **asked: object) -> OpenOp:
         """Write that an operation begins now; its bytes leave after that."""
         assert kind in _KINDS, kind
         number = next(self._numbers)
         self.write(number, process, "invoke", kind, asked)
         return OpenOp(self, number, process, kind)
 
-    def moment(self, process: int, kind: str, **data: object) -> None:
+    def moment(self, process: int, kind: str, /, **data: object) -> None:
         """Something that took no time, or whose beginning does not matter."""
         self.begin(process, kind, **data).ok()
 

@@ -1,0 +1,127 @@
+"""The end of a run: five witnesses of what is there when everything is healed (RELIABILITY 4.1).
+
+the service reads each partition; pyarrow reads the files; groups are drained; dead letters are listed
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from tests.history.door import Door, NeverSent, NoAnswer
+from tests.history.poppers import Popper, PopSettings
+from tests.history.readers import fetch, partitions_of, reads_of
+from tests.history.record import Recorder
+from tests.witness import testify
+
+__all__ = ["drain", "list_dead", "scan_files", "scan_service", "wait_until"]
+
+_PAUSE_S: Final = 0.02
+_CALM_S: Final = 1.5
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float) -> bool:
+    """Whether it became true in that time; a service that does not answer has not made it true."""
+    deadline, pause = time.monotonic() + within_s, threading.Event()
+    while True:
+        try:
+            if condition():
+                return True
+        except (NoAnswer, NeverSent, KeyError, TypeError):
+            pass
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(_PAUSE_S)
+
+
+def scan_service(door: Door, recorder: Recorder, topic: str) -> None:
+    """Everything as the service reads it, from the first offset to the end."""
+    process = recorder.process()
+    for one in partitions_of(door, topic):
+        with recorder.begin(process, "scan", witness="api", partition=one["partition"]) as op:
+            reads: list[tuple[int, str, int]] = []
+            at, end = one["min_offset"], one["max_offset"]
+            while at < end:
+                answer = fetch(door, topic, one["partition"], at)
+                assert answer.ok, answer
+                reads += reads_of(answer)
+                assert answer.body["next_offset"] > at, answer.body["status"]
+                at = answer.body["next_offset"]
+            op.ok(reads=reads)
+
+
+def scan_files(door: Door, recorder: Recorder, topic: str) -> None:
+    """Everything as the files have it."""
+    process = recorder.process()
+    for one in partitions_of(door, topic):
+        with recorder.begin(process, "scan", witness="files", partition=one["partition"]) as op:
+            rows = testify(Path(one["location"])).rows
+            op.ok(reads=[_read(offset, row) for offset, row in sorted(rows.items())])
+
+
+def _read(offset: int, row: dict[str, Any]) -> tuple[int, str, int]:
+    return offset, str(row["message_id"]), zlib.crc32(bytes(row["body"]))
+
+
+def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, within_s: float) -> None:
+    """Consume the group until the service says that nothing is left, and nothing in flight."""
+    stop = threading.Event()
+    diligent = PopSettings(
+        group=settings.group, topic=settings.topic, order=settings.order, invisible_ms=(3_000,),
+        forget=0, nack=0, renew=0, late=0, give_up=0, with_pop=0,
+    )  # fmt: skip
+    consumers = [Popper(Door(urls), recorder, diligent, seed, stop) for seed in range(2)]
+    with recorder.begin(recorder.process(), "drained", group=settings.group) as op:
+        for consumer in consumers:
+            consumer.start()
+        door = Door(urls)
+        calm = _Calm(lambda: _is_done(door, settings.group))
+        done = wait_until(calm, within_s=within_s)
+        stop.set()
+        for consumer in consumers:
+            consumer.join(30)
+            if consumer.failure is not None:
+                raise consumer.failure
+        op.ok() if done else op.info()
+
+
+class _Calm:
+    """Whether something has been true for long enough.
+
+    A message whose time is over is in no lease and in no partition until the revive job has appended it again.
+    """
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+        self._since_s: float | None = None
+
+    def __call__(self) -> bool:
+        if not self._condition():
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+        return time.monotonic() - self._since_s >= _CALM_S
+
+
+def _is_done(door: Door, group: str) -> bool:
+    topics = door.call("GET", f"/v1/groups/{quote(group, safe='')}").body["topics"]
+    return all(one["lag"] == 0 and one["in_flight"] == 0 for topic in topics for one in topic["partitions"])
+
+
+def list_dead(door: Door, recorder: Recorder, group: str) -> None:
+    """The group's dead letters."""
+    with recorder.begin(recorder.process(), "dead", group=group) as op:
+        letters: list[tuple[str, int, str]] = []
+        offset: int | None = 0
+        while offset is not None:
+            path = f"/v1/groups/{quote(group, safe='')}/dead-letters?limit=1000&offset={offset}"
+            found = door.call("GET", path).body
+            letters += [(one["message_id"], one["attempts"], one["reason"]) for one in found["messages"]]
+            offset = found["next_offset"]
+        op.ok(letters=letters)

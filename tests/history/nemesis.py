@@ -1,0 +1,149 @@
+"""What goes wrong in a run: each fault has a beginning, an end when it is healed, and a line in the history."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
+
+from tests.e2e.service_process import ServiceProcess
+from tests.faults.job_process import JobProcess
+from tests.history.record import Recorder
+
+__all__ = ["Fault", "Jobs", "KillJobs", "KillService", "Nemesis", "PauseService", "StopService"]
+
+
+class Fault(Protocol):
+    """Something that can be done to the system, and undone."""
+
+    kind: str
+
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> AbstractContextManager[str]:
+        """Hurt one target, whose name is given; leaving the context heals it."""
+
+
+class Jobs:
+    """The revive and delay jobs on their schedules."""
+
+    def __init__(self, warehouse: str, *names: str, every_s: float = 0.1) -> None:
+        self._make: Callable[[], JobProcess] = lambda: JobProcess(warehouse, *names, every_s=every_s)  # type: ignore[arg-type]
+        self._process = self._make()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def start(self) -> None:
+        self._process = self._make()
+
+    def stop(self) -> None:
+        self._process.stop()
+
+
+class KillService:
+    """kill -9 of a service, and a new one in its place."""
+
+    kind: Final = "kill"
+
+    def __init__(self, services: Sequence[ServiceProcess], *, down_s: tuple[float, float] = (0.0, 0.2)) -> None:
+        self._services = services
+        self._down_s = down_s
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        at = drawn.randrange(len(self._services))
+        service = self._services[at]
+        service.kill()
+        yield f"service-{at}"
+        stopping.wait(drawn.uniform(*self._down_s))
+        service.start()
+
+
+class StopService:
+    """SIGTERM: the service finishes what it has, and another takes its place."""
+
+    kind: Final = "stop"
+
+    def __init__(self, services: Sequence[ServiceProcess]) -> None:
+        self._services = services
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        at = drawn.randrange(len(self._services))
+        assert self._services[at].stop() == 0
+        yield f"service-{at}"
+        self._services[at].start()
+
+
+class PauseService:
+    """SIGSTOP for a while: the process does nothing, and does not notice."""
+
+    kind: Final = "pause"
+
+    def __init__(self, services: Sequence[ServiceProcess], *, pause_s: tuple[float, float]) -> None:
+        self._services = services
+        self._pause_s = pause_s
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        at = drawn.randrange(len(self._services))
+        self._services[at].pause()
+        try:
+            yield f"service-{at}"
+            stopping.wait(drawn.uniform(*self._pause_s))
+        finally:
+            self._services[at].resume()
+
+
+class KillJobs:
+    """kill -9 of the jobs' driver, and a new one in its place."""
+
+    kind: Final = "job_kill"
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        self._jobs.kill()
+        yield "jobs"
+        self._jobs.start()
+
+
+class Nemesis(threading.Thread):
+    """Strikes again and again: `count` times, a drawn fault each time, with a drawn rest in between."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        faults: Sequence[Fault],
+        *,
+        count: int,
+        rest_s: tuple[float, float],
+        seed: int,
+        stop: threading.Event,
+    ) -> None:
+        super().__init__(name="nemesis", daemon=True)
+        self._recorder = recorder
+        self._faults = faults
+        self._count = count
+        self._rest_s = rest_s
+        self._drawn = random.Random(seed)
+        self._stopping = stop
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        process = self._recorder.process()
+        try:
+            for _ in range(self._count):
+                if self._stopping.wait(self._drawn.uniform(*self._rest_s)):
+                    return
+                fault = self._drawn.choice(self._faults)
+                with self._recorder.begin(process, "fault", kind=fault.kind, target="") as op:
+                    with fault.strike(self._drawn, self._stopping) as target:
+                        pass
+                    op.ok(target=target)
+            self._stopping.wait(self._rest_s[0])
+        except BaseException as error:
+            self.failure = error

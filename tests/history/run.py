@@ -1,0 +1,272 @@
+"""One run: services and jobs, loads, a nemesis, the end, and the verdict.
+
+start -> topic, groups -> loads ||| nemesis -> heal -> wait, scan, drain, list -> check -> report
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Final
+
+from tests.e2e.service_process import DELTAMQ, ServiceProcess
+from tests.history.check import Checked, Reach, check
+from tests.history.door import Door
+from tests.history.final import drain, list_dead, scan_files, scan_service, wait_until
+from tests.history.nemesis import Fault, Jobs, Nemesis
+from tests.history.ops import GroupRules, History, TopicRules
+from tests.history.poppers import Popper, PopSettings
+from tests.history.readers import Reader, fetch, partitions_of
+from tests.history.record import Recorder, read_history
+from tests.history.report import in_words, to_json
+from tests.history.senders import Sender, SendSettings
+
+__all__ = ["GroupPlan", "Plan", "Run", "System", "run"]
+
+TOPIC: Final = "orders"
+#: Short times, so that much happens in a few seconds.
+SMALL_TIMES: Final = {"DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "50", "DELTAMQ_QUEUE_STAY_BUFFER_MS": "500"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """A group that pops, and how many consumers it has."""
+
+    pops: PopSettings
+    consumers: int = 2
+    max_attempts: int = 4
+    retry_ms: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one run does."""
+
+    seed: int = 1
+    partitions: int = 4
+    #: The brokers of each service process; empty: one service with its default brokers.
+    hosts: tuple[tuple[str, ...], ...] = ()
+    senders: int = 3
+    plain_senders: int = 1
+    readers: int = 1
+    delayed_percent: int = 3
+    send_pause_s: float = 0.02
+    groups: tuple[GroupPlan, ...] = ()
+    jobs: tuple[str, ...] = ("revive", "delay")
+    #: Leases and acknowledgements are stored before they are answered.
+    durable: bool = False
+    strikes: int = 0
+    rest_s: tuple[float, float] = (0.3, 1.2)
+    #: The loads go on until the nemesis is through, and at least so long.
+    seconds: float = 3.0
+    drain_s: float = 60.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = tuple(DELTAMQ)
+    reach: Reach = field(default_factory=Reach)
+
+
+@dataclass(slots=True)
+class System:
+    """What runs, for those who hurt it."""
+
+    services: list[ServiceProcess]
+    jobs: Jobs | None
+    recorder: Recorder
+    urls: list[str]
+
+
+@dataclass(slots=True)
+class Run:
+    """What a run showed."""
+
+    plan: Plan
+    history: History
+    checked: Checked
+
+    @property
+    def recovery_s(self) -> list[float]:
+        """For each fault, the time from its beginning until a send that began after it was answered."""
+        sends = [(send.begun, send.ended) for send in self.history.sends if send.ok]
+        waits = []
+        for fault in self.history.faults:
+            after = [ended for begun, ended in sends if begun > fault.begun]
+            waits += [(min(after) - fault.begun) / 1e9] if after else []
+        return waits
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """What goes into the table of faults."""
+        found = self.checked.findings
+        figures: dict[str, object] = {
+            "verdict": str(self.checked.verdict),
+            "acknowledged": sum(len(send.ids) for send in self.history.sends if send.ok),
+            "deliveries": sum(len(pop.deliveries) for pop in self.history.pops),
+            "faults": len(self.history.faults),
+            "anomalies": found.count,
+            "redelivered": found.allowed["redelivered-after-expiry"] + found.allowed["redelivered-after-crash"],
+            "unknown stored": found.allowed["unknown-stored"],
+            "unknown absent": found.allowed["unknown-absent"],
+        }
+        waits = self.recovery_s
+        if len(waits) > 1:
+            figures["serving again p50 s"] = round(quantiles(waits, n=100)[49], 2)
+            figures["serving again max s"] = round(max(waits), 2)
+        return figures
+
+    def __str__(self) -> str:
+        return in_words(self.history, self.checked)
+
+
+def run(folder: Path, plan: Plan, hurt: Callable[[System], Sequence[Fault]] = lambda _: ()) -> Run:
+    """Play a plan in a folder that is its own; the history stays there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(folder / "history.jsonl")
+    with ExitStack() as stack:
+        stack.callback(recorder.close)
+        stack.enter_context(_environment(plan))
+        system = _started(stack, folder, plan, recorder)
+        _prepare(system, plan)
+        _load(system, plan, hurt(system))
+        _end(system, plan)
+    history = read_history([folder / "history.jsonl"])
+    made = Run(plan, history, check(history, plan.reach))
+    results = to_json(history, made.checked, seed=plan.seed, figures=made.figures)
+    (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    (folder / "report.txt").write_text(str(made), encoding="utf-8")
+    return made
+
+
+def _environment(plan: Plan) -> ExitStack:
+    """The settings of the processes that start while it is open."""
+    wanted = {**SMALL_TIMES, "DELTAMQ_QUEUE_MEMORY_MATCH": str(not plan.durable).lower(), **plan.environment}
+    before = {name: os.environ.get(name) for name in wanted}
+
+    def restore() -> None:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+    stack = ExitStack()
+    stack.callback(restore)
+    os.environ.update(wanted)
+    return stack
+
+
+def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> System:
+    warehouse = folder / "warehouse"
+    services = []
+    for brokers in plan.hosts or ((),):
+        flags = [flag for broker in brokers for flag in ("--broker", broker)]
+        service = ServiceProcess(warehouse, *flags, program=plan.program)
+        stack.callback(service.close)
+        services.append(service)
+    jobs = None
+    if plan.jobs:
+        jobs = Jobs(warehouse, *plan.jobs)
+        stack.callback(jobs.kill)
+    return System(services, jobs, recorder, [service.url for service in services])
+
+
+def _prepare(system: System, plan: Plan) -> None:
+    door = Door(system.urls)
+    made = door.call("PUT", f"/v1/topics/{TOPIC}", {"partitions": plan.partitions})
+    assert made.ok, made
+    system.recorder.rules(TopicRules(topic=TOPIC))
+    for group in plan.groups:
+        pops = group.pops
+        order: object = {"": False, "partition": True, "key": "key"}[pops.order]
+        wanted = {"max_attempts": group.max_attempts, "retry_policy": {"fixed_ms": group.retry_ms}, "order": order}
+        made = door.call("PUT", f"/v1/groups/{pops.group}", wanted)
+        assert made.ok, made
+        system.recorder.rules(
+            GroupRules(
+                group=pops.group,
+                topics=(TOPIC,),
+                max_attempts=group.max_attempts,
+                order=pops.order,
+                durable=plan.durable,
+            )
+        )
+    door.close()
+
+
+def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
+    """Everybody works until the nemesis is through."""
+    stop, recorder = threading.Event(), system.recorder
+    door = Door(system.urls)
+    names = tuple(one["partition"] for one in partitions_of(door, TOPIC))
+    door.close()
+    workers: list[Any] = []
+    for at in range(plan.senders + plan.plain_senders):
+        settings = SendSettings(
+            topic=TOPIC,
+            idempotent=at < plan.senders,
+            partitions=names,
+            delayed_percent=plan.delayed_percent if at < plan.senders else 0,
+            pause_s=plan.send_pause_s,
+        )
+        workers.append(Sender(Door(_turned(system.urls, at)), recorder, settings, plan.seed * 1_000 + at, stop))
+    for number, group in enumerate(plan.groups):
+        for at in range(group.consumers):
+            seed = plan.seed * 1_000 + 100 * (number + 1) + at
+            workers.append(Popper(Door(_turned(system.urls, at)), recorder, group.pops, seed, stop))
+    for at in range(plan.readers):
+        workers.append(Reader(Door(_turned(system.urls, at)), recorder, TOPIC, plan.seed * 1_000 + 900 + at, stop))
+    nemesis = Nemesis(
+        recorder, faults, count=plan.strikes if faults else 0, rest_s=plan.rest_s, seed=plan.seed, stop=stop
+    )
+    for worker in workers:
+        worker.start()
+    nemesis.start()
+    nemesis.join()
+    stop.wait(plan.seconds)
+    stop.set()
+    for worker in workers:
+        worker.join(90)
+        assert not worker.is_alive(), f"{worker.name} does not end"
+    for worker in (*workers, nemesis):
+        if worker.failure is not None:
+            raise worker.failure
+
+
+def _turned(urls: Sequence[str], by: int) -> list[str]:
+    at = by % len(urls)
+    return [*urls[at:], *urls[:at]]
+
+
+def _end(system: System, plan: Plan) -> None:
+    """The witnesses. What is delayed is waited for first: it comes by itself."""
+    door, recorder = Door(system.urls, timeout_s=30), system.recorder
+    so_far = read_history([recorder.path])
+    delayed = {id_ for send in so_far.sends if send.ok and send.due is not None for id_ in send.ids}
+    arrivals = _Arrivals(door, delayed)
+    wait_until(arrivals.are_all_there, within_s=plan.drain_s)
+    for group in plan.groups:
+        drain(system.urls, recorder, group.pops, within_s=plan.drain_s)
+        list_dead(door, recorder, group.pops.group)
+    scan_service(door, recorder, TOPIC)
+    scan_files(door, recorder, TOPIC)
+    door.close()
+
+
+class _Arrivals:
+    """Follows the partitions until the messages that are waited for are there."""
+
+    def __init__(self, door: Door, missing: set[str]) -> None:
+        self._door = door
+        self._missing = missing
+        self._positions: dict[str, int] = {}
+
+    def are_all_there(self) -> bool:
+        for one in partitions_of(self._door, TOPIC) if self._missing else ():
+            at = self._positions.setdefault(one["partition"], one["min_offset"])
+            while at < one["max_offset"]:
+                answer = fetch(self._door, TOPIC, one["partition"], at)
+                self._missing -= {message["message_id"] for message in answer.body["messages"]}
+                at = self._positions[one["partition"]] = answer.body["next_offset"]
+        return not self._missing
