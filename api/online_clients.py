@@ -296,6 +296,11 @@ class OnlineClients:
             return None
         return self._granting.rest(member, self._clock.boot_ms())
 
+    @property
+    def waiting(self) -> int:
+        """Heartbeats that wait for another allocation."""
+        return sum(map(len, self._waiters.values()))
+
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from api.fetch import ARROW_TYPE
-from api.openapi import REF, Json, header, name_in_path, problem, query, whole
+from api.openapi import REF, TOPIC_PATTERN, Json, header, name_in_path, problem, query, whole
+from api.order_request import CLIENT_PATTERN
 from api.produce import JSON_TYPE, NDJSON_TYPE
 from api.sse import EVENTS_TYPE
 from mq.limits import (
@@ -121,7 +122,7 @@ def _fetch() -> Json:
         "parameters": _fetch_parameters(),
         "responses": {
             "200": {"description": "What is there; `status` says if anything is", "headers": place, "content": content},
-            **{str(s): problem(s) for s in (400, 404, 422, 429, 500, 503)},
+            **{str(s): problem(s) for s in (400, 404, 409, 422, 429, 500, 503)},
         },
     }
 
@@ -138,6 +139,7 @@ def _fetch_parameters() -> list[Json]:
     # No maximum in the schema: whoever probes boundaries would wait for it.
     wait = {"type": "integer", "minimum": 0, "default": 0}
     event = {"type": "string", "example": "flights@broker-a:120"}
+    client = {"type": "string", "pattern": CLIENT_PATTERN}
     return [
         name_in_path("topic", "flights"),
         partition,
@@ -146,5 +148,7 @@ def _fetch_parameters() -> list[Json]:
         query("max_bytes", whole(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "About so much; at least one message."),
         query("wait_ms", wait, f"Wait so long for the first message, at most {WAIT_MS_MAX}."),
         query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` or `TagA||TagB`."),
+        query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
+        query("client_id", client, "Who reads: in an exclusive group the holder of the pull lock."),
         header("Last-Event-ID", event, f"With {EVENTS_TYPE}: go on after this event."),
     ]

@@ -116,7 +116,7 @@ def check_client(value: object, field: str = "client_id") -> str:
         raise Refused(f"{field} is missing", code="missing_field", field=field)
     if not isinstance(value, str):
         raise Refused(f"{field} must be text", code="invalid_type", field=field)
-    if _CLIENT.fullmatch(value) is None or value in (".", ".."):
+    if _CLIENT.fullmatch(value) is None:
         raise Unprocessable(
             f"{field}: 1 to {NAME_LENGTH_MAX} visible ASCII characters without a slash",
             field=field,

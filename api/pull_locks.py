@@ -112,6 +112,11 @@ class Locks:
             locks.sweep(now_ms)
         return sum(map(len, self._locks.values()))
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a lock."""
+        return sum(map(len, self._waiters.values()))
+
     # Locks.
 
     async def take(self, asked: Asked) -> Taken:

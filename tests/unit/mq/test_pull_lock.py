@@ -194,3 +194,29 @@ def test_order_10_a_lock_that_the_broker_refuses_is_lost() -> None:
     lock = ClientLock(5, 0)
     lock.lose()
     assert not lock.holds(0)
+
+
+def test_order_04_who_has_a_lock_is_known(locks: PullLocks) -> None:
+    assert not locks.has(LANE, "a", A, 0) and len(locks) == 0
+    locks.take(LANE, "a", A, 0)
+    assert locks.has(LANE, "a", A, 0) and locks.has(LANE, "a", B, 0), "also while it must hand over"
+    assert not locks.has(LANE, "b", B, 0) and not locks.has(OTHER, "a", A, 0) and len(locks) == 1
+    assert not locks.has(LANE, "a", seat("a", joined={"a": 9}), 0), "another stay has not what an earlier one had"
+    assert not locks.has(LANE, "a", A, PULL_LOCK_MS)
+
+
+def test_pop_18_a_void_lock_is_asked_for_anew(locks: PullLocks) -> None:
+    number = locks.take(LANE, "a", A, 0)
+    locks.void(LANE)
+    refused("not_lock_holder", locks, "a", A, 1)
+    assert locks.take(LANE, "a", A, 1, held=True) is None, "it does not know where the group goes on"
+    assert locks.take(LANE, "a", A, 1) not in (None, number)
+
+
+def test_pop_18_a_void_lock_cannot_be_claimed_from_a_broker_that_was_taken_over() -> None:
+    locks = PullLocks(0, epoch=3, online_epoch=2)
+    locks.void(LANE)
+    assert locks.take(LANE, "a", B, 1, held=True) is None
+    assert locks.take(LANE, "b", B, 1) is None, "but whoever had it may still be at work"
+    assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is not None
+    assert locks.take(OTHER, "a", B, 1, held=True) is not None

@@ -1,0 +1,253 @@
+"""Pull locks over REST: who pulls and commits a partition of an exclusive group, and how it is handed over."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.api.exclusive import Member, exclusive_group
+from tests.api.running import Api, Reply, config_for, running, until
+
+
+@pytest.fixture
+def group(api: Api, topic: str) -> str:
+    """An exclusive group and a topic of four partitions, both named so."""
+    api.put_topic(topic, partitions=4)
+    exclusive_group(api, topic)
+    return topic
+
+
+def member(api: Api, topic: str, name: str) -> Member:
+    """A client of the group that is named as the topic is."""
+    return Member(api, topic, topic, name)
+
+
+def fill(api: Api, partition: str, count: int) -> None:
+    topic = partition.partition("@")[0].partition("#")[0]
+    messages: list[dict[str, object] | str] = [{"body": str(at), "partition": partition} for at in range(count)]
+    assert api.send(topic, *messages).status == 200
+
+
+def refused(reply: Reply) -> tuple[int, str]:
+    return reply.status, reply.json["code"]
+
+
+NOT_HOLDER = (409, "not_lock_holder")
+MOVED = (409, "partition_moved")
+
+
+def test_order_04_only_the_holder_of_the_lock_pulls_and_commits(api: Api, group: str) -> None:
+    holder, other = member(api, group, "c0"), member(api, group, "c1")
+    partition = f"{group}@broker-a"
+    fill(api, partition, 3)
+    holder.beat()
+    assert refused(holder.fetch(partition)) == refused(holder.commit(partition, 1)) == NOT_HOLDER, "not locked yet"
+    taken = holder.take(partition)
+    assert taken["offsets"] == {partition: 0} and taken["refused"] == taken["unanswered"] == []
+    assert [m["body"] for m in holder.fetch(partition).json["messages"]] == ["0", "1", "2"]
+    assert holder.commit(partition, 2).json["offsets"] == {partition: 2}
+    other.beat()
+    for who in (other, member(api, group, "nobody")):
+        assert who.take(partition)["refused"] == [partition]
+        assert refused(who.fetch(partition)) == refused(who.commit(partition, 3)) == NOT_HOLDER
+    nameless = api.fetch(group, partition, f"?group={group}")
+    assert refused(nameless) == NOT_HOLDER and nameless.json["field"] == "client_id"
+    path = f"/v1/groups/{group}/topics/{group}/offsets"
+    unsigned = api.call("PUT", path, {"offsets": {partition: 3}})
+    assert refused(unsigned) == NOT_HOLDER and unsigned.json["field"] == "client_id"
+    assert api.call("GET", path).json["offsets"] == {partition: 2}
+    assert api.fetch(group, partition).status == 200, "who reads for no group needs no lock"
+
+
+def test_order_04_nothing_is_committed_when_one_partition_is_not_the_clients(api: Api, group: str) -> None:
+    holder = member(api, group, "c0")
+    mine, free = f"{group}@broker-a", f"{group}#1@broker-a"
+    for partition in (mine, free):
+        fill(api, partition, 1)
+    holder.beat()
+    holder.take(mine)
+    path = f"/v1/groups/{group}/topics/{group}/offsets"
+    reply = api.call("PUT", path, {"offsets": {mine: 1, free: 1}, "client_id": "c0"})
+    assert refused(reply) == NOT_HOLDER
+    assert (reply.json["partition"], reply.json["field"]) == (free, f"offsets.{free}")
+    assert api.call("GET", path).json["offsets"] == {}
+
+
+def test_order_05_a_handover_goes_on_where_the_other_committed(api: Api, group: str) -> None:
+    old, new = member(api, group, "c0"), member(api, group, "c1")
+    old.beat()
+    held = old.take(*old.allocated())["partitions"]
+    for partition in held:
+        fill(api, partition, 3)
+    new.beat()
+    moved = sorted(set(held) - set(old.allocated()))
+    assert sorted(new.allocated()) == moved and len(moved) == 2
+    assert new.take(*moved)["refused"] == moved, "the other has not finished"
+    for partition in moved:
+        reply = old.fetch(partition)
+        assert refused(reply) == MOVED and reply.json["partition"] == partition
+        assert old.commit(partition, 2, locks={partition: old.numbers[partition]}).status == 200
+    assert old.release(*moved, locks={partition: old.numbers[partition] for partition in moved}) == moved
+    assert old.release(*moved) == [], "once"
+    assert new.take(*moved)["offsets"] == dict.fromkeys(moved, 2)
+    for partition in moved:
+        assert refused(old.commit(partition, 3)) == NOT_HOLDER
+        assert [m["offset"] for m in new.fetch(partition, "&offset=2").json["messages"]] == [2]
+
+
+def test_order_05_who_waits_for_a_lock_gets_it_with_its_release(api: Api, group: str) -> None:
+    old, new = member(api, group, "c0"), member(api, group, "c1")
+    old.beat()
+    old.take(*old.allocated())
+    new.beat()
+    moved = new.allocated()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(new.take, *moved, wait_ms=10_000)
+        until(lambda: api.service.locks.waiting)
+        began = time.monotonic()
+        old.release(moved[0])
+        answer = waiting.result(20)
+    assert time.monotonic() - began < 5
+    assert (answer["partitions"], answer["refused"]) == ([moved[0]], [moved[1]])
+
+
+def test_order_05_a_pull_that_waits_is_ended_when_its_partition_moves(api: Api, group: str) -> None:
+    old, new = member(api, group, "c0"), member(api, group, "c1")
+    old.beat()
+    held = old.take(*old.allocated())["partitions"]
+    with ThreadPoolExecutor(4) as pool:
+        pulls = {partition: pool.submit(old.fetch, partition, "&wait_ms=15000") for partition in held}
+        for partition in held:
+            until(lambda name=partition: api.service.topics.find(group).partition(name).has_waiters)
+        began = time.monotonic()
+        new.beat()
+        moved = new.allocated()
+        for partition in moved:
+            assert refused(pulls[partition].result(20)) == MOVED
+        assert time.monotonic() - began < 10
+        kept = set(held) - set(moved)
+        for partition in kept:
+            fill(api, partition, 1)
+            assert len(pulls[partition].result(20).json["messages"]) == 1, "who keeps it waits on"
+
+
+def test_order_05_a_release_that_comes_late_takes_nothing_back(api: Api, group: str) -> None:
+    client = member(api, group, "c0")
+    client.beat()
+    partition = f"{group}@broker-a"
+    first = client.take(partition)["locks"][partition]
+    second = client.take(partition)["locks"][partition]
+    assert second > first, "who asks anew gets another number"
+    assert refused(client.commit(partition, 0, locks={partition: first})) == NOT_HOLDER
+    assert client.release(partition, locks={partition: first}) == []
+    assert client.take(partition, held=[partition])["locks"] == {partition: second}, "a renewal changes nothing"
+    assert client.commit(partition, 0, locks={partition: second}).status == 200
+
+
+def test_order_10_who_lost_a_lock_is_not_given_it_by_a_renewal(api: Api, group: str) -> None:
+    client = member(api, group, "c0")
+    client.beat()
+    partition = f"{group}@broker-a"
+    client.take(partition)
+    assert client.release(partition) == [partition]
+    began = time.monotonic()
+    assert client.take(held=[partition], wait_ms=10_000)["refused"] == [partition]
+    assert time.monotonic() - began < 5, "who lost what it held is told at once"
+    assert client.take(partition)["partitions"] == [partition]
+
+
+def test_order_03_the_locks_of_who_is_gone_are_free(tmp_path: Path) -> None:
+    with running(config_for(tmp_path, authorization_ms=1_000)) as api:
+        api.put_topic("orders", partitions=1)
+        exclusive_group(api, "billing")
+        silent, other = (Member(api, "billing", "orders", name) for name in ("c0", "c1"))
+        silent.beat()
+        assert silent.take("orders@broker-a")["partitions"]
+        until(other.allocated)
+        assert other.take("orders@broker-a")["partitions"] == ["orders@broker-a"]
+        silent.beat()
+        assert refused(silent.fetch("orders@broker-a")) == NOT_HOLDER, "another stay has not its lock"
+
+
+def test_pop_18_a_reset_takes_the_locks_so_that_it_stands(api: Api, group: str) -> None:
+    client = member(api, group, "c0")
+    client.beat()
+    partition = f"{group}@broker-a"
+    fill(api, partition, 5)
+    client.take(partition)
+    assert client.commit(partition, 4).status == 200
+    path = f"/v1/groups/{group}/topics/{group}/offsets"
+    assert api.call("POST", f"{path}/reset", {"to": {partition: 1}}).status == 200
+    assert refused(client.commit(partition, 5)) == NOT_HOLDER, "it would undo the reset"
+    assert client.take(held=[partition])["refused"] == [partition]
+    assert client.take(partition)["offsets"] == {partition: 1}
+
+
+@pytest.mark.parametrize(("consume_from", "expected"), [("first", 0), ("last", 3), ("time", 3)])
+def test_cons_02_a_group_begins_where_its_settings_say(api: Api, topic: str, consume_from: str, expected: int) -> None:
+    api.put_topic(topic, partitions=1)
+    partition = f"{topic}@broker-a"
+    fill(api, partition, 3)
+    start = datetime.now(UTC).isoformat().replace("+00:00", "Z") if consume_from == "time" else consume_from
+    exclusive_group(api, topic, consume_from=start)
+    client = member(api, topic, "c0")
+    client.beat()
+    assert client.take(partition)["offsets"] == {partition: expected}
+    fill(api, partition, 3)
+    client.release(partition)
+    assert client.take(partition)["offsets"] == {partition: expected}, "whoever comes next begins there, too"
+
+
+def test_cons_01_a_shared_group_has_no_locks(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    assert api.call("PUT", f"/v1/groups/{topic}", {}).status == 201
+    client = member(api, topic, "c0")
+    partition = f"{topic}@broker-a"
+    assert refused(client.send_take(partition)) == (409, "group_not_exclusive")
+    assert client.fetch(partition).status == 200
+    assert client.commit(partition, 0).status == 200
+
+
+def test_order_04_an_event_stream_ends_when_its_partition_moves(api: Api, group: str) -> None:
+    old, new = member(api, group, "c0"), member(api, group, "c1")
+    old.beat()
+    partitions = old.take(*old.allocated())["partitions"]
+    path = f"/v1/topics/{group}/partitions/{partitions[-1].replace('#', '%23')}/messages?group={group}&client_id=c0"
+    stranger = path.replace("client_id=c0", "client_id=c9")
+    assert refused(api.call("GET", stranger, accept="text/event-stream")) == NOT_HOLDER
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(api.call, "GET", path, accept="text/event-stream")
+        until(lambda: api.service.topics.find(group).partition(partitions[-1]).has_waiters)
+        new.beat()
+        assert partitions[-1] in new.allocated()
+        body = stream.result(20).body.decode()
+    assert "event: refused" in body and '"code":"partition_moved"' in body
+
+
+def test_meta_01_locks_of_several_processes_are_asked_for_in_one_call(tmp_path: Path) -> None:
+    with (
+        running(config_for(tmp_path, brokers=("broker-a",))) as one,
+        running(config_for(tmp_path, brokers=("broker-b",))) as other,
+    ):
+        one.put_topic("orders", partitions=2)
+        other.put_topic("orders", partitions=4)
+        exclusive_group(one, "billing")
+        asker = Member(other, "billing", "orders", "c0")
+        partitions = asker.allocated()
+        brokers = {name.partition("@")[2] for name in partitions}
+        assert brokers == {"broker-a", "broker-b"}
+        taken = asker.take(*partitions)
+        assert sorted(taken["partitions"]) == sorted(partitions) and sorted(taken["offsets"]) == sorted(partitions)
+        assert one.service.locks.held == other.service.locks.held == 2
+        for partition in partitions:
+            fill(one, partition, 1)
+            for api in (one, other):
+                reply = Member(api, "billing", "orders", "c0").fetch(partition, "&wait_ms=10000")
+                assert len(reply.json["messages"]) == 1, "any process answers for the owner"
+                assert refused(Member(api, "billing", "orders", "c1").fetch(partition)) == NOT_HOLDER
+        assert sorted(asker.release(*partitions)) == sorted(partitions)
+        assert one.service.locks.held == other.service.locks.held == 0
