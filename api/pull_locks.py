@@ -107,10 +107,14 @@ class Locks:
     @property
     def held(self) -> int:
         """Locks that clients have."""
+        self._sweep()
+        return sum(map(len, self._locks.values()))
+
+    def _sweep(self) -> None:
+        """Forget locks that are over, which nobody may ask for again."""
         now_ms = self._clock.boot_ms()
         for locks in self._locks.values():
             locks.sweep(now_ms)
-        return sum(map(len, self._locks.values()))
 
     @property
     def waiting(self) -> int:
@@ -227,7 +231,7 @@ class Locks:
         for lane in lanes:
             locks = self._locks.get(split_partition(lane.partition)[1])
             if locks is not None and not lane.retry:
-                locks.void(lane)
+                locks.void(lane, self._clock.boot_ms())
                 self._wake(lane.group)
 
     # Gates.
@@ -274,6 +278,7 @@ class Locks:
         """Somebody came or went: who waits for a lock looks again, and who must hand over is told."""
         if before.online is after.online:
             return
+        self._sweep()
         for group in list(self._waiters):
             if before.online.group(group) is not after.online.group(group):
                 self._wake(group)

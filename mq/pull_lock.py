@@ -92,7 +92,8 @@ class PullLocks:
             return lock.number
         if lock is None and not self._may_take(lane, client, seat, now_ms, held):
             return None
-        self._given.add(lane)
+        if now_ms < self._settled_ms:
+            self._given.add(lane)
         self._next_number += 1
         self._locks[lane] = _Lock(client, stay.joined, self._next_number, now_ms)
         return self._next_number
@@ -146,13 +147,17 @@ class PullLocks:
         del self._locks[lane]
         return True
 
-    def void(self, lane: LaneKey) -> None:
+    def void(self, lane: LaneKey, now_ms: int) -> None:
         """The group goes on elsewhere in the partition: whoever has the lock must ask anew where (SPEC POP-18)."""
         self._locks.pop(lane, None)
-        self._void.add(lane)
+        if now_ms < self._settled_ms:
+            self._void.add(lane)
 
     def sweep(self, now_ms: int) -> None:
-        """Forget what was not renewed in time; nothing depends on when this is called."""
+        """Forget what was not renewed in time, and of the time before; nothing depends on when this is called."""
+        if now_ms >= self._settled_ms:
+            self._given.clear()
+            self._void.clear()
         self._locks = {lane: lock for lane, lock in self._locks.items() if now_ms - lock.renewed_ms < PULL_LOCK_MS}
 
     def _of(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> _Lock:

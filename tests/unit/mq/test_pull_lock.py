@@ -207,7 +207,7 @@ def test_order_04_who_has_a_lock_is_known(locks: PullLocks) -> None:
 
 def test_pop_18_a_void_lock_is_asked_for_anew(locks: PullLocks) -> None:
     number = locks.take(LANE, "a", A, 0)
-    locks.void(LANE)
+    locks.void(LANE, 0)
     refused("not_lock_holder", locks, "a", A, 1)
     assert locks.take(LANE, "a", A, 1, held=True) is None, "it does not know where the group goes on"
     assert locks.take(LANE, "a", A, 1) not in (None, number)
@@ -215,8 +215,21 @@ def test_pop_18_a_void_lock_is_asked_for_anew(locks: PullLocks) -> None:
 
 def test_pop_18_a_void_lock_cannot_be_claimed_from_a_broker_that_was_taken_over() -> None:
     locks = PullLocks(0, epoch=3, online_epoch=2)
-    locks.void(LANE)
+    locks.void(LANE, 0)
     assert locks.take(LANE, "a", B, 1, held=True) is None
     assert locks.take(LANE, "b", B, 1) is None, "but whoever had it may still be at work"
     assert locks.take(LANE, "b", B, PULL_LOCK_SETTLE_MS) is not None
     assert locks.take(OTHER, "a", B, 1, held=True) is not None
+
+
+def test_what_a_takeover_left_is_remembered_no_longer_than_it_matters() -> None:
+    locks = PullLocks(0, epoch=3, online_epoch=2)
+    locks.take(LANE, "a", A, 0)
+    locks.void(OTHER, 0)
+    locks.sweep(PULL_LOCK_SETTLE_MS - 1)
+    assert locks.take(OTHER, "b", seat("b"), PULL_LOCK_SETTLE_MS - 1, held=True) is None
+    locks.sweep(PULL_LOCK_SETTLE_MS)
+    assert not locks._given and not locks._void
+    locks.void(OTHER, PULL_LOCK_SETTLE_MS)
+    locks.take(LANE, "a", A, PULL_LOCK_SETTLE_MS)
+    assert not locks._given and not locks._void
