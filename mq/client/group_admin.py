@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from mq.allocation import Strategy
 from mq.client.calls import Calls, read_answer
 from mq.client.endpoint import path_of
 from mq.client.popped import MessageOrigin
@@ -17,10 +18,13 @@ from mq.group_settings import ConsumeStrategy, Ordering
 from mq.names import check_client_topic, check_group, check_topic
 
 __all__ = [
+    "ClientSubscription",
     "DeadLetter",
     "DeadLetterPage",
     "FailedReplay",
     "GroupAdmin",
+    "GroupAllocation",
+    "GroupClient",
     "GroupInfo",
     "GroupPartition",
     "GroupTopic",
@@ -63,18 +67,54 @@ class GroupTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSubscription:
+    """How a client consumes a topic."""
+
+    order: bool
+    tags: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupClient:
+    """A client of an exclusive group; one that is not `online` has said that it goes, and may be finishing.
+
+    `authorized_ms`: how long it may still consume, where the service that was asked knows.
+    """
+
+    client_id: str
+    online: bool
+    topics: dict[str, ClientSubscription]
+    since_time: datetime
+    authorized_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAllocation:
+    """The partitions of a topic by client, in an exclusive group; `epoch` grows with each change."""
+
+    epoch: int
+    clients: dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """A group: its settings, and where it is in each topic that it has consumed."""
+    """A group: its settings, and where it is in each topic that it has consumed.
+
+    `clients` and `allocation` (by topic) are those of an exclusive group.
+    """
 
     group: str
     epoch: int
     consume_strategy: str
+    allocation_strategy: str = "sticky"
     order: Ordering
     consume_from: str
     max_attempts: int
     retry_policy: RetryPolicyJson
     invisible_ms: int
     created_time: datetime
+    clients: tuple[GroupClient, ...] = ()
+    allocation: dict[str, GroupAllocation] = field(default_factory=dict)
     topics: tuple[GroupTopic, ...] = ()
 
     @property
@@ -148,6 +188,7 @@ class GroupAdmin(Calls):
         group: str,
         *,
         consume_strategy: ConsumeStrategy | None = None,
+        allocation_strategy: Strategy | None = None,
         order: Ordering | None = None,
         consume_from: Literal["first", "last"] | str | datetime | None = None,
         max_attempts: int | None = None,
@@ -158,6 +199,8 @@ class GroupAdmin(Calls):
 
         Parameters
         ----------
+        allocation_strategy
+            Who gets which partition of an exclusive group: `sticky`, `average`, `circle`, `consistent_hash`.
         consume_from
             Where it begins in a partition that it never consumed: `first`, `last`, or a time.
         max_attempts
@@ -170,6 +213,7 @@ class GroupAdmin(Calls):
         return self.put_group(
             group,
             consume_strategy=consume_strategy,
+            allocation_strategy=allocation_strategy,
             order=order,
             consume_from=_moment(consume_from) if isinstance(consume_from, datetime) else consume_from,
             max_attempts=max_attempts,

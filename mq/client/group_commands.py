@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 import msgspec
 
+from mq.allocation import STRATEGIES
 from mq.client.admin import Admin
 from mq.client.console import PATIENCE, print_json, print_table, service_options
-from mq.client.group_admin import GroupInfo, GroupPartition
+from mq.client.group_admin import GroupClient, GroupInfo, GroupPartition
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
 
@@ -76,6 +77,9 @@ def group() -> None:
 @click.option("--invisible-ms", type=click.IntRange(1), help="How long a popped message is hidden from others (60000).")
 @click.option("--order", type=click.Choice(list(ORDERS)), help="Whether partitions, or keys, are consumed in order.")
 @click.option("--strategy", type=click.Choice(["shared", "exclusive"]), help="Whether clients share partitions.")
+@click.option(
+    "--allocation", type=click.Choice(STRATEGIES), help="Who gets which partition of an exclusive group (sticky)."
+)
 @service_options
 def create(
     name: str,
@@ -85,6 +89,7 @@ def create(
     invisible_ms: int | None,
     order: str | None,
     strategy: str | None,
+    allocation: str | None,
     url: str,
     token: str | None,
     as_json: bool,
@@ -96,6 +101,7 @@ def create(
         info, created = admin.put_group(
             name,
             consume_strategy=strategy,
+            allocation_strategy=allocation,
             order=parse_order(order),
             consume_from=start,
             max_attempts=max_attempts,
@@ -125,7 +131,7 @@ def list_groups(url: str, token: str | None, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show(name: str, url: str, token: str | None, as_json: bool) -> None:
-    """Print the settings of group NAME, and how far it is in each topic that it has consumed."""
+    """Print the settings and clients of group NAME, and how far it is in each topic that it has consumed."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
         info = admin.get_group(name)
     if as_json:
@@ -136,12 +142,24 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
     if rows:
         columns = ("topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
         print_table(columns, rows, right=("committed", "end", "lag", "in flight"))
+    shares = [_share(info, client, topic) for client in info.clients for topic in client.topics]
+    if shares:
+        print_table(("client", "state", "topic", "partitions"), shares)
+
+
+def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:
+    """What a client of an exclusive group has of a topic."""
+    allocation = info.allocation.get(topic)
+    partitions = [] if allocation is None else allocation.clients.get(client.client_id, [])
+    return (client.client_id, "online" if client.online else "leaving", topic, " ".join(partitions) or "-")
 
 
 def _settings(info: GroupInfo) -> str:
     order = {value: name for name, value in ORDERS.items()}[info.order]
+    exclusive = info.consume_strategy == "exclusive"
+    strategy = f"{info.consume_strategy} ({info.allocation_strategy})" if exclusive else info.consume_strategy
     return (
-        f"{info.group}: {info.consume_strategy}, from {info.consume_from}, order {order}, "
+        f"{info.group}: {strategy}, from {info.consume_from}, order {order}, "
         f"{info.max_attempts:,} attempts, invisible for {info.invisible_ms:,} ms, lag {info.lag:,}"
     )
 

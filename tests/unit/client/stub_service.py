@@ -26,9 +26,11 @@ import pyarrow as pa
 
 from mq.errors import DeltaMQError, NotFound
 from mq.routing import Route, default_route, expand, new_route
+from tests.unit.client.stub_order import StubOrder
 from tests.unit.client.stub_queue import QueueFault, StubQueue, decoded, pop_stream
 
 ARROW = "application/vnd.apache.arrow.stream"
+_JSON = "application/json"
 BROKERS = ("broker-a", "broker-b")
 
 ROWS = pa.schema(
@@ -132,6 +134,7 @@ class StubService:
         self.away_calls = 0
         self.changed = threading.Condition()
         self.queue = StubQueue(self.changed)
+        self.order = StubOrder(self.changed, lambda: {name: one.route.partitions for name, one in self.topics.items()})
         self.ended = threading.Event()
         self.connections: set[socket.socket] = set()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -397,7 +400,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         parts, query = self.parts()
         if parts[1] == "groups" or "messages" in parts:
-            self.group_call("DELETE", parts[2:], query)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.group_call("DELETE", parts[2:], query, decoded(body))
         elif self.stub.topics.pop(parts[2], None) is None:
             self.problem(404, "topic_not_found")
         elif self.stub.faults and self.stub.faults[0] is Fault.DROP_AFTER:
@@ -487,6 +491,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if verb == "pop":
                 self.pop_call(parts[0], parts[2], request, fault)
+            elif verb in ("heartbeat", "locks"):
+                self.told(fault, 200, json.dumps(self.order_answer(verb, parts, query, request)).encode(), _JSON)
             else:
                 with self.stub.changed:
                     status, document = self.group_answer(method, parts, query, request)
@@ -494,6 +500,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.told(fault, status, body, "application/json")
         except DeltaMQError as error:
             self.problem(error.status, error.code)
+
+    def order_answer(
+        self, verb: str, parts: list[str], query: dict[str, str], request: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A call that may wait."""
+        order, ended = self.stub.order, self.stub.ended
+        if verb == "locks":
+            return order.take(parts[0], parts[2], request, ended)
+        return order.heartbeat(parts[0], parts[2], request, query, ended)
 
     def pop_call(self, group: str, topic: str, request: dict[str, Any], fault: QueueFault) -> None:
         found = self.stub.queue.pop(group, topic, request, self.connection, self.stub.ended)
@@ -526,6 +541,9 @@ class _Handler(BaseHTTPRequestHandler):
         self, method: str, parts: list[str], query: dict[str, str], request: dict[str, Any]
     ) -> tuple[int, Any]:
         queue, twin = self.stub.queue, self.stub.queue.twin
+        told = self.stub.order.answer(method, parts, request)
+        if told is not None:
+            return 200, told
         match method, parts:
             case "GET", []:
                 return 200, {"groups": sorted(twin.tables.groups.groups)}
@@ -588,6 +606,12 @@ class _Handler(BaseHTTPRequestHandler):
         if partition not in topic.route.partitions:
             self.problem(404, "partition_not_found")
             return
+        if "group" in query:
+            try:
+                self.stub.order.pull(query["group"], topic.name, partition, query["client_id"])
+            except DeltaMQError as error:
+                self.problem(error.status, error.code, partition=partition)
+                return
         log = topic.log(partition)
         offset = int(query["offset"])
         low = topic.min_offsets.get(partition, 0)
