@@ -25,6 +25,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -358,33 +359,31 @@ class Survivors:
         self._gone = max((a.below for a in told if isinstance(a, Gone)), default=0)
         self._edges = machine.edges
         self._files = MemoryStore()
+        self._closing = ExitStack()
         self.cut = False
         for path, content in outcome.image.items():
             self._files.put(path, content, durable=True)
 
     def check(self, *, may_be_torn: bool) -> None:
-        warehouse = self._open()
-        try:
-            log = self._opened(warehouse, may_be_torn=may_be_torn)
+        with self._closing:
+            log = self._opened(self._open(), may_be_torn=may_be_torn)
             bodies = self._check_rows(log)
             self._check_repeats(log, bodies)
             end, low = log.end_offset, log.min_offset
             assert log.append([batch(b"after the cut")])[0].base_offset == end
             log.verify()
-        finally:
-            warehouse.close()
-        again = self._open()
-        try:
+        with self._closing:
+            again = self._open()
             after = all_bodies(again.open_partition(REF))
             assert after[: len(bodies)] == bodies
             assert after[end - low] == b"after the cut"
             wrong = [f for f in verify(again) if f.gravity is Gravity.DAMAGE]
             assert wrong == [], wrong
-        finally:
-            again.close()
 
     def _open(self) -> Warehouse:
-        return Warehouse.open("", store=self._files, settings=SETTINGS, clock=self._clock)
+        warehouse = Warehouse.open("", store=self._files, settings=SETTINGS, clock=self._clock)
+        self._closing.callback(warehouse.close)
+        return warehouse
 
     def _opened(self, warehouse: Warehouse, *, may_be_torn: bool) -> PartitionLog:
         try:
