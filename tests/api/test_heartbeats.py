@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mq.errors import Unknown
 from mq.online import Member as Stay
 from mq.order_limits import CLIENTS_MAX
 from tests.api.exclusive import Member, exclusive_group
@@ -241,3 +244,28 @@ def test_a_group_has_so_many_clients_at_most(api: Api, group: str, monkeypatch: 
     refused = member(api, group, "c2").send_beat()
     assert (refused.status, refused.json["code"]) == (429, "too_many_clients")
     assert member(api, group, "c1").beat()["authorized_ms"] > 0
+
+
+def test_order_03_an_end_of_unknown_outcome_grants_nothing_until_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(config_for(tmp_path, authorization_ms=1_000)) as api:
+        api.put_topic("orders", partitions=1)
+        exclusive_group(api, "billing")
+        client = Member(api, "billing", "orders", "c0")
+        client.beat()
+        stay = api.service.meta.now.online.members()
+        meta, failed = api.service.meta, threading.Event()
+        submit = meta.submit_any
+
+        async def stored_without_an_answer(decide: Any) -> Any:
+            found = await submit(decide)
+            if not failed.is_set() and stay - found.online.members():
+                failed.set()
+                raise Unknown
+            return found
+
+        monkeypatch.setattr(meta, "submit_any", stored_without_an_answer)
+        assert failed.wait(10), "the client was called offline"
+        assert client.beat()["authorized_ms"] > 0
+        assert not stay & meta.now.online.members(), "what it has now, it has as another stay"
