@@ -261,7 +261,7 @@ class OnlineClients:
             return
         decide = partial(self._decide_scan, over, epoch)
         # On a thread: with thousands of clients it takes a tenth of a second.
-        if over or await self._meta.run(partial(decide, seen)):
+        if over or await self._meta.run(lambda: bool(decide(seen))):
             # If this fails they stay condemned: it may have been stored, and the next scan tries again.
             await self._submit(decide)
             self.lapsed += len(over)
