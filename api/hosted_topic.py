@@ -11,6 +11,7 @@ import logging
 import random
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -22,7 +23,7 @@ from api.producers import ProducerGate
 from mq.errors import Corrupt
 from mq.moved_keys import MovedKeys, moves_of
 from mq.names import check_topic
-from mq.routing import Route
+from mq.routing import DEFAULT_PARTITIONS, Route
 from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
 from tables.log import PartitionLog
 from tables.metadata import AnyEvent, Meta
@@ -188,7 +189,7 @@ class Topics:
         now_ms = time.time_ns() // 1_000_000
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
-            events = decide_put_topic(meta.topics, name, request, self._brokers, new_id, now_ms)
+            events = decide_put_topic(meta.topics, name, request, self._available(meta, name), new_id, now_ms)
             # First: who reads only some of the events must not know the new route without what waits.
             return [*moves_of(meta.topics, events), *events]
 
@@ -198,6 +199,19 @@ class Topics:
         created = topic.id == new_id
         log.info("event=topic_put topic=%r created=%s partitions=%d", name, created, len(topic.route.partitions))
         return hosted, created
+
+    def _available(self, meta: Meta, name: str) -> Sequence[str]:
+        """The brokers for new partitions: those that are served now, in the order of the settings if these name all.
+
+        Where a default route takes two of many, each topic begins elsewhere.
+        """
+        available = meta.brokers.available
+        named = [broker for broker in self._brokers if broker in available]
+        ordered = named if len(named) == len(available) else available
+        if len(ordered) <= DEFAULT_PARTITIONS:
+            return ordered or self._brokers
+        start = zlib.crc32(name.encode()) % len(ordered)
+        return [*ordered[start:], *ordered[:start]]
 
     async def delete(self, name: str) -> Topic:
         """End a topic: first its metadata, so nobody is sent there any more, then its data. Returns what it was."""

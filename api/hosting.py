@@ -82,6 +82,8 @@ class _Life:
     draining: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     #: What is known to be ours.
     roles: dict[str, int] = field(default_factory=dict)
+    #: Of these, the ones that nobody had before.
+    fresh: set[str] = field(default_factory=set)
 
 
 class Hosting:
@@ -117,6 +119,7 @@ class Hosting:
         self._load = load
         self._life = self._new_life()
         self._wanted = asyncio.Event()
+        self._from_sleepers: frozenset[str] = frozenset()
         self._departures: dict[str, asyncio.Future[None]] = {}
         self._routed: tuple[MetaState, frozenset[str]] = (MetaState(), frozenset())
         self._ticker: asyncio.Task[None] | None = None
@@ -182,6 +185,15 @@ class Hosting:
     def held_since(self, role: str) -> int | None:
         """Since which epoch the role is ours as far as this process knows, served or not; None if it is not."""
         return self._life.roles.get(role)
+
+    def fence(self, role: str) -> int | None:
+        """The epoch that whoever had the role before must be kept out by; None when nobody had it."""
+        life = self._life
+        return None if role in life.fresh else life.roles.get(role)
+
+    def may_wake(self, role: str) -> bool:
+        """Whether who had the role before may still be there: its lease was over, but nobody saw it dead."""
+        return role in self._from_sleepers
 
     def check(self, role: str, epoch: int) -> None:
         """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
@@ -287,7 +299,11 @@ class Hosting:
         over = life.watch.expired(self.now_ms())
         over.pop(life.host.id, None)
         if len(state.hosts) > 1:
-            over |= await self._meta.run(partial(self._dead, tuple(state.hosts.values())))
+            dead = await self._meta.run(partial(self._dead, tuple(state.hosts.values())))
+            silent = over.keys() - dead
+            over |= dead
+            if silent:
+                self._from_sleepers |= {role for role, own in state.roles.items() if own.host in silent}
         if not over and not self._is_any_free(self._meta.now):
             return
 
@@ -332,7 +348,7 @@ class Hosting:
 
     # Roles.
 
-    def _follow(self, _: Meta, after: Meta) -> None:
+    def _follow(self, before: Meta, after: Meta) -> None:
         """Follow the metadata: begin what became ours, end what did not stay so."""
         hosts = after.brokers.hosts
         for host in [one for one in self._departures if one not in hosts]:
@@ -346,9 +362,11 @@ class Hosting:
         for role in [role for role, epoch in life.roles.items() if mine.get(role) != epoch]:
             life.roles.pop(role)
             life.served.pop(role, None)
+            life.fresh.discard(role)
             self._lose(role)
         new = {role: epoch for role, epoch in mine.items() if role not in life.roles}
         life.roles |= new
+        life.fresh |= new.keys() - before.brokers.roles.keys()
         if new:
             self._begin_soon(life, new)
 

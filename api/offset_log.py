@@ -89,7 +89,7 @@ class OffsetLog:
         log = self._logs.get(broker)
         if log is None:
             partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
-            log = self._logs[broker] = RecordLog(partition, rows_of_offset_records)
+            log = self._logs[broker] = RecordLog(partition, rows_of_offset_records, owner_only=True)
         await log.append(records)
 
     def _join(self, lane: LaneKey, committed: Committed) -> Committed:

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from api.fencing import Fencing
 from api.group_commit import CommitQueue, Part
 from api.metrics import Metrics
+from api.placement import BROKER_FENCE
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
 from mq.topics import Topic
@@ -55,6 +56,8 @@ class Partition:
         self.queue = CommitQueue(self.open, owner.commits, owner.loop, self)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
+        #: The epoch of the broker's owner up to which this process has put up the fence.
+        self._fenced = 0
         #: Until when the commits of other processes are looked for though nobody waits.
         self.followed_until = 0.0
         self._in_upkeep = False
@@ -103,6 +106,22 @@ class Partition:
         """The log, opened on a thread if need be."""
         opened = self.log
         return opened if opened is not None else await self._owner.run(self.open)
+
+    async def fenced(self, epoch: int) -> PartitionLog:
+        """The log, behind the fence of the broker's owner since `epoch`.
+
+        Who was the owner before appends nothing more, so what the log holds is all that this process must know
+        (SPEC META-1).
+        """
+        opened = await self.opened()
+        if self._fenced != epoch:
+            await self._owner.run(partial(opened.fence, BROKER_FENCE, epoch))
+            self._fenced = epoch
+        return opened
+
+    def is_fenced(self, epoch: int) -> bool:
+        """Whether `fenced` has been there."""
+        return self._fenced == epoch and self.log is not None
 
     async def refresh(self) -> None:
         """See the commits of other processes, and wake the readers if there are any."""

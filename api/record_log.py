@@ -18,7 +18,7 @@ import pyarrow as pa
 from api.fencing import not_known
 from api.group_commit import Part, Pending, RecordRows
 from api.partition import Partition
-from mq.errors import Fenced, Unknown
+from mq.errors import Fenced, Unavailable, Unknown
 from tables.encode import ProducerStamp
 from tables.settings import Flush
 
@@ -34,9 +34,20 @@ _AGAIN_S_MAX: Final = 1.0
 class RecordLog(Generic[Record]):
     """Appends to one partition; used on the event loop."""
 
-    def __init__(self, partition: Partition, encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
-        """`encode` makes rows of records; it runs on a commit thread."""
+    def __init__(
+        self,
+        partition: Partition,
+        encode: Callable[[Sequence[Record]], pa.RecordBatch],
+        *,
+        owner_only: bool = False,
+    ) -> None:
+        """`encode` makes rows of records; it runs on a commit thread.
+
+        `owner_only`: records of lanes are true only while this process has the broker. One that was made before another
+        took it over must not be appended later as anybody's: a checkpoint of then would bring back what is done now.
+        """
         self._encode = encode
+        self._owner_only = owner_only
         self._partition = partition
         self._loop = asyncio.get_running_loop()
         self.appends = 0
@@ -73,6 +84,8 @@ class RecordLog(Generic[Record]):
         fencing, name = self._partition.fencing, self._partition.name
         known = None if fencing is None else fencing.known(name)
         is_ours = fencing is not None and fencing.is_ours(name)
+        if self._owner_only and fencing is not None and not is_ours:
+            raise Unavailable(f"{name} went to another process; ask again", code="lease_lost")
         part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp, known=known)
         self._partition.queue.put(part)
         await pending.wait()

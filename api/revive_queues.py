@@ -65,7 +65,7 @@ class ReviveQueues:
         log = self._logs.get((broker, queue))
         if log is None:
             ref = revive_ref(self._cluster, queue, broker)
-            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref), rows_of_records)
+            log = self._logs[broker, queue] = RecordLog(self._partitions.of(ref), rows_of_records, owner_only=True)
         await log.append(records)
         self.records += len(records)
 

@@ -29,6 +29,7 @@ from mq.names import partition_name, split_partition
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
 
 __all__ = [
+    "DEFAULT_PARTITIONS",
     "Places",
     "Route",
     "default_route",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 # SPEC ROUTE-2: a topic that nobody configured lies on this many brokers.
-_DEFAULT_PARTITIONS: Final = 2
+DEFAULT_PARTITIONS: Final = 2
 # Below this many messages a further slice costs more (a commit in one more table, 1 to 2 ms) than it gains: so many
 # rows are encoded in the time of a commit.
 _SLICE_MESSAGES_MIN: Final = 4_096
@@ -144,7 +145,7 @@ def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None
 
 def default_route(topic: str, brokers: Sequence[str]) -> Route:
     """The route of a topic that nobody configured: the first two brokers, or the only one (SPEC ROUTE-2)."""
-    return new_route(topic, min(_DEFAULT_PARTITIONS, max(1, len(brokers))), brokers)
+    return new_route(topic, min(DEFAULT_PARTITIONS, max(1, len(brokers))), brokers)
 
 
 def new_route(topic: str, count: int, brokers: Sequence[str]) -> Route:
