@@ -260,8 +260,11 @@ class OnlineClients:
         if not over and self._is_scanned(seen):
             return
         decide = partial(self._decide_scan, over, epoch)
-        # On a thread: with thousands of clients it takes a tenth of a second.
-        if over or await self._meta.run(lambda: bool(decide(seen))):
+        changes = bool(over)
+        if not changes:
+            # On a thread: with thousands of clients it takes a tenth of a second.
+            changes = await self._meta.run(lambda: bool(decide(seen)))
+        if changes:
             # If this fails they stay condemned: it may have been stored, and the next scan tries again.
             await self._submit(decide)
             self.lapsed += len(over)
