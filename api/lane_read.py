@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from api.route_batch import first_held_back
 from mq.checkpoint import Attempts
+from mq.moved_keys import Blocked
 from tables.fetch import FetchStatus, cut_to_bytes
 from tables.log import PartitionLog
 
-__all__ = ["Look", "Seen", "attempts_of", "look", "look_now"]
+__all__ = ["Look", "Seen", "allowed", "attempts_of", "look", "look_now"]
 
 #: With a tag filter, one step covers at least so much, so that rare tags are found in few steps ...
 _SCAN_MESSAGES: Final = 20_000
@@ -83,6 +85,16 @@ def _tagged(log: PartitionLog, wanted: Look) -> Seen:
             return Seen(kept, offsets, end)
         at = found.next_offset
     return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), at)
+
+
+def allowed(seen: Seen, blocked: Blocked | None) -> Seen:
+    """What was seen up to the first message of a key that must wait (SPEC ROUTE-6)."""
+    if blocked is None or not seen.offsets:
+        return seen
+    count = first_held_back(blocked, seen.rows)
+    if count == len(seen.offsets):
+        return seen
+    return Seen(seen.rows.slice(0, count), seen.offsets[:count], seen.offsets[count])
 
 
 def attempts_of(rows: pa.Table) -> Attempts:

@@ -30,6 +30,7 @@ from mq.errors import DeltaMQError, NotFound, Unavailable
 from mq.group import Group, GroupsState
 from mq.handle import HandleKeys
 from mq.lane import Lane
+from mq.moved_keys import Blocked
 from mq.names import split_partition
 from mq.ordered_pop import OrderedLane
 from mq.progress import Bounds, Committed, StartKind, decide_commit, first_position
@@ -82,6 +83,8 @@ class Lanes:
         self.match = Match(self.buffer, self.logs, self.open)
         self.ordered = OrderedLanes(self.logs)
         self._busy: set[LaneKey] = set()
+        #: Asked which logical partitions' messages a group may not have yet in a partition (see `api.moved_progress`).
+        self.blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]] | None = None
         self._consumed_ms: dict[LaneKey, int] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._storing: set[asyncio.Task[None]] = set()
@@ -283,6 +286,8 @@ class Lanes:
             return None
         self._busy.add(key)
         try:
+            if self.blocked is not None and not key.retry:
+                wish.blocked = await self.blocked(wish.topic, wish.group, key.partition)
             found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
         finally:
             self._busy.discard(key)

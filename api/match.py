@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from api.lane_read import Look, attempts_of, look, look_now
+from api.lane_read import Look, allowed, attempts_of, look, look_now
 from api.queue_logs import QueueLogs
 from api.revive_queues import Destined
 from api.wish import Taken, Wish
@@ -75,6 +75,7 @@ class Match:
             seen = await self._logs.run(partial(look, wish.log, wanted))
             if not self._is_live(lane) or lane.latest != start:
                 return None
+        seen = allowed(seen, wish.blocked)
         if not seen.offsets:
             if seen.next_offset > start:
                 self._buffer.skip(lane, seen.next_offset)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.lane_read import Look, Seen, look, look_now
+from api.lane_read import Look, Seen, allowed, look, look_now
 from api.queue_logs import Dying, QueueLogs
 from api.wish import Taken, Wish
 from mq.checkpoint import LaneKey, spans_of
@@ -141,7 +141,9 @@ class OrderedLanes:
     async def _look(self, wish: Wish, start: int, most: int) -> Seen:
         wanted = Look(start, None, most, wish.max_bytes, wish.tags)
         seen = look_now(wish.log, wanted)
-        return seen if seen is not None else await self._logs.run(partial(look, wish.log, wanted))
+        if seen is None:
+            seen = await self._logs.run(partial(look, wish.log, wanted))
+        return allowed(seen, wish.blocked)
 
     async def _delivered(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish) -> Taken | None:
         """Messages that were read before: read again, and given away."""

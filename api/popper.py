@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from api.hosting import Hosting
 from api.lanes import Lanes
+from api.moved_progress import HELD_BACK_S
 from api.request import Client, ClientGone
 from api.subscription import Seat, Subscription
 from api.wish import Taken, Wish
@@ -59,6 +60,8 @@ class Popped:
     error: DeltaMQError | None = None
     #: A pop moved on over messages that do not pass its filter.
     moved: bool = False
+    #: In some lane, keys must wait until the group is done with another partition.
+    held_back: bool = False
     #: The brokers that messages were taken of, and since when this process serves them.
     epochs: dict[str, int] = field(default_factory=dict)
 
@@ -160,6 +163,7 @@ class Popper:
             raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
         taken = await self._lanes.pop(wish)
         found.moved = found.moved or wish.moved
+        found.held_back = found.held_back or wish.blocked is not None
         if taken is not None:
             found.taken.append(taken)
             found.count += len(taken.handles)
@@ -188,6 +192,8 @@ class Popper:
             if found.taken or found.moved or _is_final(found.error):
                 return found
             until = min(deadline, self._visible_s(seats, ask))
+            if found.held_back:
+                until = min(until, self._loop.time() + HELD_BACK_S)
             timeout = max(0.0, until - self._loop.time())
             await asyncio.wait({waiter, client.gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:

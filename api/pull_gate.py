@@ -1,11 +1,17 @@
-"""By what right a fetch of a group reads a partition: as the holder of its pull lock, where the group is exclusive."""
+"""By what right a group's fetch reads a partition, and what it may have there.
+
+An exclusive group's client must hold the pull lock. In an ordered topic that was expanded, messages of moved keys wait
+until the group is done with the partition where the keys were before (SPEC ROUTE-6).
+"""
 
 from __future__ import annotations
 
+from api.moved_progress import MovedProgress
 from api.pull_locks import Locks
+from api.route_batch import first_held_back
 from mq.group import Group
 from mq.topics import Topic
-from tables.fetch import Fetched
+from tables.fetch import Fetched, FetchStatus
 
 __all__ = ["Gate"]
 
@@ -13,12 +19,17 @@ __all__ = ["Gate"]
 class Gate:
     """Looked at before each look into the log, and before what was found leaves."""
 
-    def __init__(self, locks: Locks, group: Group, topic: Topic, partition: str, client: str | None) -> None:
+    def __init__(
+        self, locks: Locks, moved: MovedProgress, group: Group, topic: Topic, partition: str, client: str | None
+    ) -> None:
         self._locks = locks
+        self._moved = moved
         self._group = group
         self._topic = topic
         self._partition = partition
         self._client = client
+        #: Whether the last cut took away messages that the group may have later.
+        self.holds_back = False
 
     @property
     def is_owners(self) -> bool:
@@ -38,6 +49,16 @@ class Gate:
         if self.is_owners:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
 
-    def cut(self, found: Fetched) -> Fetched:
-        """What the group may have of what was found."""
-        return found
+    async def cut(self, found: Fetched) -> Fetched:
+        """What the group may have now of what was found: up to the first message of a key that must wait."""
+        self.holds_back = False
+        if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
+            return found
+        blocked = await self._moved.blocked(self._topic, self._group, self._partition, pop=False)
+        count = first_held_back(blocked, found.rows)
+        if count == found.rows.num_rows:
+            return found
+        self.holds_back = True
+        status = FetchStatus.FOUND if count else FetchStatus.NO_NEW_MESSAGE
+        next_offset = found.rows.column("offset")[count].as_py()
+        return Fetched(status, found.rows.slice(0, count), next_offset, found.min_offset, found.max_offset)

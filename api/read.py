@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from api.moved_progress import HELD_BACK_S
 from api.partition import Partition
 from api.pull_gate import Gate
 from api.request import Client, ClientGone
@@ -77,14 +78,16 @@ async def read(
     while True:
         found = await _look(service, partition, log, query, offset)
         if gate is not None:
+            found = await gate.cut(found)
             gate.check()
-            found = gate.cut(found)
         if found.status is not FetchStatus.NO_NEW_MESSAGE or service.stopping:
             return found
         offset = found.next_offset
         if service.loop.time() >= deadline:
             return found
-        if not await _more(partition, log, offset, deadline - service.loop.time(), client):
+        if gate is not None and gate.holds_back:
+            await _later(min(HELD_BACK_S, deadline - service.loop.time()), client)
+        elif not await _more(partition, log, offset, deadline - service.loop.time(), client):
             return found
 
 
@@ -121,6 +124,13 @@ def _cut(found: Fetched, matching: pa.Table, query: FetchQuery) -> Fetched:
     if kept.num_rows < matching.num_rows:
         next_offset = matching.column("offset")[kept.num_rows].as_py()
     return Fetched(FetchStatus.FOUND, kept, next_offset, found.min_offset, found.max_offset)
+
+
+async def _later(wait_s: float, client: Client) -> None:
+    """Wait for what happens elsewhere. A client that goes away ends the wait."""
+    await asyncio.wait({client.gone}, timeout=wait_s)
+    if client.gone.done():
+        raise ClientGone
 
 
 async def _more(partition: Partition, log: PartitionLog, offset: int, timeout_s: float, client: Client) -> bool:

@@ -21,10 +21,21 @@ from numpy.typing import NDArray
 from api.decode_arrow import ArrowRows
 from api.rows import Indexes, Rows
 from mq.errors import Conflict, NotFound
+from mq.moved_keys import Blocked, first_blocked
 from mq.producer import Part
 from mq.routing import Places, logical_partition, logical_partitions, spread
 
-__all__ = ["Column", "Indexes", "Named", "Share", "check_same_request", "replayed", "rerouted", "route_messages"]
+__all__ = [
+    "Column",
+    "Indexes",
+    "Named",
+    "Share",
+    "check_same_request",
+    "first_held_back",
+    "replayed",
+    "rerouted",
+    "route_messages",
+]
 
 #: The partitions that messages name: one for all, or a column.
 Column: TypeAlias = Sequence[str | None] | pa.StringArray
@@ -206,6 +217,14 @@ def _column_lps(key: pa.StringArray) -> NDArray[np.int16]:
     if key.null_count:
         lps[np.asarray(key.is_null())] = -1
     return lps
+
+
+def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
+    """How many of the messages, in their order, lie before the first whose key must wait (SPEC ROUTE-6)."""
+    if blocked is None or not rows.num_rows:
+        return int(rows.num_rows)
+    lps = np.concatenate([_column_lps(chunk) for chunk in rows.column("key").chunks])
+    return first_blocked(blocked, lps, lps >= 0)
 
 
 def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:

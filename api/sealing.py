@@ -49,7 +49,10 @@ class Sealer:
     async def seal(self, topic: HostedTopic) -> None:
         """Seal all that waits in a topic, whoever has its brokers; what cannot be sealed is left for later."""
         sources = self._meta.now.moved_keys(topic.topic.id).waiting
-        await asyncio.gather(*(self._start(topic, source) for source in sorted(sources)))
+        tasks = [self._start(topic, source) for source in sorted(sources)]
+        if tasks:
+            # Not `gather`: a client that goes away must not end what others wait for, too.
+            await asyncio.wait(tasks)
 
     async def stop(self) -> None:
         """Let what is under way end."""

@@ -25,6 +25,7 @@ from api.hosted_topic import HostedTopic, Topics
 from api.hosting import Hosting, LeaseTimes
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
+from api.moved_progress import MovedProgress
 from api.online_clients import OnlineClients
 from api.owners import Owners
 from api.partition import Partition, Partitions
@@ -46,7 +47,7 @@ from tables.config import Config
 from tables.handle_keys import handle_keys
 from tables.host_lock import HostLocks
 from tables.metadata import MetaLog
-from tables.recovery import recover
+from tables.recovery import ProgressFollower, recover
 from tables.warehouse import Warehouse
 
 __all__ = ["HostedTopic", "Service"]
@@ -110,6 +111,13 @@ class Service:
             config.warehouse.cluster,
             keys=keys,
             clock=warehouse.clock,
+        )
+        self.moved = MovedProgress(
+            self.meta,
+            self.lanes,
+            self.hosting.hosts,
+            partial(ProgressFollower, warehouse, config.warehouse.cluster),
+            refresh_s=self.settings.refresh_ms / 1000,
         )
         self.hosting.taken.append(self._recover)
         self.hosting.drained.append(self.lanes.drain)

@@ -147,6 +147,7 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
     check_client_topic(topic)
     wanted = TopicRequest.from_json(await json_object(request))
     hosted, created = await service.topics.put(topic, wanted)
+    await service.sealer.seal(hosted)
     response.status_code = 201 if created else 200
     return await _view(service, hosted)
 

@@ -11,6 +11,7 @@ from mq.checkpoint import Attempts, LaneKey, Pop
 from mq.errors import Conflict
 from mq.group import Group
 from mq.group_settings import Ordering
+from mq.moved_keys import Blocked
 from mq.topics import Topic
 from tables.log import PartitionLog
 
@@ -33,6 +34,8 @@ class Wish:
     tags: pa.Array | None
     #: Set by the pop: it went on over messages that do not pass the filter.
     moved: bool = False
+    #: Logical partitions whose messages the group may not have here yet (SPEC ROUTE-6); None when there are none.
+    blocked: Blocked | None = None
 
     def pop(self, epoch: int, pop_time_ms: int, revive_queue: int) -> Pop:
         """What the checkpoints of this pop have in common."""

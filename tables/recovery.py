@@ -35,7 +35,7 @@ from tables.state_schema import (
 from tables.state_table import read_state
 from tables.warehouse import Warehouse
 
-__all__ = ["Cursor", "Follower", "Recovered", "recover", "recover_progress"]
+__all__ = ["Cursor", "Follower", "ProgressFollower", "Recovered", "recover", "recover_progress"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,39 @@ def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str])
             if last:
                 raise
     return committed
+
+
+class ProgressFollower:
+    """How far groups are in partitions of a broker that another process serves. For one thread, blocking."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
+        #: What is stored, whatever the epoch: see `GroupsState.committed_in`. Replaced, never changed.
+        self.committed: Mapping[LaneKey, Committed] = {}
+        self._warehouse = warehouse
+        self._broker = broker
+        self._ref = system_ref(OFFSETS, cluster, broker)
+        self._cursor: Cursor | None = None
+
+    def refresh(self) -> None:
+        """Read what was stored since the last call; the first begins with the state table."""
+        try:
+            self._read_on(self._cursor or self._load())
+        except OffsetOutOfRange:
+            # Merged and cut before it was read.
+            self._read_on(self._load())
+
+    def _load(self) -> Cursor:
+        progress, stops = _merged_progress(self._warehouse)
+        mine = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, (self._broker,))}
+        for lane, at in self.committed.items():
+            mine[lane] = at.join(mine[lane]) if lane in mine else at
+        self.committed = mine
+        self._cursor = Cursor(self._warehouse, self._ref, stops.get(self._ref, 0))
+        return self._cursor
+
+    def _read_on(self, cursor: Cursor) -> None:
+        for rows in cursor.new_rows():
+            self.committed = committed_of(self.committed, offset_records_of(rows))
 
 
 def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef, int]]:

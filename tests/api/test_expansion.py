@@ -1,0 +1,283 @@
+"""ROUTE-6: an ordered topic is expanded, and keys that move keep their order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from api.placement import ROUTE_FENCE
+from api.route_batch import first_held_back
+from mq.limits import LOGICAL_PARTITIONS
+from mq.moved_keys import KeysMoved, MovedKeys, moves_between
+from mq.routing import expand, logical_partition
+from mq.topics import Topic, TopicPut
+from tables.metadata import MetaLog
+from tables.paths import PartitionRef, Space
+from tables.warehouse import Warehouse
+from tests.api.queue import Consumer
+from tests.api.running import Api, until
+
+KEYS = [f"k{i}" for i in range(64)]
+GROUP = "billing"
+
+
+def strict(api: Api, topic: str, partitions: int) -> None:
+    api.put_topic(topic, partitions=partitions, order_strategy="strict")
+
+
+def send(api: Api, topic: str, keys: Sequence[str], number: int) -> list[dict[str, Any]]:
+    """One message of each key."""
+    reply = api.send(topic, *({"key": key, "body": f"{key}:{number}"} for key in keys))
+    assert reply.status == 200, reply
+    ranges: list[dict[str, Any]] = reply.json["ranges"]
+    return ranges
+
+
+def of(api: Api, topic: str) -> Topic:
+    return api.service.meta.now.topics.topic(topic)
+
+
+def moved_keys(api: Api, topic: str) -> MovedKeys:
+    return api.service.meta.now.moved_keys(of(api, topic).id)
+
+
+def places(api: Api, topic: str) -> dict[str, str]:
+    """The partition that each key goes to by the route."""
+    route = of(api, topic).route
+    return {key: route.partitions[route.partition_of(key)] for key in KEYS}
+
+
+def pull(api: Api, topic: str, partition: str, offset: int, **query: object) -> dict[str, Any]:
+    asked = {"offset": offset, "group": GROUP, "max_messages": 1000, **query}
+    reply = api.fetch(topic, partition, "?" + "&".join(f"{name}={value}" for name, value in asked.items()))
+    assert reply.status == 200, reply
+    found: dict[str, Any] = reply.json
+    return found
+
+
+def bodies(found: dict[str, Any]) -> list[str]:
+    return [message["body"] for message in found["messages"]]
+
+
+def commit(api: Api, topic: str, offsets: dict[str, int]) -> None:
+    reply = api.call("PUT", f"/v1/groups/{GROUP}/topics/{topic}/offsets", {"offsets": offsets})
+    assert reply.status == 200, reply
+
+
+@pytest.fixture
+def group(api: Api) -> None:
+    assert api.call("PUT", f"/v1/groups/{GROUP}", {"consume_strategy": "shared"}).status in (200, 201)
+
+
+def test_route_06_moved_keys_go_to_the_new_partition_behind_a_seal(api: Api, topic: str) -> None:
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    before = places(api, topic)
+    ends = api.stored(topic)
+    strict(api, topic, 4)
+    moves = moved_keys(api, topic).moves
+    assert {(move.source, move.end_offset) for move in moves} == set(ends.items())
+    send(api, topic, KEYS, 1)
+    after = places(api, topic)
+    assert any(before[key] != after[key] for key in KEYS)
+    for name, texts in api.bodies(topic).items():
+        expected = [key for key in KEYS if before[key] == name], [key for key in KEYS if after[key] == name]
+        assert texts == [f"{key}:{number}" for number, keys in enumerate(expected) for key in keys]
+
+
+def test_route_06_the_partition_that_gave_keys_up_says_so_in_its_log(api: Api, topic: str) -> None:
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 4)
+    epoch = of(api, topic).route.epoch
+    hosted = api.service.topics.find(topic)
+    assert hosted is not None
+    fences = {one.name: dict(one.open().fences).get(ROUTE_FENCE) for one in hosted.partitions}
+    olds = {f"{topic}@broker-a", f"{topic}@broker-b"}
+    assert {name for name, fence in fences.items() if fence == epoch} == olds
+    assert all(fences[name] is None for name in fences.keys() - olds)
+
+
+def test_route_06_a_topic_without_order_moves_its_keys_at_once(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=2)
+    send(api, topic, KEYS, 0)
+    api.put_topic(topic, partitions=4)
+    assert not moved_keys(api, topic).moves
+    send(api, topic, KEYS, 1)
+    assert sum(api.stored(topic).values()) == 2 * len(KEYS)
+
+
+def test_route_06_a_pull_of_a_group_waits_for_the_old_partition(api: Api, topic: str, group: None) -> None:
+    strict(api, topic, 2)
+    old, new = f"{topic}@broker-a", f"{topic}#1@broker-a"
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 4)
+    send(api, topic, KEYS, 1)
+    assert bodies(api.fetch(topic, new).json), "a reader of no group reads what is there"
+    held = pull(api, topic, new, 0)
+    assert (held["status"], held["messages"], held["next_offset"]) == ("no_new_message", [], 0)
+    sealed = {move.source: move.end_offset for move in moved_keys(api, topic).moves}
+    assert sealed[old] is not None
+    commit(api, topic, {old: sealed[old] - 1})
+    assert pull(api, topic, new, 0)["messages"] == []
+    commit(api, topic, {old: sealed[old]})
+    found = pull(api, topic, new, 0)
+    assert bodies(found) == [f"{key}:1" for key in KEYS if places(api, topic)[key] == new]
+    assert pull(api, topic, f"{topic}#2@broker-b", 0)["messages"] == [], "the other one still waits"
+
+
+def test_route_06_what_no_moved_key_has_is_given_up_to_the_first_that_has(api: Api, topic: str, group: None) -> None:
+    strict(api, topic, 2)
+    new = f"{topic}#1@broker-a"
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 4)
+    moved = next(key for key in KEYS if places(api, topic)[key] == new)
+    mixed = [{"body": "free"}, {"body": "free, too"}, {"key": moved, "body": "waits"}, {"body": "behind"}]
+    reply = api.send(topic, *({**message, "partition": new} for message in mixed))
+    assert reply.status == 200
+    found = pull(api, topic, new, 0)
+    assert (bodies(found), found["status"], found["next_offset"]) == (["free", "free, too"], "found", 2)
+    assert pull(api, topic, new, 2)["status"] == "no_new_message"
+
+
+def test_route_06_a_pull_that_waits_goes_on_when_the_old_partition_is_done(api: Api, topic: str, group: None) -> None:
+    strict(api, topic, 2)
+    old, new = f"{topic}@broker-a", f"{topic}#1@broker-a"
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 4)
+    send(api, topic, KEYS, 1)
+    end = api.stored(topic)[old]
+    found: list[dict[str, Any]] = []
+    waiting = threading.Thread(target=lambda: found.append(pull(api, topic, new, 0, wait_ms=20_000)))
+    waiting.start()
+    commit(api, topic, {old: end})
+    waiting.join(15)
+    assert found and bodies(found[0]) == [f"{key}:1" for key in KEYS if places(api, topic)[key] == new]
+
+
+def test_route_06_a_group_that_begins_at_the_end_waits_for_nothing(api: Api, topic: str) -> None:
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 4)
+    send(api, topic, KEYS, 1)
+    assert api.call("PUT", "/v1/groups/late", {"consume_from": "last"}).status == 201
+    assert pull(api, topic, f"{topic}#1@broker-a", 0, group="late")["status"] == "found"
+
+
+@pytest.mark.parametrize("order", [False, True, "key"])
+def test_route_06_pops_get_each_key_in_order(api: Api, topic: str, order: bool | str) -> None:
+    name = f"workers-{str(order).lower()}"
+    assert api.call("PUT", f"/v1/groups/{name}", {"order": order}).status in (200, 201)
+    consumer = Consumer(api, name, topic)
+    strict(api, topic, 2)
+    for number in range(2):
+        send(api, topic, KEYS, number)
+    strict(api, topic, 4)
+    send(api, topic, KEYS, 2)
+    strict(api, topic, 7)
+    send(api, topic, KEYS, 3)
+    got: dict[str, list[int]] = {}
+    while len(got) < len(KEYS) or any(len(numbers) < 4 for numbers in got.values()):
+        popped = consumer.pop(17, order=order, wait_ms=5_000)
+        assert popped.messages, f"nothing more comes after {got}"
+        for message in popped.messages:
+            key, _, number = message["body"].partition(":")
+            got.setdefault(key, []).append(int(number))
+        consumer.ack(popped.handles)
+    assert all(numbers == [0, 1, 2, 3] for numbers in got.values()), got
+
+
+def test_route_06_a_pop_waits_for_what_is_in_flight(api: Api, topic: str) -> None:
+    """Popped is not done: the old partition counts when its messages are acknowledged."""
+    consumer = Consumer(api, "careful", topic)
+    strict(api, topic, 1)
+    send(api, topic, KEYS, 0)
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 1)
+    moved = {f"{key}:1" for key, name in places(api, topic).items() if name != f"{topic}@broker-a"}
+    assert moved
+    first: list[str] = []
+    while (popped := consumer.pop(32)).messages:
+        assert not moved & set(popped.bodies), "the old partition's messages are in flight"
+        first += popped.handles
+    assert len(first) == 2 * len(KEYS) - len(moved)
+    consumer.ack(first)
+    while moved:
+        popped = consumer.pop(32, wait_ms=5_000)
+        assert popped.messages and set(popped.bodies) <= moved
+        moved -= set(popped.bodies)
+        consumer.ack(popped.handles)
+
+
+# What a kill leaves ---------------------------------------------------------------------------------------------------
+
+
+def expand_elsewhere(api: Api, topic: str, count: int) -> tuple[Warehouse, Topic]:
+    """The events of an expansion by a process that was killed behind them, and that process's way to the tables."""
+    warehouse = Warehouse.open(api.service.warehouse.uri)
+    meta = MetaLog(warehouse)
+    before = meta.state.topic(topic)
+    route = expand(before.route, topic, count, ["broker-a", "broker-b"])
+    after = replace(before, route=route)
+    moved = KeysMoved(topic_id=before.id, moves=moves_between(before.route, route))
+    meta.submit_any(lambda _: [moved, TopicPut(topic=after)])
+    return warehouse, after
+
+
+def test_route_06_an_expansion_that_was_killed_behind_its_events_is_sealed_by_others(api: Api, topic: str) -> None:
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    _, after = expand_elsewhere(api, topic, 4)
+    until(lambda: of(api, topic).route.epoch == after.route.epoch and not moved_keys(api, topic).waiting)
+    assert {move.end_offset for move in moved_keys(api, topic).moves} == set(api.stored(topic).values()) - {0}
+
+
+def test_route_06_a_producer_that_meets_a_fence_without_its_seal_is_not_lost(api: Api, topic: str) -> None:
+    """The process that put the fence up was killed before it could say where the old partition ends."""
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    warehouse, after = expand_elsewhere(api, topic, 4)
+    for name in (f"{topic}@broker-a", f"{topic}@broker-b"):
+        ref = PartitionRef(Space.TOPICS, topic, name, after.generation)
+        warehouse.open_partition(ref).fence(ROUTE_FENCE, after.route.epoch)
+    send(api, topic, KEYS, 1)
+    assert not moved_keys(api, topic).waiting
+    found = api.bodies(topic)
+    for key in KEYS:
+        name = places(api, topic)[key]
+        assert f"{key}:1" in found[name], f"{key} belongs to {name}"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_send_05_a_request_whose_parts_moved_meanwhile_is_stored_once(api: Api, topic: str, named: bool) -> None:
+    """The service learns of the expansion by the fence; a repeated request finds each part where it is."""
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    warehouse, after = expand_elsewhere(api, topic, 3)
+    source = f"{topic}@broker-a"
+    ref = PartitionRef(Space.TOPICS, topic, source, after.generation)
+    warehouse.open_partition(ref).fence(ROUTE_FENCE, after.route.epoch)
+    messages = [{"key": key, "body": f"{key}:1"} | ({"partition": source} if named else {}) for key in KEYS]
+    first = api.send(topic, *messages, producer={"id": "p", "seq": 0})
+    assert first.status == 200, first
+    assert sorted(i for found in first.json["ranges"] for i in found.get("indexes", range(64))) == list(range(64))
+    again = api.send(topic, *messages, producer={"id": "p", "seq": 0})
+    assert again.json["duplicate"]
+    assert sum(api.stored(topic).values()) == 2 * len(KEYS)
+    if named:
+        assert [found["partition"] for found in first.json["ranges"]] == [source], "who names a partition gets it"
+
+
+def test_route_06_a_key_hashes_as_everywhere() -> None:
+    """The gate and the route must agree on what a key's logical partition is."""
+    rows = pa.table({"key": pa.chunked_array([[None, "a"], ["b", None, "c"]], pa.string())})
+    for at, key in ((1, "a"), (2, "b"), (4, "c")):
+        blocked = np.zeros(LOGICAL_PARTITIONS, dtype=np.bool_)
+        blocked[logical_partition(key)] = True
+        assert first_held_back(blocked, rows) == at
