@@ -97,19 +97,28 @@ class Hosts:
         self._all: Sequence[Endpoint] = tuple(self._seeds)
         self._avoided: dict[Endpoint, float] = {}
         self._failures: dict[Endpoint, int] = {}
-        self._follows = False
+        #: How old the view may become; None while nobody wants it.
+        self._age_s: float | None = None
         self._closed = False
         self._asking = False
-        self._ask_at = 0.0
+        self._asked_at = float("-inf")
         #: Grows when the view changes.
         self.epoch = 0
 
     def __repr__(self) -> str:
         return f"Hosts({[one.url for one in self._all]!r})"
 
-    def follow(self) -> None:
-        """Learn about the cluster's other hosts from now on, in the background, beginning with the next success."""
-        self._follows = True
+    def follow(self, age_s: float = _AGE_S) -> None:
+        """Learn about the cluster's other hosts from now on, in the background, beginning with the next success.
+
+        The view is asked for again when it is `age_s` old and something is answered, or `keep_fresh` is called.
+        """
+        self._age_s = age_s
+
+    @property
+    def are_several(self) -> bool:
+        """Whether more than one host is known."""
+        return len(self._all) > 1
 
     # Asking -----------------------------------------------------------------------------------------------------
 
@@ -183,20 +192,23 @@ class Hosts:
             with self._lock:
                 self._failures.pop(endpoint, None)
                 self._avoided.pop(endpoint, None)
-        if self._follows and time.monotonic() >= self._ask_at:
-            self._look_again(_AGE_S)
+        self.keep_fresh()
 
     # The view ---------------------------------------------------------------------------------------------------
 
-    def _look_again(self, within_s: float) -> None:
+    def keep_fresh(self) -> None:
+        """Ask for the view if it is old."""
+        if self._age_s is not None and time.monotonic() >= self._asked_at + self._age_s:
+            self._look_again(self._age_s)
+
+    def _look_again(self, age_s: float) -> None:
         """Ask for the view in the background, unless that happens already or has just happened."""
         with self._lock:
             now = time.monotonic()
-            fresh = now < self._ask_at - _AGE_S + within_s
-            if not self._follows or self._closed or self._asking or fresh:
+            if self._age_s is None or self._closed or self._asking or now < self._asked_at + age_s:
                 return
             self._asking = True
-            self._ask_at = now + _AGE_S
+            self._asked_at = now
         threading.Thread(target=self._look_logged, name="deltamq-cluster", daemon=True).start()
 
     def _look_logged(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.client.result import Result
+from mq.names import split_partition
 
 __all__ = ["Lease", "Leases", "Release", "Settlement"]
 
@@ -74,6 +75,11 @@ class Lease:
         self.perhaps_told = False
         #: A renewal was asked for, and the answer lost.
         self.renewal_lost = False
+
+    @property
+    def broker(self) -> str:
+        """The broker that the message was popped at."""
+        return split_partition(self.partition)[1]
 
     @property
     def place(self) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mq.client.attempts import is_worth_retrying
+from mq.client.endpoint import Endpoint
 from mq.client.pop_client import PopClient
 from mq.client.pop_connection import PopConnection
 from mq.client.pop_wire import PopAsk, parse_batch, parse_table
@@ -43,7 +44,7 @@ class Popping:
     ask: PopAsk
     #: One pop makes work for one handler: a batch, or runs in order.
     whole: bool
-    #: There is no other topic whose handlers a waiting pop could keep.
+    #: There is no other poller whose handlers a waiting pop could keep.
     alone: bool
     deliver: Callable[[PopBatch | PopTable, int], None]
     fail: Callable[[DeltaMQError], None]
@@ -53,12 +54,15 @@ class Popping:
 class Poller:
     """The pops of one topic, by the thread that calls `run`, until `cancel`."""
 
-    def __init__(self, client: PopClient, popping: Popping, slots: Slots, settler: Settler) -> None:
+    def __init__(
+        self, client: PopClient, popping: Popping, slots: Slots, settler: Settler, endpoint: Endpoint | None = None
+    ) -> None:
+        """Pops at `endpoint`, or at whichever host answers."""
         self._popping = popping
         self._patience = client.patience
         self._slots = slots
         self._settler = settler
-        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
+        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s, endpoint)
         self._stop = threading.Event()
         self._failures = 0
         self._pauses = 0

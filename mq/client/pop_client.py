@@ -133,15 +133,15 @@ class PopClient(Calls):
                 raise Unknown("the answer with the new handle was lost; the message comes again") from error
             raise
 
-    def change_once(self, handle: str, invisible_ms: int, timeout_s: float) -> str:
-        """One attempt of `change_invisible`."""
+    def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
+        """One attempt of `change_invisible`, at the host of `broker` if that is known."""
         body = msgspec.json.encode({"handle": handle, "invisible_ms": invisible_ms})
-        return new_handle(self.call_once("invisible", body, timeout_s).body)
+        return new_handle(self.call_once("invisible", body, timeout_s, broker).body)
 
-    def call_once(self, verb: str, body: bytes, timeout_s: float) -> Answer:
-        """One attempt of a call of this group."""
+    def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
+        """One attempt of a call of this group, at the host of `broker` if that is known."""
         path = path_of("groups", self.group, verb)
-        return self.hosts.call("POST", path, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
+        return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 
     def _each(self, verb: str, handles: Sequence[str], more: dict[str, object]) -> list[FailedHandle]:
         failed: list[FailedHandle] = []

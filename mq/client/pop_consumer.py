@@ -31,18 +31,15 @@ from typing import Final, Literal, Self
 from mq.client.attempts import Patience
 from mq.client.consumer_settings import check_handler, check_settings, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
-from mq.client.group_order import GroupOrder
+from mq.client.deliveries import Deliveries, in_handler
 from mq.client.handler import After, Before, Handler, Handling
 from mq.client.lease import Leases, Release
-from mq.client.poller import Poller, Popping
+from mq.client.poller import Popping
+from mq.client.pollers import Pollers
 from mq.client.pop_client import PopClient
-from mq.client.popped import PopBatch, PopTable
 from mq.client.renewer import Renewer
-from mq.client.result import Result
 from mq.client.settler import Settler
 from mq.client.slots import Slots
-from mq.client.work import Work, leases_of, works_of
-from mq.client.workers import Workers
 from mq.errors import DeltaMQError, Refused
 from mq.group_settings import Ordering
 from mq.queue_limits import POP_MESSAGES_MAX
@@ -52,11 +49,7 @@ __all__ = ["ConsumerClosed", "PopConsumer"]
 log = logging.getLogger("deltamq.client")
 
 _CLOSE_TIMEOUT_S: Final = 30.0
-#: How long a pop that was called off may take to end by itself.
-_CANCEL_S: Final = 2.0
 _MESSAGES_DEFAULT: Final = 32
-
-_handling = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,45 +141,49 @@ class PopConsumer:
         check_settings(
             concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
         )
+        self._counters = ConsumerCounters()
         self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
         self._client = PopClient(
             url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
         )
         self.group = self._client.group
-        self._counters = ConsumerCounters()
-        self._handling = Handling(handler, self._counters, before, after)
-        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
-        self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
-        self._renewer = Renewer(self._client, self._leases)
-        # A waiting pop of each further topic holds a slot beside those of the handlers.
-        self._slots = Slots(concurrency + prefetch + len(self.topics) - 1)
-        self._workers = Workers(concurrency, "deltamq-handler")
         self._batch = batch_messages is not None or format == "arrow"
         self._order = order
         self._max_messages = batch_messages or max_messages
-        ask = self._client.ask(
-            self.topics[0],
-            self._max_messages or 1,
-            invisible_ms=invisible_ms,
-            wait_ms=wait_ms,
-            tags=tags,
-            order=order,
-            retry=retry,
-        )
+        most = self._max_messages or 1
+        ask = self._client.ask(self.topics[0], most, invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, retry=retry)
         self._ask = replace(ask, arrow=format == "arrow")
-        self._pollers: list[Poller] = []
+        self._build(Handling(handler, self._counters, before, after), concurrency, prefetch, renew_for_s, ack_within_ms)
         self._lock = threading.Lock()
-        #: Pieces that wait for a handler.
-        self._queued: dict[Work, None] = {}
         self._threads: list[threading.Thread] = []
         self._helpers: list[threading.Thread] = []
         self._closing = False
         self._closed: ConsumerClosed | None = None
-        self._ending = threading.Event()
         #: Not an event: a signal's handler may put into it, whatever it interrupted.
         self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
         #: Why the service refuses this consumer for good.
         self.error: DeltaMQError | None = None
+
+    def _build(
+        self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
+    ) -> None:
+        """Make the parts and tell each whom to tell what."""
+        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
+        self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
+        self._renewer = Renewer(self._client, self._leases)
+        self._slots = Slots(concurrency + prefetch)
+        self._deliveries = Deliveries(
+            handling, self._leases, self._slots, self._counters, concurrency=concurrency, batch=self._batch
+        )
+        self._pollers = Pollers(
+            self._client,
+            self.topics,
+            self._slots,
+            self._settler,
+            popping=self._popping,
+            thread=self._thread,
+            fail=self._fail,
+        )
 
     # Life -------------------------------------------------------------------------------------------------------
 
@@ -197,7 +194,7 @@ class PopConsumer:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
             if self._threads:
                 return
-            self._threads = [self._thread("deltamq-poller", self._poll)]
+            self._threads = [self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
             self._helpers = [
                 self._thread("deltamq-settler", self._settler.run),
                 self._thread("deltamq-renewer", self._renewer.run),
@@ -229,21 +226,16 @@ class PopConsumer:
         What was not begun, and what is not finished in time, is released: others of the group get it at once. While
         the service is away, one request's time may be added. Closing twice is harmless.
         """
-        if getattr(_handling, "active", False):
+        if in_handler():
             raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
         deadline = time.monotonic() + timeout_s
         with self._lock:
             if self._closed is not None:
                 return self._closed
             self._closing = True
-            queued = list(self._queued)
-            self._queued.clear()
-        self._ending.set()
         self.stop()
-        self._slots.close()
-        for work in queued:
-            self._release(work)
-        self._end_pollers()
+        self._deliveries.give_back_queued()
+        self._pollers.end()
         self._slots.wait_all(deadline - time.monotonic())
         unfinished = self._leases.live()
         if unfinished:
@@ -251,24 +243,9 @@ class PopConsumer:
         self._counters.add(released=len(unfinished))
         self._leases.finish(unfinished, Release())
         self._closed = ConsumerClosed(unfinished=len(unfinished), untold=self._end_helpers(deadline))
-        self._workers.close()
+        self._deliveries.close()
         self._client.close()
         return self._closed
-
-    def _end_pollers(self) -> None:
-        for poller in self._pollers:
-            poller.cancel()
-        if not self._joined():
-            for poller in self._pollers:
-                poller.abort()
-            self._joined()
-
-    def _joined(self) -> bool:
-        """Wait for the threads that pop, for a while; whether all have ended."""
-        deadline = time.monotonic() + _CANCEL_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
 
     def _end_helpers(self, deadline: float) -> int:
         """Tell what is left to tell; returns what could not be told."""
@@ -313,42 +290,21 @@ class PopConsumer:
 
         return threading.Thread(target=run, name=name, daemon=True)
 
-    def _poll(self) -> None:
-        """Find out how the group wants its messages, then pop each topic in a thread of its own."""
-        order = self._order
-        if order is None:
-            order = GroupOrder(self._client, self._ending).ask(self._fail)
-            if order is None:
-                return
-        pollers = [self._poller(topic, order) for topic in self.topics]
-        if order:
-            # What is in order waits for each acknowledgement.
-            self._settler.ack_within_s = 0.0
-        threads = [self._thread("deltamq-poller", one.run) for one in pollers]
-        with self._lock:
-            if self._closing:
-                return
-            self._pollers += pollers
-            self._threads += threads
-            for thread in threads:
-                thread.start()
-
-    def _poller(self, topic: str, order: Ordering) -> Poller:
-        """The poller of one topic; how it pops follows from the order."""
+    def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
+        """How one topic is popped, which follows from the order."""
         in_order = order is True
         if self._batch:
             most = self._max_messages or POP_MESSAGES_MAX
         else:
             most = self._max_messages or (1 if in_order else _MESSAGES_DEFAULT)
-        popping = Popping(
+        return Popping(
             ask=replace(self._ask, topic=topic, order=order, max_messages=most),
             whole=self._batch or in_order,
-            alone=len(self.topics) == 1,
-            deliver=partial(self._deliver, topic, in_order),
+            alone=alone,
+            deliver=partial(self._deliveries.deliver, topic, in_order),
             fail=self._fail,
             count=self._count_pop,
         )
-        return Poller(self._client, popping, self._slots, self._settler)
 
     def _fail(self, error: DeltaMQError) -> None:
         """There is no going on: end, and let `run` say why."""
@@ -358,66 +314,3 @@ class PopConsumer:
 
     def _count_pop(self, answered: bool) -> None:
         self._counters.add(**{"pops" if answered else "failed_pops": 1})
-
-    def _deliver(self, topic: str, in_order: bool, found: PopBatch | PopTable, slots: int) -> None:
-        leases = leases_of(topic, found)
-        self._counters.add(received=len(leases))
-        self._leases.hold(leases)
-        works = works_of(found, leases, slots, batch=self._batch, in_order=in_order)
-        self._slots.give_back(max(0, slots - len(works)))
-        with self._lock:
-            closing = self._closing
-            if not closing:
-                self._queued |= dict.fromkeys(works)
-        for work in works:
-            if closing:
-                self._release(work)
-            else:
-                self._workers.submit(partial(self._begin, work))
-
-    def _begin(self, work: Work) -> None:
-        """Handle a piece, unless it was given back while it waited."""
-        with self._lock:
-            if work not in self._queued:
-                return
-            del self._queued[work]
-        _handling.active = True
-        try:
-            self._handle(work)
-        finally:
-            _handling.active = False
-            self._slots.give_back(work.ticket.done())
-
-    def _handle(self, work: Work) -> None:
-        """Call the handler with each message or with the whole; after a failure the rest of a run goes back."""
-        if work.batch:
-            self._handle_batch(work)
-            return
-        for at, lease in enumerate(work.leases):
-            if self._closing or not self._leases.is_valid(lease):
-                self._give_back(work, at)
-                return
-            (result,) = self._handling.run(work.subject(at), 1, lease.place)
-            self._leases.finish((lease,), result)
-            if result != Result.OK:
-                self._give_back(work, at + 1)
-                return
-
-    def _handle_batch(self, work: Work) -> None:
-        first = work.leases[0]
-        if self._closing or not self._leases.is_valid(first):
-            self._give_back(work, 0)
-            return
-        results = self._handling.run(work.subject(0), len(work.leases), first.place)
-        for lease, result in zip(work.leases, results, strict=True):
-            self._leases.finish((lease,), result)
-
-    def _give_back(self, work: Work, start: int) -> None:
-        """Release the messages from `start` on, unhandled."""
-        rest = work.leases[start:]
-        self._counters.add(released=len(rest))
-        self._leases.finish(rest, Release())
-
-    def _release(self, work: Work) -> None:
-        self._give_back(work, 0)
-        self._slots.give_back(work.ticket.done())

@@ -46,7 +46,7 @@ class Renewer:
         remaining_s = lease.expires_at - asked_at
         timeout_s = max(_CALL_S_MIN, min(self._client.patience.request_timeout_s, remaining_s / 2))
         try:
-            handle = self._client.change_once(lease.handle, lease.invisible_ms, timeout_s)
+            handle = self._client.change_once(lease.handle, lease.invisible_ms, timeout_s, lease.broker)
         except DeltaMQError as error:
             self._not_renewed(lease, error)
             return

@@ -227,29 +227,29 @@ class Settler:
         timeout_s = self._client.patience.request_timeout_s
         if self._draining_until is not None:
             timeout_s = min(timeout_s, max(_CALL_S_MIN, self._draining_until - time.monotonic()))
-        handles = [lease.handle for lease in leases]
         if isinstance(settlement, Release):
-            return self._release(handles[0], timeout_s)
+            return self._release(leases[0], timeout_s)
         if isinstance(settlement, Retry):
             more = {} if settlement.delay_ms is None else {"delay_ms": settlement.delay_ms}
-            return self._each("nack", handles, more, timeout_s)
+            return self._each("nack", leases, more, timeout_s)
         if isinstance(settlement, Dead):
-            return self._each("dead", handles, {"reason": settlement.reason}, timeout_s)
-        return self._each("ack", handles, {}, timeout_s)
+            return self._each("dead", leases, {"reason": settlement.reason}, timeout_s)
+        return self._each("ack", leases, {}, timeout_s)
 
     def _each(
-        self, verb: str, handles: list[str], more: dict[str, int] | dict[str, str], timeout_s: float
+        self, verb: str, leases: list[Lease], more: dict[str, int] | dict[str, str], timeout_s: float
     ) -> Sequence[FailedHandle]:
-        body = msgspec.json.encode({"handles": handles, **more})
-        return failed_of(self._client.call_once(verb, body, timeout_s).body)
+        body = msgspec.json.encode({"handles": [lease.handle for lease in leases], **more})
+        # Those of other brokers are passed on by the service.
+        return failed_of(self._client.call_once(verb, body, timeout_s, leases[0].broker).body)
 
-    def _release(self, handle: str, timeout_s: float) -> Sequence[FailedHandle]:
+    def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
         try:
-            self._client.change_once(handle, 0, timeout_s)
+            self._client.change_once(lease.handle, 0, timeout_s, lease.broker)
         except Conflict as error:
             if is_worth_retrying(error):
                 raise
-            return [FailedHandle(handle, error.code)]
+            return [FailedHandle(lease.handle, error.code)]
         return ()
 
     # The end ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,13 @@ class Slots:
         self._freed = threading.Condition(self._lock)
         self._closed = False
 
+    def grow(self, count: int) -> None:
+        """Have so many more slots; with a negative number so many fewer, once they are free."""
+        with self._lock:
+            self._count += count
+            self._free += count
+            self._freed.notify_all()
+
     def take(self, most: int) -> int:
         """Take what is free, at most `most`; waits for the first one. 0 once closed."""
         with self._lock:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mq.client import Admin, Producer, PullConsumer
+from mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
 from mq.client.hosts import META, Hosts
 from mq.errors import Refused, Unavailable, Unknown
-from tests.unit.client.conftest import QUICK
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.pop_consumers import QUICK, wait_done
+from tests.unit.client.stub_service import StubService
 
 
 @pytest.fixture
@@ -129,7 +129,6 @@ def test_meta_01_a_producer_sends_to_the_host_of_each_broker(pair: tuple[StubSer
 def test_a_producer_goes_on_at_another_host_when_one_is_away(pair: tuple[StubService, StubService]) -> None:
     one, other = pair
     one.create("orders", 2)
-    one.faults.append(Fault.NONE)
     with Producer([one.url, other.url], first_wait_ms=1, wait_ms_max=5, timeout_s=10) as producer:
         producer.send("orders", b"0", partition="orders@broker-a")
         one.away = True
@@ -148,3 +147,33 @@ def test_a_pull_consumer_goes_on_at_another_host_when_one_is_away(pair: tuple[St
         one.close_connections()
         topic.log("orders@broker-a").append({"offset": 1, "body": b"1"})
         assert [message.offset for message in consumer.poll(wait_ms=5_000)] == [1]
+
+
+def test_pop_01_a_consumer_pops_at_every_host_of_its_topic(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    one.queue.fill("orders", 20)
+    other.queue.fill("orders", 20, start=20)
+    handled: list[int] = []
+    settings = {"patience": QUICK, "wait_ms": 15_000, "order": False}
+
+    def handle(message: PoppedMessage) -> None:
+        with one.changed:
+            handled.append(int(message.body))
+            one.changed.notify_all()
+
+    with PopConsumer(one.url, "billing", "orders", handle, **settings) as consumer:  # type: ignore[arg-type]
+        one.wait_for(lambda: len(handled) == 40)
+        wait_done(one)
+        wait_done(other)
+        one.queue.fill("orders", 1, start=40)
+        one.wait_for(lambda: len(handled) == 41)
+        # One of them serves both brokers now.
+        one.hosted = {**one.hosted, "broker-a": other, "/meta": other}
+        other.hosted = one.hosted
+        one.away = True
+        one.close_connections()
+        other.queue.fill("orders", 1, start=41)
+        one.wait_for(lambda: len(handled) == 42)
+        assert consumer.close().unfinished == 0
+    assert sorted(handled) == list(range(42))

@@ -154,7 +154,13 @@ def test_pop_08_an_acknowledgement_whose_answer_is_lost_is_repeated(
 ) -> None:
     stub.queue.fill("orders", 2)
     stub.queue.faults["ack"].append(fault)
-    consumer = consume(seen, concurrency=4, ack_within_ms=1)
+
+    def handle(message: PoppedMessage) -> None:
+        # The next pop is open: it cannot carry the acknowledgement.
+        stub.queue.wait_for(lambda: stub.queue.pops_open == 1)
+        seen(message)
+
+    consumer = consume(handle, concurrency=4, ack_within_ms=1)
     stub.queue.wait_for(lambda: len(stub.queue.calls_of("ack")) >= 2)
     wait_done(stub)
     assert sorted(seen.numbers) == [0, 1]
