@@ -19,6 +19,7 @@ LOG: Final = (
     "phantom",
     "aborted-read",
     "damaged",
+    "unreadable",
     "nonmonotonic-send",
     "realtime-order",
     "nonmonotonic-poll",

@@ -144,8 +144,10 @@ def _writes(history: History, log: Log, found: Findings) -> None:
 
 
 def _holes(history: History, found: Findings) -> None:
-    """`hole`: in a scan, which has a partition as a whole."""
+    """`hole`: in a scan, which has a partition as a whole; `unreadable`: it could not have it."""
     for scan in history.scans:
+        if scan.wrong is not None:
+            found.add("unreadable", scan.partition, f"{scan.witness}: {scan.wrong}", scan.begun)
         offsets = sorted({read.offset for read in scan.reads})
         for before, after in pairwise(offsets):
             if after != before + 1:
@@ -266,6 +268,8 @@ def _witnesses(history: History, found: Findings) -> None:
     """`api-hides` and `api-invents`: what the service reads against what the files hold."""
     by_witness: dict[str, dict[str, set[tuple[int, str, int]]]] = defaultdict(dict)
     for scan in history.scans:
+        if scan.wrong is not None:
+            continue
         by_witness[scan.witness][scan.partition] = {tuple(read) for read in scan.reads}
     for partition, files in by_witness["files"].items():
         api = by_witness["api"].get(partition)

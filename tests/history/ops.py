@@ -140,6 +140,8 @@ class Scan(Op):
     witness: str
     partition: str
     reads: tuple[Read, ...] = ()
+    #: Why it could not be read as a whole.
+    wrong: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

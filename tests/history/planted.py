@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tests.history.ops import (
@@ -255,6 +256,10 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     "a refused message that is there": (
         {"aborted-read"},
         lambda: three().add(send(40, "x", None, outcome=Outcome.FAIL), scan(reads("abcx"))),
+    ),
+    "files that contradict themselves": (
+        {"unreadable"},
+        lambda: three().add(replace(scan(()), wrong="version 3 is missing, 4 exists")),
     ),
     "other bytes than were sent": (
         {"damaged"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +12,7 @@ from tests.history.bodies import crc_of_answer
 from tests.history.door import Answer, Door, NeverSent, NoAnswer
 from tests.history.record import Recorder
 
-__all__ = ["Reader", "fetch", "partitions_of", "reads_of"]
+__all__ = ["Reader", "pages", "partitions_of", "reads_of"]
 
 
 def partitions_of(door: Door, topic: str) -> list[dict[str, Any]]:
@@ -25,6 +25,19 @@ def fetch(door: Door, topic: str, partition: str, offset: int, *, messages: int 
     """Messages of a partition."""
     path = f"/v1/topics/{quote(topic, safe='')}/partitions/{quote(partition, safe='')}/messages"
     return door.call("GET", f"{path}?offset={offset}&max_messages={messages}&max_bytes=8388608&wait_ms={wait_ms}")
+
+
+def pages(door: Door, topic: str, partition: str, offset: int) -> Iterator[Answer]:
+    """What a partition holds from an offset on. Only a fetch at its end knows what other processes appended."""
+    while True:
+        answer = fetch(door, topic, partition, offset)
+        assert answer.ok, answer
+        if answer.body["status"] != "found":
+            assert answer.body["status"] == "no_new_message", answer.body
+            return
+        yield answer
+        assert answer.body["next_offset"] > offset, answer.body["next_offset"]
+        offset = answer.body["next_offset"]
 
 
 def reads_of(answer: Answer) -> list[tuple[int, str, int]]:

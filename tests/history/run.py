@@ -9,12 +9,13 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
+from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.history.check import Checked, Reach, check
 from tests.history.door import Door
@@ -22,7 +23,7 @@ from tests.history.final import drain, list_dead, scan_files, scan_service, wait
 from tests.history.nemesis import Fault, Jobs, Nemesis
 from tests.history.ops import GroupRules, History, TopicRules
 from tests.history.poppers import Popper, PopSettings
-from tests.history.readers import Reader, fetch, partitions_of
+from tests.history.readers import Reader, pages, partitions_of
 from tests.history.record import Recorder, read_history
 from tests.history.report import in_words, to_json
 from tests.history.senders import Sender, SendSettings
@@ -61,6 +62,8 @@ class Plan:
     jobs: tuple[str, ...] = ("revive", "delay")
     #: Leases and acknowledgements are stored before they are answered.
     durable: bool = False
+    #: The share of answers that are lost on their way.
+    loss: float = 0.0
     strikes: int = 0
     rest_s: tuple[float, float] = (0.3, 1.2)
     #: The loads go on until the nemesis is through, and at least so long.
@@ -78,7 +81,9 @@ class System:
     services: list[ServiceProcess]
     jobs: Jobs | None
     recorder: Recorder
+    #: Their addresses, and those through which the loads go, where answers may be lost.
     urls: list[str]
+    ways: list[str]
 
 
 @dataclass(slots=True)
@@ -169,21 +174,30 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
     if plan.jobs:
         jobs = Jobs(warehouse, *plan.jobs)
         stack.callback(jobs.kill)
-    return System(services, jobs, recorder, [service.url for service in services])
+    urls = ways = [service.url for service in services]
+    if plan.loss:
+        ports = [int(url.rpartition(":")[2]) for url in urls]
+        ways = [stack.enter_context(ChaosProxy(port, loss=plan.loss, seed=plan.seed)).url for port in ports]
+    return System(services, jobs, recorder, urls, ways)
 
 
 def _prepare(system: System, plan: Plan) -> None:
-    door = Door(system.urls)
+    with closing(Door(system.urls)) as door:
+        _make(door, system.recorder, plan)
+
+
+def _make(door: Door, recorder: Recorder, plan: Plan) -> None:
+    """The topic and the groups, and what they promise."""
     made = door.call("PUT", f"/v1/topics/{TOPIC}", {"partitions": plan.partitions})
     assert made.ok, made
-    system.recorder.rules(TopicRules(topic=TOPIC))
+    recorder.rules(TopicRules(topic=TOPIC))
     for group in plan.groups:
         pops = group.pops
         order: object = {"": False, "partition": True, "key": "key"}[pops.order]
         wanted = {"max_attempts": group.max_attempts, "retry_policy": {"fixed_ms": group.retry_ms}, "order": order}
         made = door.call("PUT", f"/v1/groups/{pops.group}", wanted)
         assert made.ok, made
-        system.recorder.rules(
+        recorder.rules(
             GroupRules(
                 group=pops.group,
                 topics=(TOPIC,),
@@ -192,15 +206,13 @@ def _prepare(system: System, plan: Plan) -> None:
                 durable=plan.durable,
             )
         )
-    door.close()
 
 
 def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
     """Everybody works until the nemesis is through."""
     stop, recorder = threading.Event(), system.recorder
-    door = Door(system.urls)
-    names = tuple(one["partition"] for one in partitions_of(door, TOPIC))
-    door.close()
+    with closing(Door(system.urls)) as door:
+        names = tuple(one["partition"] for one in partitions_of(door, TOPIC))
     workers: list[Any] = []
     for at in range(plan.senders + plan.plain_senders):
         settings = SendSettings(
@@ -210,13 +222,13 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
             delayed_percent=plan.delayed_percent if at < plan.senders else 0,
             pause_s=plan.send_pause_s,
         )
-        workers.append(Sender(Door(_turned(system.urls, at)), recorder, settings, plan.seed * 1_000 + at, stop))
+        workers.append(Sender(Door(_turned(system.ways, at)), recorder, settings, plan.seed * 1_000 + at, stop))
     for number, group in enumerate(plan.groups):
         for at in range(group.consumers):
             seed = plan.seed * 1_000 + 100 * (number + 1) + at
-            workers.append(Popper(Door(_turned(system.urls, at)), recorder, group.pops, seed, stop))
+            workers.append(Popper(Door(_turned(system.ways, at)), recorder, group.pops, seed, stop))
     for at in range(plan.readers):
-        workers.append(Reader(Door(_turned(system.urls, at)), recorder, TOPIC, plan.seed * 1_000 + 900 + at, stop))
+        workers.append(Reader(Door(_turned(system.ways, at)), recorder, TOPIC, plan.seed * 1_000 + 900 + at, stop))
     nemesis = Nemesis(
         recorder, faults, count=plan.strikes if faults else 0, rest_s=plan.rest_s, seed=plan.seed, stop=stop
     )
@@ -240,18 +252,17 @@ def _turned(urls: Sequence[str], by: int) -> list[str]:
 
 
 def _end(system: System, plan: Plan) -> None:
-    """The witnesses. What is delayed is waited for first: it comes by itself."""
-    door, recorder = Door(system.urls, timeout_s=30), system.recorder
+    """The witnesses, on a network that loses nothing. What is delayed is waited for first: it comes by itself."""
+    recorder = system.recorder
     so_far = read_history([recorder.path])
     delayed = {id_ for send in so_far.sends if send.ok and send.due is not None for id_ in send.ids}
-    arrivals = _Arrivals(door, delayed)
-    wait_until(arrivals.are_all_there, within_s=plan.drain_s)
-    for group in plan.groups:
-        drain(system.urls, recorder, group.pops, within_s=plan.drain_s)
-        list_dead(door, recorder, group.pops.group)
-    scan_service(door, recorder, TOPIC)
-    scan_files(door, recorder, TOPIC)
-    door.close()
+    with closing(Door(system.urls, timeout_s=30)) as door:
+        wait_until(_Arrivals(door, delayed).are_all_there, within_s=plan.drain_s)
+        for group in plan.groups:
+            drain(system.urls, recorder, group.pops, within_s=plan.drain_s)
+            list_dead(door, recorder, group.pops.group)
+        scan_service(door, recorder, TOPIC)
+        scan_files(door, recorder, TOPIC)
 
 
 class _Arrivals:
@@ -264,9 +275,7 @@ class _Arrivals:
 
     def are_all_there(self) -> bool:
         for one in partitions_of(self._door, TOPIC) if self._missing else ():
-            at = self._positions.setdefault(one["partition"], one["min_offset"])
-            while at < one["max_offset"]:
-                answer = fetch(self._door, TOPIC, one["partition"], at)
+            for answer in pages(self._door, TOPIC, one["partition"], self._positions.get(one["partition"], 0)):
                 self._missing -= {message["message_id"] for message in answer.body["messages"]}
-                at = self._positions[one["partition"]] = answer.body["next_offset"]
+                self._positions[one["partition"]] = answer.body["next_offset"]
         return not self._missing

@@ -1,0 +1,161 @@
+"""Services that are broken on purpose: each breaks one promise, and a run against it must turn red (RELIABILITY 4.5).
+
+    python -m tests.history.broken BUILD serve --warehouse ...
+
+A checker that stays green on one of these would also stay green on a mistake of ours of that kind.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from api.handle_calls import Acking, HandleCalls
+from mq.buffer import Buffer
+from mq.client.cli import main
+from mq.keyed_pop import KeyedPop
+from mq.lane import Lane
+from mq.moved_keys import MovedKeys
+from mq.producer import ProducerWindow
+from mq.pull_lock import PullLocks
+from tables.fetch import FetchStatus
+from tables.local_store import HEAD, LocalStore
+from tables.log import PartitionLog
+
+__all__ = ["BUILDS", "program"]
+
+_TOPICS: Final = "topics/"
+_LATE_S: Final = 0.3
+
+
+def program(build: str) -> tuple[str, ...]:
+    """What to start instead of the command line."""
+    return (sys.executable, "-m", "tests.history.broken", build)
+
+
+def _is_commit(key: str) -> bool:
+    """Whether it is a commit of messages: the first one only makes the table."""
+    return key.startswith(_TOPICS) and key.endswith(".json") and not key.endswith(f"/{0:020}.json")
+
+
+def ack_before_commit() -> None:
+    """Commits of topics are written a little after they were called written."""
+    put = LocalStore.put_if_absent
+
+    def late(self: LocalStore, key: str, data: bytes, *, durable: bool) -> bool:
+        if not _is_commit(key):
+            return put(self, key, data, durable=durable)
+        threading.Timer(_LATE_S, lambda: put(self, key, data, durable=durable)).start()
+        return True
+
+    LocalStore.put_if_absent = late  # type: ignore[method-assign] # a broken build
+
+
+def blind_append() -> None:
+    """A commit replaces the one of that version, whoever wrote it."""
+    put = LocalStore.put_if_absent
+
+    def blind(self: LocalStore, key: str, data: bytes, *, durable: bool) -> bool:
+        if _is_commit(key) and self.exists(key):
+            self.replace(key, data)
+            return True
+        return put(self, key, data, durable=durable)
+
+    LocalStore.put_if_absent = blind  # type: ignore[method-assign] # a broken build
+
+
+def drop_last_commit() -> None:
+    """A service that starts loses the newest commit of each topic's partition, with its second name."""
+    warehouse = Path(sys.argv[sys.argv.index("--warehouse") + 1])
+    for log in warehouse.glob("topics/*/*/_delta_log"):
+        commits = sorted(log.glob("[0-9]*.json"))
+        for path in (*commits[1:][-1:], log / HEAD):
+            path.unlink(missing_ok=True)
+
+
+def no_duplicate_window() -> None:
+    """A repeated request is stored again."""
+    ProducerWindow.find = lambda *_: None  # type: ignore[method-assign,assign] # a broken build
+
+
+def fetch_skips() -> None:
+    """Now and then an answer leaves a message out."""
+    read = PartitionLog.read
+    drawn = random.Random(0)
+
+    def skipping(self: PartitionLog, offset: int, **limits: Any) -> Any:
+        found = read(self, offset, **limits)
+        rows = found.rows
+        if found.status is FetchStatus.FOUND and rows.num_rows > 2 and drawn.random() < 0.2:
+            return type(found)(found.status, rows.slice(1), found.next_offset, found.min_offset, found.max_offset)
+        return found
+
+    PartitionLog.read = skipping  # type: ignore[method-assign] # a broken build
+
+
+def deliver_without_lease() -> None:
+    """A pop leaves its messages to the next pop, too."""
+    read = Buffer.next_read
+    drawn = random.Random(0)
+
+    def again(self: Buffer, lane: Lane) -> tuple[int, int | None]:
+        start, limit = read(self, lane)
+        return (lane.committed if drawn.random() < 0.2 else start), limit
+
+    Buffer.next_read = again  # type: ignore[method-assign] # a broken build
+
+
+def ack_ignored() -> None:
+    """Now and then an acknowledgement is answered, and nothing is done."""
+    begin = HandleCalls.begin_ack
+    drawn = random.Random(0)
+
+    def ignoring(self: HandleCalls, group: str, handles: Sequence[str]) -> Acking:
+        return Acking(handles) if drawn.random() < 0.2 else begin(self, group, handles)
+
+    HandleCalls.begin_ack = ignoring  # type: ignore[method-assign] # a broken build
+
+
+def order_ignored() -> None:
+    """Messages of one key are given away without waiting for each other."""
+    add = KeyedPop._add
+
+    def adding(self: KeyedPop, offset: int, key: Any) -> None:
+        add(self, offset, None)
+
+    KeyedPop._add = adding  # type: ignore[method-assign] # a broken build
+
+
+def locks_for_all() -> None:
+    """Everybody gets every pull lock, and may pull and commit."""
+    PullLocks.take = lambda self, lane, client, *_, **__: 1  # type: ignore[method-assign,assign] # a broken build
+    PullLocks.pull = lambda *_: None  # type: ignore[method-assign] # a broken build
+    PullLocks.check_commit = lambda *_, **__: None  # type: ignore[method-assign] # a broken build
+
+
+def moves_ignored() -> None:
+    """After an expansion nobody waits for what a key has in its old partition."""
+    MovedKeys.blocked = lambda *_: None  # type: ignore[method-assign,assign] # a broken build
+
+
+#: What each build breaks, by its name.
+BUILDS: Final[dict[str, Callable[[], None]]] = {
+    "ack-before-commit": ack_before_commit,
+    "blind-append": blind_append,
+    "drop-last-commit": drop_last_commit,
+    "no-duplicate-window": no_duplicate_window,
+    "fetch-skips": fetch_skips,
+    "deliver-without-lease": deliver_without_lease,
+    "ack-ignored": ack_ignored,
+    "order-ignored": order_ignored,
+    "locks-for-all": locks_for_all,
+    "moves-ignored": moves_ignored,
+}
+
+if __name__ == "__main__":
+    BUILDS[sys.argv.pop(1)]()
+    main()

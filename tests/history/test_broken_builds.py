@@ -1,0 +1,67 @@
+"""A run against a service that is broken on purpose is red, for the right reason (RELIABILITY 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.history.broken import BUILDS, program
+from tests.history.nemesis import Fault, KillService
+from tests.history.poppers import PopSettings
+from tests.history.run import GroupPlan, Plan, System, run
+
+#: Nothing is waited for long: the anomaly is there, or it is not.
+LOG = Plan(jobs=(), senders=3, plain_senders=0, delayed_percent=0, seconds=1.0, rest_s=(0.4, 0.8), drain_s=5)
+FREE = PopSettings(group="billing", topic="orders", forget=0, nack=0, renew=0, late=0, give_up=0)
+#: Much is in nobody's hands for long.
+FORGETFUL = replace(FREE, forget=0.4, invisible_ms=(5_000,))
+KEYED = replace(FORGETFUL, group="keyed", order="key")
+
+
+def _kills(system: System) -> Sequence[Fault]:
+    return [KillService(system.services)]
+
+
+def _nothing(_: System) -> Sequence[Fault]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What shows that a build is broken, and what it is accused of then: one of these at least."""
+
+    plan: Plan
+    accused: set[str]
+    hurt: Callable[[System], Sequence[Fault]] = _nothing
+
+
+CASES = {
+    "ack-before-commit": Case(replace(LOG, strikes=3), {"unseen", "lost-write"}, _kills),
+    "blind-append": Case(
+        replace(LOG, hosts=(("broker-a",), ("broker-b",))), {"lost-write", "unseen", "inconsistent-offset"}
+    ),
+    "drop-last-commit": Case(replace(LOG, strikes=2), {"unseen", "lost-write"}, _kills),
+    "no-duplicate-window": Case(replace(LOG, loss=0.2), {"duplicate"}),
+    "fetch-skips": Case(LOG, {"api-hides", "poll-skip"}),
+    "deliver-without-lease": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=FORGETFUL),)), {"double-lease"}),
+    "ack-ignored": Case(
+        replace(LOG, jobs=("revive",), drain_s=15, groups=(GroupPlan(pops=replace(FREE, invisible_ms=(300,))),)),
+        {"redelivered-after-ack"},
+    ),
+    "order-ignored": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"order-break"}),
+}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("build", CASES)
+def test_a_broken_service_is_found(tmp_path: Path, build: str) -> None:
+    case = CASES[build]
+    found = run(tmp_path / "run", replace(case.plan, program=program(build)), case.hurt)
+    assert found.checked.findings.names & case.accused, f"{build} stays green\n{found}"
+
+
+def test_every_broken_build_is_run() -> None:
+    assert set(CASES) == set(BUILDS)
