@@ -15,12 +15,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tables.state_schema import (
+    ALLOCATIONS,
+    ALLOCATIONS_SCHEMA,
+    BROKERS,
+    BROKERS_SCHEMA,
+    CLIENTS,
+    CLIENTS_SCHEMA,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     GROUPS,
     GROUPS_SCHEMA,
     LOST_MESSAGES,
     LOST_MESSAGES_SCHEMA,
+    MOVES,
+    MOVES_SCHEMA,
     POP_CHECKPOINTS,
     POP_CHECKPOINTS_SCHEMA,
     ROUTES,
@@ -40,6 +48,10 @@ STATE_TABLES: Final = {
     TOPICS: TOPICS_SCHEMA,
     ROUTES: ROUTES_SCHEMA,
     GROUPS: GROUPS_SCHEMA,
+    BROKERS: BROKERS_SCHEMA,
+    CLIENTS: CLIENTS_SCHEMA,
+    ALLOCATIONS: ALLOCATIONS_SCHEMA,
+    MOVES: MOVES_SCHEMA,
 }
 
 _PROPERTIES: Final = {

@@ -1,4 +1,4 @@
-"""The queue in SQL: temporary views over the state tables and the groups' own logs (SPEC POP-19, CONS-4, RETRY-3).
+"""The queue in SQL: temporary views over the state tables and the groups' own logs (SPEC POP-19, CONS-4, META-4).
 
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
@@ -8,6 +8,9 @@
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those `waiting`     |
 | `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
 | `mq_lost`         | range of offsets that a group could not have, with the `reason`             |
+| `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
+| `mq_clients`      | exclusive client and topic: its `partitions`, and their `lag` together      |
+| `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
 
 Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
 What was popped within the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
@@ -89,6 +92,39 @@ _LOST: Final = """
     FROM mq_state_lost_messages
 """
 
+_BROKERS: Final = """
+    SELECT b.broker, b.epoch, b.host IS NOT NULL AS online, b.host, b.address, b.stand_in,
+           count(p.partition) AS partitions
+    FROM mq_state_brokers b
+    LEFT JOIN (SELECT DISTINCT topic_id, partition, broker FROM mq_state_routes) p ON p.broker = b.broker
+    GROUP BY ALL
+"""
+
+_CLIENTS: Final = """
+    WITH given AS (
+        SELECT a.`group`, a.topic, a.client, array_sort(collect_list(a.partition)) AS partitions, sum(l.lag) AS lag
+        FROM mq_state_allocations a
+        LEFT JOIN mq_lag l
+          ON l.`group` = a.`group` AND l.topic = a.topic AND l.partition = a.partition AND NOT l.retry
+        GROUP BY ALL
+    )
+    SELECT c.`group`, c.client, c.one.topic, c.one.in_order, c.one.tags, c.leaving, c.since_time,
+           coalesce(g.partitions, array()) AS partitions, coalesce(g.lag, 0) AS lag
+    FROM (SELECT *, explode(topics) AS one FROM mq_state_clients) c
+    LEFT JOIN given g ON g.`group` = c.`group` AND g.client = c.client AND g.topic = c.one.topic
+"""
+
+_MOVES: Final = """
+    WITH moves AS (
+        SELECT topic, route_epoch, source, target, end_offset, sum(lp_high - lp_low) AS logical_partitions
+        FROM mq_state_moves GROUP BY ALL
+    )
+    SELECT l.`group`, m.*, l.committed_offset,
+           coalesce(greatest(coalesce(l.committed_offset, 0), l.min_offset) >= m.end_offset, false) AS passed
+    FROM moves m
+    LEFT JOIN mq_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
+"""
+
 #: By name, in the order in which they build on each other.
 VIEWS: Final = {
     "mq_in_flight": _IN_FLIGHT,
@@ -96,6 +132,9 @@ VIEWS: Final = {
     "mq_retries": _RETRIES,
     "mq_dead_letters": _DEAD,
     "mq_lost": _LOST,
+    "mq_brokers": _BROKERS,
+    "mq_clients": _CLIENTS,
+    "mq_moves": _MOVES,
 }
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, get_args
 
-from mq.brokers import BrokerEvent, BrokersState, broker_event_from_json
+from mq.brokers import BrokerEvent, BrokersState, HostRenewed, broker_event_from_json
 from mq.group import GroupEvent, GroupsState, group_event_from_json
 from mq.moved_keys import MovedKeys, MoveEvent, move_event_from_json
 from mq.online import OnlineState
 from mq.online_events import OnlineEvent, online_event_from_json
 from mq.topics import Event, MetaState, TopicDeleted, event_from_json
 
-__all__ = ["AnyEvent", "Meta", "any_event_from_json"]
+__all__ = ["AnyEvent", "Meta", "any_event_from_json", "parts_told"]
 
 AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent
 
@@ -60,6 +60,21 @@ class Meta:
         return self.moved.get(topic_id, _NO_MOVES)
 
 
+def parts_told(event: AnyEvent) -> tuple[str, ...]:
+    """Which parts of `Meta` an event tells something about; none for one that only says that a host is alive."""
+    return _TOLD[type(event)]
+
+
+#: A topic ends with what there is about it elsewhere.
+_TOLD: Final[Mapping[type, tuple[str, ...]]] = {
+    **dict.fromkeys(get_args(Event), ("topics",)),
+    **dict.fromkeys(get_args(GroupEvent), ("groups",)),
+    **dict.fromkeys(get_args(BrokerEvent), ("brokers",)),
+    **dict.fromkeys(get_args(OnlineEvent), ("online",)),
+    **dict.fromkeys(get_args(MoveEvent), ("moved",)),
+    TopicDeleted: ("topics", "groups", "moved"),
+    HostRenewed: (),
+}
 _FAMILIES: Final[tuple[Callable[[str, object], AnyEvent | None], ...]] = (
     broker_event_from_json,
     group_event_from_json,

@@ -40,13 +40,13 @@ class Snapshot:
     meta: Meta
     #: The offset of the snapshot before it, 0 for none.
     previous: int
-    #: The offset behind the last event that told more than that a host is alive.
-    told_offset: int
+    #: For each part of `meta` the offset behind the last event that told something about it; never modified.
+    told: Mapping[str, int]
 
     def to_json(self) -> Json:
         return {
             "previous": self.previous,
-            "told_offset": self.told_offset,
+            "told": dict(self.told),
             "topics": _topics_to_json(self.meta.topics),
             "groups": _groups_to_json(self.meta.groups),
             "brokers": _brokers_to_json(self.meta.brokers),
@@ -75,7 +75,8 @@ class Snapshot:
                 online=_online(mapping(stored["online"])),
                 moved={topic_id: MovedKeys(tuple(map(_move, array(those)))) for topic_id, those in moved.items()},
             )
-            return cls(meta=meta, previous=integer(stored["previous"]), told_offset=integer(stored["told_offset"]))
+            told = {family: integer(offset) for family, offset in mapping(stored["told"]).items()}
+            return cls(meta=meta, previous=integer(stored["previous"]), told=told)
 
 
 def _topics_to_json(state: MetaState) -> Json:

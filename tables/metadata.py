@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,10 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.brokers import HostRenewed
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
 from mq.group import GroupEvent, GroupsState
-from mq.meta import AnyEvent, Meta, any_event_from_json
+from mq.meta import AnyEvent, Meta, any_event_from_json, parts_told
 from mq.meta_snapshot import Snapshot
 from mq.stored_json import corrupt_when_damaged
 from mq.topics import Event, MetaState
@@ -66,8 +65,8 @@ class _Folded:
 
     meta: Meta = field(default_factory=Meta)
     offset: int = 0
-    #: The offset behind the last event that says more than that a host is alive.
-    told_offset: int = 0
+    #: For each part of the state the offset behind the last event that told something about it; never modified.
+    told: Mapping[str, int] = field(default_factory=dict)
     #: The offsets of the last snapshot and of the one before it; 0 for none.
     snapshot_at: int = 0
     previous: int = 0
@@ -79,7 +78,7 @@ class _Folded:
             return self._with(rows, next_offset)
         at = int(rows.column("offset")[last].as_py())
         stored = _snapshot(at, rows.column("body")[last].as_py())
-        begun = _Folded(stored.meta, at + 1, stored.told_offset, at, stored.previous)
+        begun = _Folded(stored.meta, at + 1, stored.told, at, stored.previous)
         return begun._with(rows.slice(last + 1), next_offset)
 
     def _with(self, rows: pa.Table, next_offset: int) -> _Folded:
@@ -87,9 +86,12 @@ class _Folded:
         told = self.told_after(events)
         return _Folded(self.meta.apply_all(events), next_offset, told, self.snapshot_at, self.previous)
 
-    def told_after(self, events: Sequence[AnyEvent]) -> int:
-        telling = [at for at, event in enumerate(events) if not isinstance(event, HostRenewed)]
-        return self.offset + telling[-1] + 1 if telling else self.told_offset
+    def told_after(self, events: Sequence[AnyEvent]) -> Mapping[str, int]:
+        """What `told` is when these events follow."""
+        told = dict(self.told)
+        for offset, event in enumerate(events, start=self.offset + 1):
+            told.update(dict.fromkeys(parts_told(event), offset))
+        return told
 
 
 class MetaLog:
@@ -112,10 +114,15 @@ class MetaLog:
         """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
         return self._folded.meta
 
-    def known(self) -> tuple[int, Meta]:
-        """The newest known state, and the offset behind the last event that says more than that a host is alive."""
-        with self._lock:
-            return self._folded.told_offset, self._folded.meta
+    @property
+    def offset(self) -> int:
+        """The offset up to which the newest known state is folded."""
+        return self._folded.offset
+
+    def known(self) -> tuple[Mapping[str, int], Meta]:
+        """The newest known state, and for each part of it the offset behind the last event that told about it."""
+        folded = self._folded
+        return folded.told, folded.meta
 
     @property
     def state(self) -> MetaState:
@@ -199,7 +206,7 @@ class MetaLog:
         folded = self._folded
         if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
             return []
-        return [Snapshot(meta=after, previous=folded.snapshot_at, told_offset=folded.told_after(events))]
+        return [Snapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
 
     def maintain(self) -> bool:
         """Let go what no start needs, and do the upkeep of the partition; True if anything was done. Not for readers.

@@ -8,6 +8,10 @@
 | `state/topics`           | topic                                         | metadata log        |
 | `state/routes`           | range of logical partitions of a topic        | metadata log        |
 | `state/groups`           | group                                         | metadata log        |
+| `state/brokers`          | broker, and the meta role                     | metadata log        |
+| `state/clients`          | exclusive client of a group that is known     | metadata log        |
+| `state/allocations`      | partition that exclusive clients consume      | metadata log        |
+| `state/moves`            | range of logical partitions that moved        | metadata log        |
 
 The columns stand here as Arrow schemas, because both sides need them: Spark writes the tables, and a service reads them
 at its start without Spark (`tables.state_table`).
@@ -22,7 +26,13 @@ import pyarrow as pa
 from tables.schema import TIME
 
 __all__ = [
+    "ALLOCATIONS",
+    "ALLOCATIONS_SCHEMA",
+    "BROKERS",
+    "BROKERS_SCHEMA",
     "CHECKPOINT_KEY",
+    "CLIENTS",
+    "CLIENTS_SCHEMA",
     "CONSUMER_OFFSETS",
     "CONSUMER_OFFSETS_SCHEMA",
     "GROUPS",
@@ -31,6 +41,8 @@ __all__ = [
     "LOST_KEY",
     "LOST_MESSAGES",
     "LOST_MESSAGES_SCHEMA",
+    "MOVES",
+    "MOVES_SCHEMA",
     "POP_CHECKPOINTS",
     "POP_CHECKPOINTS_SCHEMA",
     "ROUTES",
@@ -45,6 +57,10 @@ LOST_MESSAGES: Final = "state/lost_messages"
 TOPICS: Final = "state/topics"
 ROUTES: Final = "state/routes"
 GROUPS: Final = "state/groups"
+BROKERS: Final = "state/brokers"
+CLIENTS: Final = "state/clients"
+ALLOCATIONS: Final = "state/allocations"
+MOVES: Final = "state/moves"
 
 #: Which lane a row is about: the columns of `mq.checkpoint.LaneKey`.
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
@@ -164,6 +180,69 @@ GROUPS_SCHEMA: Final = pa.schema(
         # As the API writes it, in JSON.
         _required("retry_policy", pa.string()),
         _required("invisible_ms", pa.int64()),
+        _required("allocation_strategy", pa.string()),
         _required("created_time", TIME),
+    ]
+)
+
+BROKERS_SCHEMA: Final = pa.schema(
+    [
+        # `/meta` is the role of routes, groups and allocations.
+        _required("broker", pa.string()),
+        # Grows with each process that takes it over.
+        _required("epoch", pa.int64()),
+        # The process that has it; null while none does.
+        pa.field("host", pa.string()),
+        pa.field("address", pa.string()),
+        # Whether that process was started for another broker, and has this one while nobody else does.
+        pa.field("stand_in", pa.bool_()),
+    ]
+)
+
+CLIENTS_SCHEMA: Final = pa.schema(
+    [
+        _required("group", pa.string()),
+        _required("client", pa.string()),
+        # Tells this stay of the client in the group from earlier and later ones.
+        _required("joined", pa.int64()),
+        _required(
+            "topics",
+            pa.list_(pa.struct([("topic", pa.string()), ("in_order", pa.bool_()), ("tags", pa.string())])),
+        ),
+        # It has no partitions any more, but may be finishing what it holds.
+        _required("leaving", pa.bool_()),
+        _required("since_time", TIME),
+    ]
+)
+
+ALLOCATIONS_SCHEMA: Final = pa.schema(
+    [
+        _required("group", pa.string()),
+        _required("topic", pa.string()),
+        _required("topic_id", pa.string()),
+        # Grows with each change of the topic's allocation in the group.
+        _required("epoch", pa.int64()),
+        _required("partition", pa.string()),
+        _required("broker", pa.string()),
+        # Who may pull; null while the group has nobody for it.
+        pa.field("client", pa.string()),
+        # Who had it before and may still be finishing.
+        _required("earlier", pa.list_(pa.string())),
+    ]
+)
+
+MOVES_SCHEMA: Final = pa.schema(
+    [
+        _required("topic", pa.string()),
+        _required("topic_id", pa.string()),
+        # Of the route after the expansion.
+        _required("route_epoch", pa.int64()),
+        _required("source", pa.string()),
+        _required("target", pa.string()),
+        # Logical partitions [lp_low, lp_high).
+        _required("lp_low", pa.int32()),
+        _required("lp_high", pa.int32()),
+        # A group gets their messages in `target` once it has consumed `source` up to here; null: still written there.
+        pa.field("end_offset", pa.int64()),
     ]
 )

@@ -384,25 +384,6 @@ def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges
     }
 
 
-def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, tables: QueueTables, merges: Merges) -> None:
-    tables.topic("orders", 3, ("a", "b"))
-    tables.group("billing", max_attempts=3, order="key")
-    assert merges.run()["meta"] == 3
-    (topic,) = rows(spark, tables, TOPICS)
-    assert (topic["topic"], topic["partitions"], topic["order_strategy"]) == ("orders", 3, "best_tried")
-    routes = rows(spark, tables, ROUTES)
-    assert sorted((row["number"], row["lp_low"], row["lp_high"]) for row in routes) == [
-        (0, 0, 342),
-        (1, 342, 683),
-        (2, 683, 1024),
-    ]
-    (group,) = rows(spark, tables, GROUPS)
-    assert (group["group"], group["ordered"], group["max_attempts"]) == ("billing", "key", 3)
-    tables.delete_topic(tables.topic("orders", 3, ("a", "b")))
-    merges.run()
-    assert rows(spark, tables, TOPICS) == rows(spark, tables, ROUTES) == []
-
-
 def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
     tables: QueueTables, merges: Merges
 ) -> None:

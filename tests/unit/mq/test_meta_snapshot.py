@@ -163,9 +163,9 @@ def decided(meta: Meta, decisions: Sequence[Decide]) -> Meta:
 
 def stored(meta: Meta) -> Meta:
     """`meta` by way of a snapshot as it lies in the log."""
-    body = json.dumps(Snapshot(meta=meta, previous=3, told_offset=5).to_json())
+    body = json.dumps(Snapshot(meta=meta, previous=3, told={"groups": 5}).to_json())
     found = Snapshot.from_json(json.loads(body))
-    assert (found.previous, found.told_offset) == (3, 5)
+    assert (found.previous, found.told) == (3, {"groups": 5})
     return found.meta
 
 
@@ -225,7 +225,7 @@ def _unlike_default(name: str) -> Any:
 
 def damage(path: Sequence[str]) -> dict[str, Any]:
     """A snapshot that lacks one field."""
-    value: dict[str, Any] = json.loads(json.dumps(Snapshot(meta=Meta(), previous=0, told_offset=0).to_json()))
+    value: dict[str, Any] = json.loads(json.dumps(Snapshot(meta=Meta(), previous=0, told={}).to_json()))
     inner = value
     for name in path[:-1]:
         inner = inner[name]
@@ -235,7 +235,15 @@ def damage(path: Sequence[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "path",
-    [["moved"], ["previous"], ["topics", "ended"], ["groups", "resets"], ["brokers", "roles"], ["online", "epoch"]],
+    [
+        ["moved"],
+        ["previous"],
+        ["told"],
+        ["topics", "ended"],
+        ["groups", "resets"],
+        ["brokers", "roles"],
+        ["online", "epoch"],
+    ],
 )
 def test_a_damaged_snapshot_is_corrupt(path: list[str]) -> None:
     with pytest.raises(Corrupt) as corrupt:

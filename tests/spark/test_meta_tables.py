@@ -1,0 +1,230 @@
+"""Topics, routes, groups, brokers, exclusive clients, allocations and moves are tables (SPEC META-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.merge import Merger
+from jobs.meta_tables import META_TABLES, meta_rows
+from jobs.views import register_views
+from mq.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
+from mq.checkpoint import LaneKey
+from mq.meta import Meta
+from mq.moved_keys import decide_seal, moves_of
+from mq.online import TopicPartitions, decide_heartbeat
+from mq.online_events import Subscription
+from mq.progress import Committed, OffsetRecord
+from mq.topics import Topic, TopicRequest, decide_put_topic
+from tables.log import Batch
+from tables.queue_refs import OFFSETS, system_ref
+from tables.records import rows_of_offset_records
+from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
+from tables.state_table import read_state_log
+from tables.warehouse import Warehouse
+from tests.queue_tables import CLUSTER, QueueTables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+AB = ("A", "B")
+
+
+class Cluster(QueueTables):
+    """What brokers, the meta role and exclusive clients leave in the metadata log."""
+
+    def register(self, id: str, *brokers: str) -> None:
+        host = Host(id=id, address=f"http://{id}:8080", brokers=brokers)
+        self.meta.submit_any(lambda meta: decide_register(meta.brokers, host))
+
+    def strict(self, partitions: int) -> Topic:
+        """The topic `orders`, made or expanded."""
+        request = TopicRequest(partitions=partitions, order_strategy="strict")
+
+        def decide(meta: Meta) -> list[Any]:
+            events = decide_put_topic(meta.topics, "orders", request, AB, "id-1", 0)
+            return [*events, *moves_of(meta.topics, events)]
+
+        return self.meta.submit_any(decide).topics.topic("orders")
+
+    def heartbeat(self, client: str, topic: Topic, *, online: bool = True) -> None:
+        partitions = {"orders": TopicPartitions(topic.id, topic.route.partitions)}
+        self.meta.submit_any(
+            lambda meta: decide_heartbeat(
+                meta.online,
+                "billing",
+                client,
+                subscriptions={"orders": Subscription(order=True, tags="paid")},
+                online=online,
+                topics=partitions,
+                strategy="sticky",
+                now_ms=1_000,
+            )
+        )
+
+    def seal(self, topic: Topic, source: str, end_offset: int) -> None:
+        """As the broker of `source` does after the expansion."""
+        epoch = topic.route.epoch
+        self.meta.submit_any(lambda m: decide_seal(m.moved_keys(topic.id), topic.id, source, epoch, end_offset))
+
+    def commit(self, topic: Topic, offsets: dict[str, int]) -> None:
+        for partition, offset in offsets.items():
+            lane = LaneKey(topic.id, "billing", False, partition)
+            epoch = self.meta.groups.epoch_of(lane)
+            assert epoch is not None
+            record = OffsetRecord(lane=lane, topic=topic.name, committed=Committed(epoch, offset))
+            log = self.warehouse.create(system_ref(OFFSETS, CLUSTER, partition.rpartition("@")[2]))
+            log.append([Batch(rows_of_offset_records([record]))])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path / "w")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def merger(cluster: Cluster) -> Iterator[Merger]:
+    """The job's, in a process of its own."""
+    warehouse = Warehouse.open(cluster.conf.warehouse.uri)
+    yield Merger(warehouse, cluster.conf)
+    warehouse.close()
+
+
+def rows(spark: SparkSession, cluster: Cluster, table: str) -> list[dict[str, Any]]:
+    """What Spark reads."""
+    frame = spark.read.format("delta").load(cluster.warehouse.store.uri(table))
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def version(cluster: Cluster, table: str) -> int:
+    found = read_state_log(cluster.warehouse.store, table)
+    assert found is not None
+    return found.version
+
+
+def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
+    cluster.topic("orders", 3, ("a", "b"))
+    cluster.group("billing", max_attempts=3, order="key")
+    assert merger.run(spark, NOW)["meta"] == 3
+    (topic,) = rows(spark, cluster, TOPICS)
+    assert (topic["topic"], topic["partitions"], topic["order_strategy"]) == ("orders", 3, "best_tried")
+    routes = rows(spark, cluster, ROUTES)
+    assert sorted((row["number"], row["lp_low"], row["lp_high"]) for row in routes) == [
+        (0, 0, 342),
+        (1, 342, 683),
+        (2, 683, 1024),
+    ]
+    (group,) = rows(spark, cluster, GROUPS)
+    assert (group["group"], group["ordered"], group["max_attempts"]) == ("billing", "key", 3)
+    assert group["allocation_strategy"] == "sticky"
+    cluster.delete_topic(cluster.topic("orders", 3, ("a", "b")))
+    merger.run(spark, NOW)
+    assert rows(spark, cluster, TOPICS) == rows(spark, cluster, ROUTES) == []
+
+
+def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
+    spark: SparkSession, cluster: Cluster, merger: Merger
+) -> None:
+    cluster.register("h1", "A")
+    cluster.register("h2", "B")
+    topic = cluster.strict(2)
+    cluster.group("billing", consume_strategy="exclusive")
+    for client in ("c1", "c2"):
+        cluster.heartbeat(client, topic)
+    topic = cluster.strict(4)
+    cluster.seal(topic, "orders@A", 120)
+    cluster.meta.submit_any(lambda meta: decide_takeover(meta.brokers, "h1", {"h2": 0}))
+    assert merger.run(spark, NOW)["meta"] == len(META_TABLES)
+
+    brokers = {row["broker"]: (row["epoch"], row["address"], row["stand_in"]) for row in rows(spark, cluster, BROKERS)}
+    here = "http://h1:8080"
+    assert brokers == {"A": (1, here, False), "/meta": (2, here, False), "B": (4, here, True)}
+
+    clients = rows(spark, cluster, CLIENTS)
+    assert {(row["group"], row["client"], row["leaving"]) for row in clients} == {
+        ("billing", "c1", False),
+        ("billing", "c2", False),
+    }
+    assert {topic["tags"] for row in clients for topic in row["topics"] if topic["in_order"]} == {"paid"}
+
+    allocations = {row["partition"]: row for row in rows(spark, cluster, ALLOCATIONS)}
+    assert {name: row["client"] for name, row in allocations.items()} == {"orders@A": "c1", "orders@B": "c2"}
+    assert allocations["orders@B"]["earlier"] == ["c1"] and allocations["orders@A"]["earlier"] == []
+
+    moves = [(row["source"], row["target"], row["lp_low"], row["end_offset"]) for row in rows(spark, cluster, MOVES)]
+    assert sorted(moves) == [("orders@A", "orders#1@A", 256, 120), ("orders@B", "orders#2@B", 768, None)]
+
+
+def test_meta_4_only_tables_with_news_are_written_again(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
+    cluster.register("h1", *AB)
+    cluster.group("billing", consume_strategy="exclusive")
+    merger.run(spark, NOW)
+    before = {table: version(cluster, table) for table in (BROKERS, GROUPS)}
+    for _ in range(3):
+        cluster.meta.submit_any(lambda meta: decide_renew(meta.brokers, "h1", 9))
+    assert merger.run(spark, NOW)["meta"] == 0, "renewals of leases are no news"
+    cluster.meta.submit_any(lambda meta: decide_leave(meta.brokers, "h1"))
+    assert merger.run(spark, NOW)["meta"] == 1
+    assert version(cluster, BROKERS) == before[BROKERS] + 1 and version(cluster, GROUPS) == before[GROUPS]
+    assert {row["host"] for row in rows(spark, cluster, BROKERS)} == {None}
+
+
+def test_meta_4_a_table_of_an_earlier_release_gets_its_new_columns(
+    spark: SparkSession, cluster: Cluster, merger: Merger
+) -> None:
+    cluster.group("billing")
+    merger.run(spark, NOW)
+    uri = cluster.warehouse.store.uri(GROUPS)
+    old = spark.read.format("delta").load(uri).drop("allocation_strategy")
+    old.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(uri)
+    cluster.group("audit")
+    merger.run(spark, NOW)
+    assert {row["allocation_strategy"] for row in rows(spark, cluster, GROUPS)} == {"sticky"}
+
+
+def test_the_state_of_consumption_in_order_is_sql(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
+    cluster.register("h1", "A")
+    cluster.register("h2", "B")
+    cluster.group("billing", consume_strategy="exclusive")
+    topic = cluster.strict(2)
+    cluster.heartbeat("c1", topic)
+    cluster.heartbeat("c2", topic)
+    cluster.send(topic, *"abc")
+    cluster.send(topic, "d", partition=1)
+    cluster.commit(topic, {"orders@A": 1, "orders@B": 1})
+    topic = cluster.strict(4)
+    cluster.seal(topic, "orders@A", 3)
+    cluster.seal(topic, "orders@B", 1)
+    cluster.heartbeat("c2", topic, online=False)
+    merger.run(spark, NOW)
+    register_views(spark, cluster.conf)
+
+    def view(query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in spark.sql(query).collect()]
+
+    assert view("SELECT broker, online, address, stand_in, partitions FROM mq_brokers ORDER BY broker") == [
+        ("/meta", True, "http://h1:8080", False, 0),
+        ("A", True, "http://h1:8080", False, 2),
+        ("B", True, "http://h2:8080", False, 2),
+    ]
+    everything = [f"orders@{name}" for name in AB] + [f"orders#{number}@{name}" for number, name in enumerate(AB, 1)]
+    assert view("SELECT client, topic, in_order, leaving, partitions, lag FROM mq_clients ORDER BY client") == [
+        ("c1", "orders", True, False, sorted(everything), 2),
+        ("c2", "orders", True, True, [], 0),
+    ]
+    assert view("SELECT `group`, source, target, logical_partitions, passed FROM mq_moves ORDER BY source") == [
+        ("billing", "orders@A", "orders#1@A", 256, False),
+        ("billing", "orders@B", "orders#2@B", 256, True),
+    ]
+
+
+@pytest.mark.parametrize("table", META_TABLES)
+def test_an_empty_warehouse_has_empty_tables(table: str) -> None:
+    assert meta_rows(table, Meta()).num_rows == 0
