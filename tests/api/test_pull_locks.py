@@ -251,3 +251,23 @@ def test_meta_01_locks_of_several_processes_are_asked_for_in_one_call(tmp_path: 
                 assert refused(Member(api, "billing", "orders", "c1").fetch(partition)) == NOT_HOLDER
         assert sorted(asker.release(*partitions)) == sorted(partitions)
         assert one.service.locks.held == other.service.locks.held == 0
+
+
+def test_metrics_count_clients_locks_and_heartbeats(tmp_path: Path) -> None:
+    with running(config_for(tmp_path, authorization_ms=1_000)) as api:
+        api.put_topic("orders", partitions=2)
+        exclusive_group(api, "billing")
+        client = Member(api, "billing", "orders", "c0")
+        client.beat()
+        client.take(*api.partitions("orders"))
+        found = measured(api)
+        assert (found["deltamq_online_clients"], found["deltamq_pull_locks"]) == (1, 2)
+        assert (found["deltamq_heartbeats_total"], found["deltamq_lapsed_clients_total"]) == (1, 0)
+        until(lambda: measured(api)["deltamq_lapsed_clients_total"] == 1)
+        assert measured(api)["deltamq_online_clients"] == 0
+
+
+def measured(api: Api) -> dict[str, float]:
+    """The metrics without labels."""
+    lines = api.call("GET", "/metrics").body.decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}

@@ -1,0 +1,120 @@
+"""Pull locks when their broker goes to another process: claims, and who has to wait (SPEC ORDER-4, META-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mq.order_limits import PULL_LOCK_SETTLE_MS
+from tests.api.exclusive import Member, exclusive_group
+from tests.api.running import Api, config_for, running, until
+
+PARTITION = "orders@broker-a"
+
+
+@dataclass
+class Two:
+    """Two processes of one warehouse; the first, which has broker-a and the meta role, can be ended."""
+
+    one: Api
+    other: Api
+    first_life: ExitStack
+
+    def take_over(self) -> None:
+        """End the first process, and return when the other serves what it had."""
+        self.first_life.close()
+        until(lambda: self.other.service.hosting.hosts("broker-a"))
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    with ExitStack() as first_life, ExitStack() as second_life:
+        one = first_life.enter_context(running(config_for(tmp_path, brokers=("broker-a",))))
+        other = second_life.enter_context(running(config_for(tmp_path, brokers=("broker-b",))))
+        one.put_topic("orders", partitions=1)
+        exclusive_group(one, "billing")
+        for number in range(4):
+            assert one.send("orders", str(number)).status == 200
+        yield Two(one, other, first_life)
+
+
+def member(two: Two, name: str) -> Member:
+    """A client that speaks to the process that stays."""
+    return Member(two.other, "billing", "orders", name)
+
+
+def test_order_04_who_holds_a_lock_claims_it_after_a_takeover_and_goes_on(two: Two) -> None:
+    holder, stranger = member(two, "c0"), member(two, "c1")
+    holder.beat()
+    before = holder.take(PARTITION)["locks"][PARTITION]
+    assert holder.commit(PARTITION, 2, locks={PARTITION: before}).status == 200
+    two.take_over()
+    assert holder.fetch(PARTITION).json["code"] == "not_lock_holder", "the crash forgot it"
+    until(lambda: stranger.send_beat().status == 200)
+    assert stranger.take(PARTITION)["refused"] == stranger.take(held=[PARTITION])["refused"] == [PARTITION]
+    claimed = holder.take(held=[PARTITION])
+    assert claimed["offsets"] == {PARTITION: 2}, "what was committed before is known"
+    assert claimed["locks"][PARTITION] >> 32 > before >> 32, "it tells that the broker was taken over"
+    assert [m["body"] for m in holder.fetch(PARTITION, "&offset=2").json["messages"]] == ["2", "3"]
+    assert holder.commit(PARTITION, 3).status == 200
+
+
+def test_order_05_a_contested_partition_waits_for_who_may_hold_it(two: Two) -> None:
+    old, new = member(two, "c0"), member(two, "c1")
+    old.beat()
+    old.take(PARTITION)
+    new.beat()
+    old.leave()
+    assert new.allocated() == [PARTITION]
+    two.take_over()
+    until(lambda: new.send_beat().status == 200)
+    assert PULL_LOCK_SETTLE_MS > 20_000
+    assert new.take(PARTITION)["refused"] == [PARTITION], "the other may be at work"
+    claimed = old.take(held=[PARTITION])["locks"]
+    assert old.commit(PARTITION, 3, locks=claimed).status == 200
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(new.take, PARTITION, wait_ms=10_000)
+        until(lambda: two.other.service.locks.waiting)
+        assert old.release(PARTITION, locks=claimed) == [PARTITION]
+        assert waiting.result(20)["offsets"] == {PARTITION: 3}
+
+
+def test_order_05_nobody_waits_for_a_partition_that_nobody_else_had(two: Two) -> None:
+    owner = member(two, "c0")
+    owner.beat()
+    two.take_over()
+    until(lambda: owner.send_beat().status == 200)
+    assert owner.take(PARTITION)["offsets"] == {PARTITION: 0}
+
+
+def test_meta_01_a_call_to_a_broker_that_nobody_serves_is_neither_granted_nor_refused(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a broker is being taken over, its clients learn nothing: they ask again."""
+    client = member(two, "c0")
+    client.beat()
+    number = client.take(PARTITION)["locks"][PARTITION]
+    monkeypatch.setattr(two.other.service.hosting, "owner", lambda _: None)
+    answer = client.take(PARTITION, held=[PARTITION])
+    assert answer["unanswered"] == [PARTITION] and answer["refused"] == answer["partitions"] == []
+    path = "/v1/groups/billing/topics/orders/locks"
+    released = two.other.call("DELETE", path, {"client_id": "c0", "partitions": [PARTITION]})
+    assert (released.status, released.json["code"]) == (503, "broker_unavailable")
+    assert client.fetch(PARTITION).status == 503
+    monkeypatch.undo()
+    assert client.take(held=[PARTITION])["locks"] == {PARTITION: number}, "it has the lock all the time"
+
+
+def test_meta_01_a_forwarded_request_is_not_forwarded_again(two: Two) -> None:
+    body = {"client_id": "c0", "partitions": [PARTITION]}
+    path = "/v1/groups/billing/topics/orders/locks"
+    for method in ("POST", "DELETE"):
+        reply = two.other.call(method, path, body, mq_forwarded="somebody")
+        assert (reply.status, reply.json["code"]) == (503, "not_owner")
+    beat = two.other.call("POST", "/v1/groups/billing/clients/c0/heartbeat", {"topics": {}}, mq_forwarded="somebody")
+    assert (beat.status, beat.json["code"]) == (503, "not_owner") and "retry-after" in beat.headers
