@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -22,12 +22,13 @@ from starlette.types import ASGIApp
 from api.answer import Answer, send_answer
 from api.answer_handles import CALLS, answer_handles
 from api.fetch import fetch
+from api.peers import is_forwarded, meta_offset_of
 from api.pop import pop
 from api.problems import answer_of, as_deltamq_error, method_not_allowed
 from api.produce import produce
 from api.request import ClientGone, Receive, Scope, Send, path_segment
 from api.service import Service
-from mq.errors import TooLarge, Unavailable
+from mq.errors import DeltaMQError, TooLarge, Unavailable
 from mq.limits import ADMIN_BYTES_MAX
 from tables.failpoints import armed, failpoint
 
@@ -49,6 +50,8 @@ class Front:
         if scope["type"] != "http":
             await self._others(scope, receive, send)
             return
+        if is_forwarded(scope["headers"]):
+            await self._catch_up(scope)
         path: list[bytes] = scope["raw_path"].split(b"/")
         if path[:3] == _V1_TOPICS and path[-1] == b"messages":
             if len(path) == 5:
@@ -65,6 +68,14 @@ class Front:
                 await self._on_handles(path[3], path[4], scope, receive, send)
                 return
         await self._others(scope, _bounded(receive), send)
+
+    async def _catch_up(self, scope: Scope) -> None:
+        """See what the process that sent a request on has seen, so that nothing it is about is unknown here."""
+        service = self._service()
+        if service is not None:
+            # What keeps the metadata from being read will be said where it is needed.
+            with suppress(DeltaMQError):
+                await service.meta.reach(meta_offset_of(scope["headers"]))
 
     async def _produce(self, topic: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,15 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
 from api.json_body import json_object, known_fields
-from api.lane_views import LaneView, lane_bounds, lane_views
+from api.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.openapi import problems
 from api.order_request import lock_numbers_of
+from api.owners import Peer, together
+from api.peers import Call, is_forwarded
 from api.service import Service
 from api.topics import Running, TopicName
 from mq.checkpoint import LaneKey
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.progress import Bounds, Committed, Start, reset_position
+from mq.names import split_partition
+from mq.progress import Bounds, Start, reset_position
 from mq.topics import Topic
 
 __all__ = ["router"]
@@ -96,12 +99,22 @@ class ResetOffsets(BaseModel):
 
 
 @router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
-async def show_offsets(group: GroupName, topic: TopicName, service: Running) -> Any:
+async def show_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     await service.groups.require(group)
     found = (await service.topics.require(topic)).topic
-    views = await lane_views(service, group, found, consumed=False)
+    call = Call.of(request.scope)
+    others = None
+    if not is_forwarded(call.headers):
+        others = Others()
+        for answer in await ask_others(service, _brokers(found), call, all_of_them=True):
+            others.add(topic, answer["partitions"])
+    views = await lane_views(service, group, found, consumed=False, others=others)
     offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
     return {"group": group, "topic": topic, "offsets": offsets, "partitions": views}
+
+
+def _brokers(topic: Topic) -> set[str]:
+    return {split_partition(name)[1] for name in topic.route.partitions}
 
 
 def _body(model: type[BaseModel]) -> dict[str, object]:
@@ -128,16 +141,50 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     # All of them before any is stored.
     for lane, offset in lanes.items():
         _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
-    for lane in lanes:
+    ours, theirs = _by_owner(service, lanes, Call.of(request.scope))
+    for lane in ours:
         number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
         service.locks.check_commit(its_group, found, lane, client_id, number, where)
-    commits = [service.lanes.commit(lane, topic, offset) for lane, offset in lanes.items()]
-    done = await asyncio.gather(*commits, return_exceptions=True)
-    for failed in done:
-        if isinstance(failed, BaseException):
-            raise failed
-    offsets = {lane.partition: at.offset for lane, at in zip(lanes, done, strict=True) if isinstance(at, Committed)}
-    return {"group": group, "topic": topic, "offsets": offsets}
+    asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
+    done = await together([_commit_here(service, topic, ours), *asking])
+    offsets = {name: at for part in done for name, at in part.items()}
+    return {"group": group, "topic": topic, "offsets": {name: offsets[name] for name in wanted}}
+
+
+def _by_owner(
+    service: Service, lanes: Mapping[LaneKey, int], call: Call
+) -> tuple[dict[LaneKey, int], dict[Peer, dict[str, int]]]:
+    """The offsets of our lanes, and of those that other processes serve."""
+    ours: dict[LaneKey, int] = {}
+    theirs: dict[Peer, dict[str, int]] = {}
+    for lane, offset in lanes.items():
+        peer = service.owners.of(split_partition(lane.partition)[1], call)
+        if peer is None:
+            ours[lane] = offset
+        else:
+            theirs.setdefault(peer, {})[lane.partition] = offset
+    return ours, theirs
+
+
+async def _commit_here(service: Service, topic: str, lanes: Mapping[LaneKey, int]) -> dict[str, int]:
+    epochs = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
+    done = await together([service.lanes.commit(lane, topic, offset) for lane, offset in lanes.items()])
+    for broker, epoch in epochs.items():
+        service.hosting.check(broker, epoch)
+    return {lane.partition: committed.offset for lane, committed in zip(lanes, done, strict=True)}
+
+
+async def _commit_elsewhere(
+    service: Service, peer: Peer, offsets: Mapping[str, int], request: Request, body: Mapping[str, object]
+) -> dict[str, int]:
+    """Let another process commit what is of its brokers, by the locks that it gave."""
+    part = dict(body) | {"offsets": offsets}
+    locks = body.get("locks")
+    if isinstance(locks, dict):
+        part["locks"] = {name: number for name, number in locks.items() if name in offsets}
+    answer = await service.owners.ask(peer, Call.of(request.scope, json.dumps(part).encode()))
+    committed: dict[str, int] = answer["offsets"]
+    return committed
 
 
 @router.post(
@@ -159,6 +206,8 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
     if drop:
         offsets |= await _past_retries(service, group, found)
     epoch = await service.groups.reset(group, found, offsets)
+    # Who asks the owners of the lanes next shall find them in the new epoch.
+    await service.owners.tell({split_partition(lane.partition)[1] for lane in offsets}, Call.of(request.scope))
     for lane in offsets:
         service.lanes.partition_of(lane, topic).wake()
     return {

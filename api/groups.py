@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.group_clients import AllocationView, ClientView, allocation_views, client_views
 from api.json_body import json_object
-from api.lane_views import LaneView, lane_views
+from api.lane_views import LaneView, Others, ask_others, lane_views
 from api.openapi import TOPIC_PATTERN, problems
+from api.peers import Call, is_forwarded
 from api.service import Service
 from api.topics import Running, rfc3339
 from mq.allocation import STRATEGIES
@@ -137,8 +138,8 @@ async def list_groups(service: Running) -> Any:
 @router.get(
     "/{group}", summary="One group with its progress", response_model=GroupView, responses=problems(400, 404, 500)
 )
-async def show_group(group: GroupName, service: Running) -> Any:
-    return await _view(service, await service.groups.require(group))
+async def show_group(group: GroupName, service: Running, request: Request) -> Any:
+    return await _view(service, await service.groups.require(group), Call.of(request.scope))
 
 
 _PUT_SCHEMA: Final = GroupPutRequest.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -164,7 +165,8 @@ async def put_group(group: GroupName, service: Running, request: Request, respon
     wanted = GroupRequest.from_json(await json_object(request), bounds)
     found, created = await service.groups.put(group, wanted)
     response.status_code = 201 if created else 200
-    return await _view(service, found)
+    shown = Call("GET", Call.of(request.scope).target, [], b"")
+    return await _view(service, found, shown)
 
 
 @router.delete(
@@ -177,11 +179,13 @@ async def delete_group(group: GroupName, service: Running) -> None:
     await service.groups.delete(group)
 
 
-async def _view(service: Service, group: Group) -> dict[str, object]:
+async def _view(service: Service, group: Group, call: Call) -> dict[str, object]:
+    """The group; other processes are asked by `call` for what they know of it, unless one of them asks."""
     topics = []
+    others = None if is_forwarded(call.headers) else await _others(service, call)
     for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
         try:
-            lanes = await lane_views(service, group.name, topic, consumed=True)
+            lanes = await lane_views(service, group.name, topic, consumed=True, others=others)
         except NotFound:  # the topic was deleted meanwhile
             continue
         if lanes:
@@ -196,3 +200,14 @@ async def _view(service: Service, group: Group) -> dict[str, object]:
         "allocation": allocation_views(service, group.name),
         "topics": topics,
     }
+
+
+async def _others(service: Service, call: Call) -> Others:
+    """What other processes know of the group: who cannot be asked shall not keep it from being shown."""
+    others = Others()
+    if not service.hosting.alone:
+        brokers = service.meta.now.brokers.brokers
+        for answer in await ask_others(service, brokers, call, all_of_them=False):
+            for topic in answer["topics"]:
+                others.add(topic["topic"], topic["partitions"])
+    return others

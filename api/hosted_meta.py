@@ -48,6 +48,16 @@ class HostedMeta:
         """The newest known state; never modified, so it may be kept."""
         return self._log.meta
 
+    @property
+    def offset(self) -> int:
+        """Up to where the log is in the newest known state."""
+        return self._log.offset
+
+    async def reach(self, offset: int) -> None:
+        """See at least what another process has seen, which is up to `offset`."""
+        if self.offset < offset:
+            await self.refresh()
+
     def follow(self, follower: Follower) -> None:
         """Tell `follower` of every change from now on."""
         self._followers.append(follower)

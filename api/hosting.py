@@ -134,6 +134,11 @@ class Hosting:
         return self._life.host.id
 
     @property
+    def meta_offset(self) -> int:
+        """Up to where this process has seen the metadata."""
+        return self._meta.offset
+
+    @property
     def lease(self) -> OwnLease:
         """The lease of this life."""
         return self._life.lease

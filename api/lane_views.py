@@ -1,20 +1,29 @@
-"""How far a group is in each partition of a topic, as the API shows it: a fold of the offsets and of the tables."""
+"""How far a group is in each partition of a topic, as the API shows it: a fold of the offsets and of the tables.
+
+The lanes of other processes' brokers are shown as these say: they are sent the same request, and answer with what is
+theirs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import BaseModel
 
 from api.hosted_group import lanes_of
+from api.owners import Peer, Relayed, together
+from api.peers import Call
 from api.service import Service
 from api.topics import rfc3339
 from mq.checkpoint import LaneKey
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable, Unknown
+from mq.names import split_partition
 from mq.progress import Bounds, lag_messages
 from mq.topics import Topic
 
-__all__ = ["LaneView", "lane_bounds", "lane_views"]
+__all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
 
 
 class LaneView(BaseModel):
@@ -35,13 +44,21 @@ class LaneView(BaseModel):
     last_consume_time: str | None
 
 
-async def lane_views(service: Service, group: str, topic: Topic, *, consumed: bool) -> list[LaneView]:
+async def lane_views(
+    service: Service, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+) -> list[LaneView]:
     """All partitions of a topic in route order, retries last; with `consumed` none when the group has touched none.
 
-    A retry partition that does not exist yet is left out.
+    A retry partition that does not exist yet is left out. What lanes of other processes' brokers are, `others` say;
+    without them there are only the lanes of this process.
     """
     lanes = lanes_of(group, topic)
-    begun = [await _begun(service, lane) for lane in lanes]
+    if others is None:
+        lanes = [lane for lane in lanes if service.hosting.hosts(_broker(lane))]
+    begun = [
+        await _begun(service, lane) if service.hosting.hosts(_broker(lane)) else _told(others, topic, lane)
+        for lane in lanes
+    ]
     if consumed and not any(map(_is_touched, begun)):
         return []
     bounds = await asyncio.gather(*(_readable_bounds(service, lane, topic.name) for lane in lanes))
@@ -50,6 +67,63 @@ async def lane_views(service: Service, group: str, topic: Topic, *, consumed: bo
         for view, found in zip(begun, bounds, strict=True)
         if found is not None or not view.retry or _is_touched(view)
     ]
+
+
+class Others:
+    """What other processes said of the lanes of their brokers."""
+
+    def __init__(self) -> None:
+        self._views: dict[tuple[str, str], LaneView] = {}
+
+    def add(self, topic: str, views: Iterable[Mapping[str, object]]) -> None:
+        """What one of them answered about a topic."""
+        for view in views:
+            told = LaneView.model_validate(view)
+            self._views[topic, told.partition] = told
+
+    def get(self, topic: str, partition: str) -> LaneView | None:
+        """The lane, if somebody who serves it has said that its group has touched it."""
+        return self._views.get((topic, partition))
+
+
+async def ask_others(
+    service: Service, brokers: Iterable[str], call: Call, *, all_of_them: bool
+) -> list[dict[str, Any]]:
+    """The answers of the processes that serve these brokers to a request that came here; each says what it has.
+
+    With `all_of_them` it is an error that one of them cannot be asked, else it has nothing to say.
+    """
+    peers: set[Peer] = set()
+    for broker in sorted(brokers):
+        try:
+            peer = service.owners.of(broker, call)
+        except Unavailable:
+            if all_of_them:
+                raise
+            continue
+        if peer is not None:
+            peers.add(peer)
+
+    async def asked(peer: Peer) -> dict[str, Any] | None:
+        try:
+            return await service.owners.ask(peer, call)
+        except (Unavailable, Unknown, Relayed):
+            if all_of_them:
+                raise
+            return None
+
+    return [answer for answer in await together([asked(peer) for peer in sorted(peers)]) if answer is not None]
+
+
+def _broker(lane: LaneKey) -> str:
+    return split_partition(lane.partition)[1]
+
+
+def _told(others: Others | None, topic: Topic, lane: LaneKey) -> LaneView:
+    told = None if others is None else others.get(topic.name, lane.partition)
+    return told or LaneView(
+        partition=lane.partition, retry=lane.retry, committed_offset=None, in_flight=0, last_consume_time=None
+    )
 
 
 def _is_touched(view: LaneView) -> bool:

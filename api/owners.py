@@ -9,10 +9,11 @@ here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,13 +21,15 @@ from api.answer import Answer
 from api.hosting import Hosting
 from api.peers import Call, Peers, is_forwarded
 from api.popped import FailedHandle
-from mq.errors import DeltaMQError
+from mq.errors import DeltaMQError, Unavailable
 from mq.handle import HandleKeys, open_handles
 from mq.names import split_partition
 
 __all__ = ["Owners", "Peer", "Relayed", "Split", "failed_of"]
 
-_PROBLEM: frozenset[str] = frozenset({"type", "title", "status", "detail", "code", "field"})
+_PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
+#: Who is only told something is not waited for longer.
+_TELL_S: Final = 2.0
 
 
 class Peer(NamedTuple):
@@ -117,6 +120,20 @@ class Owners:
         assert isinstance(answer.body, bytes), "answers of other processes are whole"
         found: dict[str, Any] = msgspec.json.decode(answer.body)
         return found
+
+    async def tell(self, brokers: Iterable[str], call: Call) -> None:
+        """Let the processes that serve these brokers see the metadata as this one does; who cannot be reached will.
+
+        `call` is the request that changed it.
+        """
+        peers: set[Peer] = set()
+        for broker in brokers:
+            with contextlib.suppress(Unavailable):
+                peer = self.of(broker, call)
+                if peer is not None:
+                    peers.add(peer)
+        ready = Call("GET", b"/readyz", [], b"", _TELL_S)
+        await asyncio.gather(*(self.ask(peer, ready) for peer in peers), return_exceptions=True)
 
     async def ask_all(
         self, theirs: Mapping[Peer, Sequence[int]], call: Call, body: Mapping[str, Any]

@@ -25,9 +25,12 @@ from api.hosting import Hosting
 from api.request import Client, ClientGone, Scope
 from mq.errors import Unavailable, Unknown
 
-__all__ = ["FORWARDED", "Call", "Peers", "as_response", "is_forwarded"]
+__all__ = ["FORWARDED", "Call", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
 
 FORWARDED: Final = b"mq-forwarded"
+#: Up to where the sender has seen the metadata: who answers sees at least as much, or it would contradict the sender.
+META_OFFSET: Final = b"mq-meta-offset"
+_OFFSET_DIGITS: Final = 20
 #: What a call that does not wait may take at its owner.
 TIMEOUT_S: Final = 30.0
 _CONNECT_S: Final = 2.0
@@ -63,6 +66,12 @@ class Call(NamedTuple):
 def is_forwarded(headers: Collection[Header]) -> bool:
     """Whether another process sent the request on."""
     return any(name == FORWARDED for name, _ in headers)
+
+
+def meta_offset_of(headers: Collection[Header]) -> int:
+    """Up to where another process that sent the request on has seen the metadata; 0 when none did."""
+    value = next((value for name, value in headers if name == META_OFFSET), b"0")
+    return int(value) if value.isdigit() and len(value) < _OFFSET_DIGITS else 0
 
 
 def as_response(answer: Answer) -> Response:
@@ -113,7 +122,8 @@ class Peers:
 
     async def ask(self, host: str, address: str, call: Call, client: Client | None = None) -> Answer:
         """The answer of one host; ends early when that is declared dead, or the client has gone."""
-        headers = [*call.headers, (FORWARDED, self._hosting.id.encode())]
+        known = (META_OFFSET, b"%d" % self._hosting.meta_offset)
+        headers = [*call.headers, (FORWARDED, self._hosting.id.encode()), known]
         asking = asyncio.ensure_future(
             self.forward(address, call.method, call.target, headers, call.body, call.timeout_s)
         )

@@ -145,6 +145,9 @@ class Popper:
             if seat.key.retry:
                 return
             log = await seat.partition.opened()
+        fence = self._hosting.fence(seat.broker)
+        if fence is not None and not seat.partition.is_fenced(fence):
+            log = await seat.partition.fenced(fence)
         if ask.order is False and self._lanes.is_drained(seat.key, log):
             return
         wish = Wish(

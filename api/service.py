@@ -47,6 +47,7 @@ from tables.config import Config
 from tables.handle_keys import handle_keys
 from tables.host_lock import HostLocks
 from tables.metadata import MetaLog
+from tables.queue_refs import DELAY, DELAY_MARKS, LOST, OFFSETS, revive_refs, system_ref
 from tables.recovery import ProgressFollower, recover
 from tables.warehouse import Warehouse
 
@@ -55,6 +56,8 @@ __all__ = ["HostedTopic", "Service"]
 log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
+#: A broker's logs that its owner fences beside its revive logs.
+_OWN_LOGS: Final = (OFFSETS, LOST, DELAY, DELAY_MARKS)
 #: An open partition that nobody waits at is looked at this often.
 _TEND_S: Final = 30.0
 
@@ -182,14 +185,29 @@ class Service:
         return (answered - before) * 1_000 // max(1, now_ms - at_ms)
 
     async def _recover(self, roles: Mapping[str, int]) -> None:
-        """What brokers' lanes are, from the tables alone (SPEC META-3)."""
+        """What brokers' lanes are, from the tables alone (SPEC META-3), after nobody else can write there."""
         brokers = sorted(roles.keys() - {META_ROLE})
         if not brokers:
             return
         cluster = self.config.warehouse.cluster
+        for broker in brokers:
+            await self._fence(broker)
         recovered = await self.run(partial(recover, self.warehouse, cluster, brokers))
         for broker in brokers:
             self.lanes.adopt(broker, roles[broker], recovered.of(broker))
+
+    async def _fence(self, broker: str) -> None:
+        """Keep who had the broker before from writing its own logs."""
+        epoch, cluster = self.hosting.fence(broker), self.config.warehouse.cluster
+        if epoch is None:
+            return
+        revives = [self.partitions.of(ref) for ref in revive_refs(cluster, broker)]
+        others = [self.partitions.of(system_ref(kind, cluster, broker)) for kind in _OWN_LOGS]
+        found = await asyncio.gather(*(one.look() for one in [*revives, *others]))
+        # Who may wake up must not find a log without a fence because nobody has made it yet.
+        makes = revives if self.hosting.may_wake(broker) else []
+        there = [one for one, log in zip([*revives, *others], found, strict=True) if log is not None or one in makes]
+        await asyncio.gather(*(one.fenced(epoch) for one in there))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Blocking work on a work thread."""

@@ -1,0 +1,285 @@
+"""Two service processes on one warehouse: who serves what, takeover, fencing, giving back (SPEC META-1, META-2)."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.service_process import ServiceProcess
+
+#: Short, so that a test waits for a lease in seconds; relations as by default.
+_LEASE: dict[str, str] = {
+    "DELTAMQ_SERVICE_LEASE_MS": "3000",
+    "DELTAMQ_SERVICE_LEASE_RENEW_MS": "700",
+    "DELTAMQ_SERVICE_LEASE_MARGIN_MS": "500",
+    "DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "100",
+}
+LEASE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    json: Any
+
+    @property
+    def code(self) -> str | None:
+        return self.json.get("code") if isinstance(self.json, dict) else None
+
+
+def call(url: str, method: str, path: str, body: object = None, timeout_s: float = 30.0) -> Reply:
+    """One request on a connection of its own."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data=data, method=method, headers={"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            text = answer.read()
+            return Reply(answer.status, json.loads(text) if text else None)
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, json.loads(error.read()))
+
+
+def until(condition: Callable[[], object], within_s: float = 30.0) -> Any:
+    """What `condition` returns when it holds."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.02)
+
+
+class Broker:
+    """A process that was started for one broker."""
+
+    def __init__(self, warehouse: Path, name: str) -> None:
+        self.name = name
+        self.process = ServiceProcess(warehouse, "--broker", name)
+
+    @property
+    def url(self) -> str:
+        return self.process.url
+
+    def call(self, method: str, path: str, body: object = None, timeout_s: float = 30.0) -> Reply:
+        return call(self.url, method, path, body, timeout_s)
+
+    def serves(self) -> dict[str, str]:
+        """Each broker's address, as this process knows it; of those that somebody serves."""
+        found = self.call("GET", "/v1/cluster")
+        assert found.status == 200, found
+        return {one["broker"]: one["address"] for one in found.json["brokers"] if one["online"]}
+
+    def meta_owner(self) -> str | None:
+        meta = self.call("GET", "/v1/cluster").json["meta"]
+        return None if meta is None else meta["address"]
+
+    def epoch(self, broker: str) -> int:
+        (found,) = [one for one in self.call("GET", "/v1/cluster").json["brokers"] if one["broker"] == broker]
+        epoch: int = found["epoch"]
+        return epoch
+
+    def send(self, topic: str, *bodies: str, partition: str | None = None) -> Reply:
+        messages = [{"body": body, **({"partition": partition} if partition else {})} for body in bodies]
+        return self.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+
+    def pop(self, topic: str, group: str, **ask: object) -> Reply:
+        return self.call("POST", f"/v1/groups/{group}/topics/{topic}/pop", ask)
+
+    def ack(self, group: str, *handles: str) -> Reply:
+        return self.call("POST", f"/v1/groups/{group}/ack", {"handles": list(handles)})
+
+
+@dataclass
+class Two:
+    """Process a serves broker-a and the meta role, process b broker-b."""
+
+    a: Broker
+    b: Broker
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+    for name, value in _LEASE.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "a").mkdir()
+    a = Broker(tmp_path / "warehouse", "broker-a")
+    b = Broker(tmp_path / "warehouse", "broker-b")
+    try:
+        until(lambda: a.serves() == {"broker-a": a.url, "broker-b": b.url} == b.serves())
+        yield Two(a, b)
+    finally:
+        a.process.close()
+        b.process.close()
+
+
+def _handles(reply: Reply) -> list[str]:
+    assert reply.status == 200, reply
+    return [message["handle"] for message in reply.json["messages"]]
+
+
+def _bodies(reply: Reply) -> list[str]:
+    assert reply.status == 200, reply
+    return sorted(message["body"] for message in reply.json["messages"])
+
+
+def _is_at(broker: Broker, partition: str, offset: int) -> bool:
+    return _offsets(broker, "orders", "billing").get(partition) == offset
+
+
+def _offsets(broker: Broker, topic: str, group: str) -> dict[str, int]:
+    reply = broker.call("GET", f"/v1/groups/{group}/topics/{topic}/offsets")
+    assert reply.status == 200, reply
+    offsets: dict[str, int] = reply.json["offsets"]
+    return offsets
+
+
+def test_meta_01_clients_find_every_broker_by_one_call(two: Two) -> None:
+    assert two.a.meta_owner() == two.b.meta_owner() == two.a.url
+    hosts = two.b.call("GET", "/v1/cluster").json["hosts"]
+    assert {tuple(host["brokers"]): host["address"] for host in hosts} == {
+        ("broker-a",): two.a.url,
+        ("broker-b",): two.b.url,
+    }
+
+
+def test_route_02_a_topic_gets_both_brokers_whoever_makes_it(two: Two) -> None:
+    assert two.b.send("orders", "x").status == 200
+    shown = two.a.call("GET", "/v1/topics/orders").json
+    assert [one["partition"] for one in shown["partitions"]] == ["orders@broker-a", "orders@broker-b"]
+
+
+def test_meta_02_any_process_appends_to_any_partition(two: Two) -> None:
+    names = ("orders@broker-a", "orders@broker-b")
+    for number, broker in enumerate((two.a, two.b) * 10):
+        for name in names:
+            assert broker.send("orders", f"{number}", partition=name).status == 200
+    for broker in (two.a, two.b):
+        for name in names:
+            # What another process appended is seen when one reads at the end of what is known.
+            path = f"/v1/topics/orders/partitions/{quote(name, safe='')}/messages?max_messages=100"
+            broker.call("GET", f"{path}&offset=19&wait_ms=5000")
+
+            def fetched(broker: Broker = broker, path: str = path) -> list[dict[str, Any]] | None:
+                found: list[dict[str, Any]] = broker.call("GET", path).json["messages"]
+                return found if len(found) >= 20 else None
+
+            found = until(fetched)
+            assert [(one["offset"], one["body"]) for one in found] == [(at, f"{at}") for at in range(20)]
+
+
+def test_meta_01_a_pop_of_anothers_partition_is_answered_by_its_owner(two: Two) -> None:
+    assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
+    popped = two.a.pop("orders", "billing", partition="orders@broker-b")
+    assert _bodies(popped) == ["x", "y"]
+    assert two.b.pop("orders", "billing", partition="orders@broker-b").json["messages"] == [], "one lane, one owner"
+    assert two.a.ack("billing", *_handles(popped)).json == {"acked": 2, "failed": []}
+    for broker in (two.a, two.b):
+        until(partial(_is_at, broker, "orders@broker-b", 2))
+
+
+def test_meta_01_handles_of_both_brokers_are_acknowledged_at_either(two: Two) -> None:
+    for name in ("orders@broker-a", "orders@broker-b"):
+        assert two.a.send("orders", "1", "2", "3", partition=name).status == 200
+    handles = [handle for broker in (two.a, two.b) for handle in _handles(broker.pop("orders", "billing"))]
+    assert len(handles) == 6, "each process gives what its own broker has"
+    acked = two.b.ack("billing", *handles[:2], "forged", *handles[2:4])
+    assert acked.json == {"acked": 4, "failed": [{"handle": "forged", "code": "handle_invalid"}]}
+    nacked = two.a.call("POST", "/v1/groups/billing/nack", {"handles": handles[4:5], "delay_ms": 0})
+    assert nacked.json == {"nacked": 1, "failed": []}
+    changed = two.a.call("POST", "/v1/groups/billing/invisible", {"handle": handles[5], "invisible_ms": 5_000})
+    assert changed.status == 200
+    assert two.a.ack("billing", handles[5]).json["failed"] == [{"handle": handles[5], "code": "handle_expired"}]
+    # A pop acknowledges what is another's, too, and says what was refused there.
+    refused = two.a.pop("orders", "billing", ack=[handles[5], changed.json["handle"]])
+    assert refused.json["failed_acks"] == [{"handle": handles[5], "code": "handle_expired"}]
+
+
+def test_cons_04_offsets_of_both_brokers_are_committed_and_read_at_either(two: Two) -> None:
+    for name in ("orders@broker-a", "orders@broker-b"):
+        assert two.a.send("orders", *"abc", partition=name).status == 200
+    path = "/v1/groups/billing/topics/orders/offsets"
+    wanted = {"orders@broker-a": 2, "orders@broker-b": 3}
+    assert two.b.call("PUT", path, {"offsets": wanted}).json["offsets"] == wanted
+    for broker in (two.a, two.b):
+        assert _offsets(broker, "orders", "billing") == wanted
+        (topic,) = broker.call("GET", "/v1/groups/billing").json["topics"]
+        assert (topic["topic"], topic["lag"]) == ("orders", 1)
+    again = two.a.call("POST", f"{path}/reset", {"to": {"orders@broker-b": 1}})
+    assert again.status == 200
+    for broker in (two.a, two.b):
+        assert _offsets(broker, "orders", "billing") == {"orders@broker-a": 2, "orders@broker-b": 1}
+    assert _bodies(two.a.pop("orders", "billing", partition="orders@broker-b")) == ["b", "c"]
+
+
+def test_meta_01_a_killed_process_is_taken_over_at_once_on_its_machine(two: Two) -> None:
+    assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
+    done, _ = _handles(two.b.pop("orders", "billing", max_messages=2))
+    assert two.b.ack("billing", done).json["acked"] == 1
+    before = two.a.epoch("broker-b")
+    two.b.process.kill()
+    began = time.monotonic()
+    until(lambda: two.a.serves().get("broker-b") == two.a.url)
+    assert two.a.epoch("broker-b") > before
+    again = until(lambda: two.a.pop("orders", "billing", partition="orders@broker-b").json.get("messages"))
+    assert time.monotonic() - began < LEASE_S, "nobody waited for the lease of a process that is not there"
+    assert "y" in {message["body"] for message in again}, "what was only in its memory is delivered again"
+
+
+def test_meta_01_the_meta_role_moves_and_a_restarted_process_gets_its_broker_back(two: Two) -> None:
+    two.a.process.kill()
+    until(lambda: two.b.meta_owner() == two.b.url)
+    assert two.b.send("orders", "x", partition="orders@broker-a").status in (200, 404), "it was not made before"
+    two.a.process.start()
+    until(lambda: two.a.serves() == {"broker-a": two.a.url, "broker-b": two.b.url} == two.b.serves())
+    assert two.a.meta_owner() == two.b.url, "the meta role stays where it is"
+    assert two.a.send("orders", "x", partition="orders@broker-a").status == 200
+    assert _bodies(two.a.pop("orders", "billing", partition="orders@broker-a"))[-1:] == ["x"]
+
+
+def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Two) -> None:
+    """A process that stops, or passes a broker on, stores what only its memory knew: no lease ends early."""
+    assert two.a.send("orders", "x", partition="orders@broker-b").status == 200
+    (handle,) = _handles(two.b.pop("orders", "billing", invisible_ms=60_000))
+    assert two.b.process.stop() == 0
+    until(lambda: two.a.serves().get("broker-b") == two.a.url)
+    assert until(lambda: two.a.pop("orders", "billing", partition="orders@broker-b")).json["messages"] == []
+    two.b.process.start()
+    until(lambda: two.a.serves().get("broker-b") == two.b.url)
+    empty = until(lambda: (r := two.b.pop("orders", "billing", partition="orders@broker-b")).status == 200 and r)
+    assert empty.json["messages"] == []
+    assert two.a.ack("billing", handle).json == {"acked": 1, "failed": []}
+
+
+def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(two: Two) -> None:
+    """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (F3)."""
+    assert two.a.send("orders", "1", "2", "3", "4", partition="orders@broker-b").status == 200
+    (stale,) = _handles(two.b.pop("orders", "billing", max_messages=1, invisible_ms=60_000))
+    host = {one["host"] for one in two.b.call("GET", "/v1/cluster").json["hosts"] if one["address"] == two.b.url}
+    two.b.process.pause()
+    began = time.monotonic()
+    until(lambda: two.a.serves().get("broker-b") == two.a.url, within_s=3 * LEASE_S)
+    assert time.monotonic() - began > LEASE_S - 1.5, "its lock said that it was alive, so the lease was waited for"
+    taken = _handles(until(lambda: (r := two.a.pop("orders", "billing", max_messages=4)).json.get("messages") and r))
+    assert len(taken) == 4
+    two.b.process.resume()
+    # Straight after: it says that it cannot know, or sends it to who can, but never gives what is another's.
+    first = two.b.pop("orders", "billing", partition="orders@broker-b", max_messages=4)
+    assert first.status == 503 or first.json["messages"] == [], first
+    until(lambda: two.a.serves() == {"broker-a": two.a.url, "broker-b": two.b.url} == two.b.serves())
+    now = {one["host"] for one in two.a.call("GET", "/v1/cluster").json["hosts"] if one["address"] == two.b.url}
+    assert now != host, "it lives anew"
+    refused = until(lambda: (r := two.b.ack("billing", stale)).status == 200 and r)
+    assert refused.json["failed"] == [{"handle": stale, "code": "handle_expired"}]
+    assert two.b.ack("billing", *taken).json == {"acked": 4, "failed": []}
+    until(lambda: _offsets(two.a, "orders", "billing").get("orders@broker-b") == 4)
