@@ -15,7 +15,8 @@ from typing import Final
 from jobs.brokers import brokers_of
 from jobs.due_checkpoints import DueCheckpoints
 from jobs.registry import Facts, job
-from jobs.revive_batch import Outcome, ReviveBatch
+from jobs.revive_batch import ReviveBatch
+from jobs.revive_case import Outcome
 from jobs.warehouses import warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX

@@ -10,30 +10,24 @@ named after the checkpoint, and goes on. What cannot be read or written waits fo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
-from mq.checkpoint import LaneKey, Pop, indexes
+from jobs.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
+from mq.checkpoint import LaneKey, Pop
 from mq.errors import DeltaMQError
-from mq.group import Group
-from mq.lost import LostRecord
-from mq.names import split_partition
-from mq.offset_ranges import OffsetRanges
 from mq.queue_limits import REVIVE_QUEUES
 from mq.revive import (
     PRODUCER_PREFIX,
     DeadLetter,
-    Decision,
     Due,
     Later,
     Life,
     Lost,
     Revive,
-    Skip,
     Stored,
     decide,
     life_of,
@@ -41,89 +35,26 @@ from mq.revive import (
     settle,
 )
 from mq.revive_record import Done
-from mq.topics import Topic
 from tables.batch import Batch
-from tables.copies import again, with_reason
 from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.metadata import Meta
 from tables.paths import PartitionRef, Space
 from tables.picked import Picked, TooMuch, pick
-from tables.queue_refs import LOST, dead_ref, retry_ref, revive_ref, system_ref
+from tables.queue_refs import LOST, revive_ref, system_ref
 from tables.records import rows_of_lost_records, rows_of_records
 from tables.settings import Flush
 from tables.stored_requests import REMEMBERED_MS, StoredRequests
 from tables.warehouse import Warehouse
 
-__all__ = ["Outcome", "ReviveBatch"]
+__all__ = ["ReviveBatch"]
 
 #: A destination that cannot be written is tried again after so long, then twice as long, ...
 _WRITE_RETRY_MS: Final = 1_000
 _WRITE_RETRY_MS_MAX: Final = 60_000
 #: Checkpoints that are read at once; fewer when their messages are large.
 _READ_CHECKPOINTS: Final = 512
-
-
-@dataclass(slots=True)
-class _Case:
-    """A due checkpoint and what becomes of it."""
-
-    due: Due
-    stored: Stored
-    #: Of what is appended because of it; empty when nothing can be.
-    producer_id: str = ""
-    decisions: list[Decision] = field(default_factory=list)
-
-    @property
-    def wanted(self) -> list[int]:
-        """Offsets of the messages that no destination holds yet."""
-        span = self.due.checkpoint.span
-        return [span.offset_of(index) for index in indexes(self.due.bits & ~self.stored.bits)]
-
-    def put_off(self, decision: Revive | DeadLetter | Lost, at_ms: int) -> None:
-        """It could not be stored."""
-        self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a batch; messages are counted."""
-
-    revived: int = 0
-    dead: int = 0
-    skipped: int = 0
-    lost: int = 0
-    #: Checkpoints of which something waits for another time, and that time.
-    later: list[tuple[Due, int]] = field(default_factory=list)
-    #: Checkpoints that are dealt with.
-    settled: list[Due] = field(default_factory=list)
-    #: Why something could not be read or written, for people.
-    troubles: set[str] = field(default_factory=set)
-
-    def add(self, other: Outcome) -> None:
-        """Both together."""
-        self.revived += other.revived
-        self.dead += other.dead
-        self.skipped += other.skipped
-        self.lost += other.lost
-        self.later += other.later
-        self.troubles |= other.troubles
-
-    def count(self, decision: Decision) -> None:
-        """Add a decision that was carried out."""
-        messages = decision.bits.bit_count()
-        if isinstance(decision, Revive):
-            self.revived += messages
-        elif isinstance(decision, DeadLetter):
-            self.dead += messages
-        elif isinstance(decision, Skip):
-            self.skipped += messages
-        elif isinstance(decision, Lost):
-            self.lost += messages
-
-
-_Token = tuple[_Case, Revive | DeadLetter]
 
 
 class ReviveBatch:
@@ -144,7 +75,7 @@ class ReviveBatch:
         self._now_ms = now_ms
         self._failures = failures
         self._outcome = Outcome()
-        self._outbox: Outbox[_Token] = Outbox(self._destination, after_append="revive.after_append")
+        self._outbox: Outbox[Token] = Outbox(self._destination, after_append="revive.after_append")
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
         self._in_rows = StoredRequests(PRODUCER_PREFIX)
 
@@ -152,7 +83,7 @@ class ReviveBatch:
         """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
         self._outcome = Outcome()
         self._refreshed = {}
-        cases: list[_Case] = []
+        cases: list[Case] = []
         for (lane, topic), dues in _by_lane(batch).items():
             cases += self._lane(lane, topic, dues)
         self._send()
@@ -172,7 +103,7 @@ class ReviveBatch:
 
     # Deciding.
 
-    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[Due]) -> list[_Case]:
+    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[Due]) -> list[Case]:
         topic = self._meta.topics.topics.get(topic_name)
         group = self._meta.groups.groups.get(lane.group)
         epoch = self._meta.groups.epoch_of(lane)
@@ -188,15 +119,15 @@ class ReviveBatch:
         cases = []
         for life, those in lives.items():
             if life is Life.PRESENT and topic is not None and group is not None:
-                cases += self._present(_Lane(self._cluster, lane, topic, group), those)
+                cases += self._present(Lane(self._cluster, lane, topic, group), those)
             else:
                 for due in those:
-                    case = _Case(due, Stored())
+                    case = Case(due, Stored())
                     case.decisions = decide(due, life=life, max_attempts=1, now_ms=self._now_ms)
                     cases.append(case)
         return cases
 
-    def _present(self, lane: _Lane, dues: Sequence[Due]) -> list[_Case]:
+    def _present(self, lane: Lane, dues: Sequence[Due]) -> list[Case]:
         try:
             retry, dead = self._look(lane.retry), self._look(lane.dead)
         except (DeltaMQError, OSError) as error:
@@ -206,7 +137,7 @@ class ReviveBatch:
         for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
             producer = producer_id(due.checkpoint.key)
             stored = Stored(self._stored(retry, producer, due), self._stored(dead, producer, due))
-            cases.append(_Case(due, stored, producer))
+            cases.append(Case(due, stored, producer))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
             part = cases[done : done + step]
@@ -234,20 +165,20 @@ class ReviveBatch:
         # This job was down for a day: what the destination no longer remembers, its rows say.
         return self._in_rows.of(destination, producer, revive_ms)
 
-    def _all_later(self, due: Due, error: Exception) -> _Case:
+    def _all_later(self, due: Due, error: Exception) -> Case:
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
-        case = _Case(due, Stored())
+        case = Case(due, Stored())
         case.decisions = [Later(due.checkpoint, due.bits, self._now_ms + self._write_wait_ms(due))]
         return case
 
-    def _pick(self, lane: _Lane, cases: Sequence[_Case], bytes_max: int | None) -> Picked:
+    def _pick(self, lane: Lane, cases: Sequence[Case], bytes_max: int | None) -> Picked:
         source = self._look(lane.source)
         if source is None:
             raise DeltaMQError(f"{lane.source.folder} is not there")
         wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
         return pick(source, wanted, bytes_max=bytes_max)
 
-    def _decide(self, lane: _Lane, cases: Sequence[_Case], picked: Picked) -> None:
+    def _decide(self, lane: Lane, cases: Sequence[Case], picked: Picked) -> None:
         """Decide, and put what is to be appended into the outbox."""
         self._outcome.troubles.update(picked.unreadable.values())
         for case in cases:
@@ -264,7 +195,7 @@ class ReviveBatch:
         for kind, ref in ((Revive, lane.retry), (DeadLetter, lane.dead)):
             found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
             if found:
-                self._outbox.add(ref, _rows(picked, lane.pop_place, found), _parts(found), found)
+                self._outbox.add(ref, rows_of(picked, lane.pop_place, found), parts_of(found), found)
         if self._outbox.bytes >= OUTBOX_BYTES_MAX:
             self._send()
 
@@ -276,15 +207,15 @@ class ReviveBatch:
             for case, decision in failed.tokens:
                 case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
 
-    def _lose(self, cases: Iterable[_Case]) -> None:
+    def _lose(self, cases: Iterable[Case]) -> None:
         """Record what is gone (SPEC POP-12)."""
-        by_broker: dict[str, list[tuple[_Case, Lost]]] = {}
+        by_broker: dict[str, list[tuple[Case, Lost]]] = {}
         for case in cases:
             for decision in case.decisions:
                 if isinstance(decision, Lost):
-                    by_broker.setdefault(_broker(decision.checkpoint.pop), []).append((case, decision))
+                    by_broker.setdefault(broker_of(decision.checkpoint.pop), []).append((case, decision))
         for broker, lost in by_broker.items():
-            records = rows_of_lost_records([_lost_record(one, self._now_ms) for _, one in lost])
+            records = rows_of_lost_records([lost_record(one, self._now_ms) for _, one in lost])
             parts = [RowsPart(1, ProducerStamp(case.producer_id, one.bits, None, 1)) for case, one in lost]
             try:
                 log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
@@ -296,9 +227,9 @@ class ReviveBatch:
                 continue
             failpoint("revive.after_lost")
 
-    def _end(self, cases: Iterable[_Case]) -> None:
+    def _end(self, cases: Iterable[Case]) -> None:
         """Record what is dealt with, in the queues where the checkpoints lie."""
-        by_queue: dict[PartitionRef, list[tuple[_Case, Done]]] = {}
+        by_queue: dict[PartitionRef, list[tuple[Case, Done]]] = {}
         for case in cases:
             end = settle(case.due, case.decisions)
             if end is None:
@@ -321,7 +252,7 @@ class ReviveBatch:
                 self._note(case)
             failpoint("revive.after_done")
 
-    def _note(self, case: _Case) -> None:
+    def _note(self, case: Case) -> None:
         times = [one.at_ms for one in case.decisions if isinstance(one, Later)]
         for decision in case.decisions:
             self._outcome.count(decision)
@@ -334,7 +265,7 @@ class ReviveBatch:
 
     def _queue(self, pop: Pop) -> PartitionRef:
         # Any queue would do: a record names its checkpoint. Ordered pops have a number that is none.
-        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, _broker(pop))
+        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop))
 
     def _look(self, ref: PartitionRef) -> PartitionLog | None:
         """The partition as it is now, seen once in a batch; None when it is not made yet."""
@@ -357,39 +288,6 @@ class ReviveBatch:
         return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """A lane of the present life of its topic and group, and the partitions that it has to do with."""
-
-    cluster: str
-    lane: LaneKey
-    topic: Topic
-    group: Group
-
-    @property
-    def pop_place(self) -> tuple[str, str]:
-        """Topic and partition that a message which was never retried comes from."""
-        return self.topic.name, self.lane.partition
-
-    @property
-    def source(self) -> PartitionRef:
-        if self.lane.retry:
-            return self.retry
-        return PartitionRef(Space.TOPICS, self.topic.name, self.lane.partition, self.topic.generation)
-
-    @property
-    def retry(self) -> PartitionRef:
-        return retry_ref(self.group.name, self.group.epoch, self.topic.name, self.topic.generation, self._broker)
-
-    @property
-    def dead(self) -> PartitionRef:
-        return dead_ref(self.group.name, self.group.epoch, self._broker)
-
-    @property
-    def _broker(self) -> str:
-        return split_partition(self.lane.partition)[1]
-
-
 def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
     lanes: dict[tuple[LaneKey, str], list[Due]] = {}
     for due in batch:
@@ -398,44 +296,10 @@ def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
     return lanes
 
 
-def _broker(pop: Pop) -> str:
-    return split_partition(pop.partition)[1]
-
-
-def _nothing(cases: Iterable[_Case], error: Exception) -> Picked:
+def _nothing(cases: Iterable[Case], error: Exception) -> Picked:
     """Nothing can be read from the partition."""
     told = f"{type(error).__name__}: {error}"
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
     return Picked(
         empty, np.zeros(0, dtype=np.int64), unreadable={offset: told for case in cases for offset in case.wanted}
     )
-
-
-def _rows(picked: Picked, place: tuple[str, str], found: Sequence[_Token]) -> pa.RecordBatch:
-    """The rows of the decisions, one behind the other."""
-    copies = [copy for _, decision in found for copy in decision.copies()]
-    places = picked.places(np.fromiter((copy.offset for copy in copies), dtype=np.int64, count=len(copies)))
-    taken = picked.rows if _is_all(places, picked) else picked.rows.take(pa.array(places))
-    rows = again(taken, *place, [copy.reconsume_times for copy in copies])
-    if isinstance(found[0][1], DeadLetter):
-        reasons = [one.reason for _, one in found if isinstance(one, DeadLetter) for _ in range(one.bits.bit_count())]
-        rows = with_reason(rows, reasons)
-    return rows
-
-
-def _is_all(places: np.ndarray, picked: Picked) -> bool:  # type: ignore[type-arg] # of any kind of integers
-    return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
-
-
-def _parts(found: Sequence[_Token]) -> list[RowsPart]:
-    return [
-        RowsPart(count, ProducerStamp(case.producer_id, one.producer_seq, None, count))
-        for case, one in found
-        for count in (one.bits.bit_count(),)
-    ]
-
-
-def _lost_record(lost: Lost, now_ms: int) -> LostRecord:
-    pop = lost.checkpoint.pop
-    ranges = OffsetRanges((offset, offset + 1) for offset in lost.offsets())
-    return LostRecord(lane=pop.lane, topic=pop.topic, ranges=tuple(ranges), reason=lost.reason, time_ms=now_ms)

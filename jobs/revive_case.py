@@ -1,0 +1,153 @@
+"""A due checkpoint, the partitions that it has to do with, and the rows that are appended because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from mq.checkpoint import LaneKey, Pop, indexes
+from mq.group import Group
+from mq.lost import LostRecord
+from mq.names import split_partition
+from mq.offset_ranges import OffsetRanges
+from mq.revive import DeadLetter, Decision, Due, Later, Lost, Revive, Skip, Stored
+from mq.topics import Topic
+from tables.copies import again, with_reason
+from tables.encode import ProducerStamp, RowsPart
+from tables.paths import PartitionRef, Space
+from tables.picked import Picked
+from tables.queue_refs import dead_ref, retry_ref
+
+__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of"]
+
+
+@dataclass(slots=True)
+class Case:
+    """A due checkpoint and what becomes of it."""
+
+    due: Due
+    stored: Stored
+    #: Of what is appended because of it; empty when nothing can be.
+    producer_id: str = ""
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> list[int]:
+        """Offsets of the messages that no destination holds yet."""
+        span = self.due.checkpoint.span
+        return [span.offset_of(index) for index in indexes(self.due.bits & ~self.stored.bits)]
+
+    def put_off(self, decision: Revive | DeadLetter | Lost, at_ms: int) -> None:
+        """It could not be stored."""
+        self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch; messages are counted."""
+
+    revived: int = 0
+    dead: int = 0
+    skipped: int = 0
+    lost: int = 0
+    #: Checkpoints of which something waits for another time, and that time.
+    later: list[tuple[Due, int]] = field(default_factory=list)
+    #: Checkpoints that are dealt with.
+    settled: list[Due] = field(default_factory=list)
+    #: Why something could not be read or written, for people.
+    troubles: set[str] = field(default_factory=set)
+
+    def add(self, other: Outcome) -> None:
+        """Both together."""
+        self.revived += other.revived
+        self.dead += other.dead
+        self.skipped += other.skipped
+        self.lost += other.lost
+        self.later += other.later
+        self.troubles |= other.troubles
+
+    def count(self, decision: Decision) -> None:
+        """Add a decision that was carried out."""
+        messages = decision.bits.bit_count()
+        if isinstance(decision, Revive):
+            self.revived += messages
+        elif isinstance(decision, DeadLetter):
+            self.dead += messages
+        elif isinstance(decision, Skip):
+            self.skipped += messages
+        elif isinstance(decision, Lost):
+            self.lost += messages
+
+
+#: What is told of rows that could not be appended.
+Token = tuple[Case, Revive | DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane of the present life of its topic and group, and the partitions that it has to do with."""
+
+    cluster: str
+    lane: LaneKey
+    topic: Topic
+    group: Group
+
+    @property
+    def pop_place(self) -> tuple[str, str]:
+        """Topic and partition that a message which was never retried comes from."""
+        return self.topic.name, self.lane.partition
+
+    @property
+    def source(self) -> PartitionRef:
+        if self.lane.retry:
+            return self.retry
+        return PartitionRef(Space.TOPICS, self.topic.name, self.lane.partition, self.topic.generation)
+
+    @property
+    def retry(self) -> PartitionRef:
+        return retry_ref(self.group.name, self.group.epoch, self.topic.name, self.topic.generation, self._broker)
+
+    @property
+    def dead(self) -> PartitionRef:
+        return dead_ref(self.group.name, self.group.epoch, self._broker)
+
+    @property
+    def _broker(self) -> str:
+        return split_partition(self.lane.partition)[1]
+
+
+def broker_of(pop: Pop) -> str:
+    return split_partition(pop.partition)[1]
+
+
+def rows_of(picked: Picked, place: tuple[str, str], found: Sequence[Token]) -> pa.RecordBatch:
+    """The rows of the decisions, one behind the other."""
+    copies = [copy for _, decision in found for copy in decision.copies()]
+    places = picked.places(np.fromiter((copy.offset for copy in copies), dtype=np.int64, count=len(copies)))
+    taken = picked.rows if _is_all(places, picked) else picked.rows.take(pa.array(places))
+    rows = again(taken, *place, [copy.reconsume_times for copy in copies])
+    if isinstance(found[0][1], DeadLetter):
+        reasons = [one.reason for _, one in found if isinstance(one, DeadLetter) for _ in range(one.bits.bit_count())]
+        rows = with_reason(rows, reasons)
+    return rows
+
+
+def _is_all(places: np.ndarray, picked: Picked) -> bool:  # type: ignore[type-arg] # of any kind of integers
+    return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
+
+
+def parts_of(found: Sequence[Token]) -> list[RowsPart]:
+    return [
+        RowsPart(count, ProducerStamp(case.producer_id, one.producer_seq, None, count))
+        for case, one in found
+        for count in (one.bits.bit_count(),)
+    ]
+
+
+def lost_record(lost: Lost, now_ms: int) -> LostRecord:
+    pop = lost.checkpoint.pop
+    ranges = OffsetRanges((offset, offset + 1) for offset in lost.offsets())
+    return LostRecord(lane=pop.lane, topic=pop.topic, ranges=tuple(ranges), reason=lost.reason, time_ms=now_ms)
