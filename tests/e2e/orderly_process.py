@@ -1,0 +1,140 @@
+"""An ordered consumer in a process of its own, which notes what it hears in a file; tests kill it, and stop it.
+
+python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from mq import OrderlyConsumer, Verdict
+from mq.client import OrderedMessage
+
+__all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]
+
+
+class Heard(NamedTuple):
+    """One message in the hands of a listener, from when to when (0: never ended) by the machine's monotonic clock."""
+
+    client: str
+    partition: str
+    offset: int
+    key: str
+    number: int
+    began_ns: int
+    ended_ns: int
+
+
+def journal_to(path: Path, client: str, work_ms: float = 0.0) -> Callable[[OrderedMessage], Verdict]:
+    """A listener that notes each message before and after its work; bodies are numbers."""
+
+    def note(line: str) -> None:
+        with path.open("a", encoding="utf-8") as journal:
+            journal.write(line)
+
+    def listen(message: OrderedMessage) -> Verdict:
+        place = f"{client} {message.partition} {message.offset} {message.key} {message.text}"
+        note(f"begin {time.monotonic_ns()} {place}\n")
+        if work_ms:
+            time.sleep(work_ms / 1000)
+        note(f"end {time.monotonic_ns()} {place}\n")
+        return Verdict.SUCCESS
+
+    return listen
+
+
+def heard_in(*paths: Path) -> list[Heard]:
+    """Everything that was heard, in the order of its beginning; a line that was cut off by a kill is left out."""
+    found: list[Heard] = []
+    for path in paths:
+        open_ones: dict[str, int] = {}
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else ():
+            words = line.split()
+            if not line.endswith("\n") or len(words) != 7:
+                continue
+            kind, at_ns, place = words[0], int(words[1]), " ".join(words[2:])
+            client, partition, offset, key, number = words[2:]
+            if kind == "begin":
+                open_ones[place] = len(found)
+                found.append(Heard(client, partition, int(offset), key, int(number), at_ns, 0))
+            else:
+                at = open_ones.pop(place)
+                found[at] = found[at]._replace(ended_ns=at_ns)
+    return sorted(found, key=lambda one: one.began_ns)
+
+
+def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
+    """Wait for what other processes bring about."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.02)
+
+
+class OrderlyProcess:
+    """The process, its journal and its signals."""
+
+    def __init__(self, url: str, group: str, topic: str, client: str, journal: Path, *, work_ms: int = 1) -> None:
+        self.journal = journal
+        command = [
+            sys.executable,
+            "-m",
+            "tests.e2e.orderly_process",
+            url,
+            group,
+            topic,
+            client,
+            str(journal),
+            str(work_ms),
+        ]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == "consuming"
+
+    def heard(self) -> list[Heard]:
+        return heard_in(self.journal)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=30)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status says whether everything was handed over."""
+        self._process.terminate()
+        return self._process.wait(timeout=60)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.resume()
+            self.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: str) -> int:
+    consumer = OrderlyConsumer(url, group, topic, journal_to(Path(journal), client, float(work_ms)), client_id=client)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        consumer.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    print("consuming", flush=True)
+    consumer.run()
+    return 0 if consumer.close() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,316 @@
+"""Ordered consumers with real service processes: order, verdicts, handovers, and processes that die or stand still."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mq import Admin, OrderlyConsumer, Producer, Verdict
+from mq.client import OrderedMessage, Patience
+from tests.e2e.orderly_process import Heard, OrderlyProcess, heard_in, journal_to, until
+from tests.e2e.service_process import ServiceProcess
+
+KEYS = 24
+QUICK = Patience(first_wait_ms=20, wait_ms_max=200, timeout_s=60)
+#: A handover without a failure stops a partition for so long at most, on a machine that others use, too.
+PAUSE_S_MAX = 3.0
+
+Spawn = Callable[..., OrderlyProcess]
+
+
+class Feed:
+    """Numbers for each key, one after another, until it is stopped."""
+
+    def __init__(self, url: str | Sequence[str], topic: str) -> None:
+        self._producer = Producer(url, first_wait_ms=20, wait_ms_max=200, timeout_s=60)
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent: dict[str, int] = defaultdict(int)
+        self.error: Exception | None = None
+
+    def start(self) -> Feed:
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        at = 0
+        try:
+            while not self._stop.is_set():
+                key = f"k{at % KEYS}"
+                self._producer.send(self._topic, str(self.sent[key]), key=key)
+                self.sent[key] += 1
+                at += 1
+        except Exception as error:
+            self.error = error
+
+    @property
+    def total(self) -> int:
+        return sum(self.sent.values())
+
+    def stop(self) -> int:
+        self._stop.set()
+        self._thread.join(timeout=90)
+        self._producer.close()
+        if self.error is not None:
+            raise self.error
+        return self.total
+
+
+@pytest.fixture
+def feed() -> Iterator[Callable[..., Feed]]:
+    made: list[Feed] = []
+
+    def make(url: str | Sequence[str], topic: str) -> Feed:
+        made.append(Feed(url, topic).start())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Spawn]:
+    made: list[OrderlyProcess] = []
+
+    def make(url: str, topic: str, client: str, **settings: int) -> OrderlyProcess:
+        made.append(OrderlyProcess(url, "ledger", topic, client, tmp_path / f"{client}.journal", **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases and authorizations of seconds; relations as by default."""
+    for name, value in {
+        "LEASE_MS": "2000",
+        "LEASE_RENEW_MS": "500",
+        "LEASE_MARGIN_MS": "300",
+        "AUTHORIZATION_MS": "4000",
+    }.items():
+        monkeypatch.setenv(f"DELTAMQ_SERVICE_{name}", value)
+
+
+def make_topic(url: str, topic: str, *, partitions: int = 4, strict: bool = True) -> None:
+    with Admin(url, patience=QUICK) as admin:
+        admin.create_group("ledger", consume_strategy="exclusive")
+        admin.create_topic(topic, partitions=partitions, order_strategy="strict" if strict else "best_tried")
+
+
+def check_order(heard: Sequence[Heard], *, repeats: bool) -> None:
+    """Per key nothing is skipped or overtakes, and no partition is heard by two at once (SPEC ORDER-6, ORDER-7)."""
+    reached: dict[str, int] = defaultdict(lambda: -1)
+    busy_until: dict[str, tuple[int, Heard]] = {}
+    for one in heard:
+        assert one.number <= reached[one.key] + 1, f"{one} comes before {reached[one.key] + 1} of its key"
+        if not repeats:
+            assert one.number == reached[one.key] + 1, f"{one} was heard before"
+        reached[one.key] = max(reached[one.key], one.number)
+        before = busy_until.get(one.partition)
+        assert before is None or before[0] <= one.began_ns, f"{one} began while {before[1]} was heard"
+        busy_until[one.partition] = (one.ended_ns, one)
+
+
+def keys_heard(*paths: Path) -> dict[str, int]:
+    """How far each key is."""
+    done: dict[str, int] = defaultdict(int)
+    for one in heard_in(*paths):
+        done[one.key] = max(done[one.key], one.number + 1)
+    return done
+
+
+def pauses_s(heard: Sequence[Heard]) -> list[float]:
+    """How long each partition stood still when it went from one client to another."""
+    last: dict[str, Heard] = {}
+    found = []
+    for one in heard:
+        before = last.get(one.partition)
+        if before is not None and before.client != one.client:
+            found.append((one.began_ns - before.ended_ns) / 1e9)
+        last[one.partition] = one
+    return found
+
+
+def test_order_05_clients_come_and_go_and_every_key_is_heard_in_order_without_a_repeated_message(
+    service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
+) -> None:
+    make_topic(service.url, topic)
+    feeding = feed(service.url, topic)
+    journals = [tmp_path / f"{name}.journal" for name in "abc"]
+    clients = [
+        OrderlyConsumer(service.url, "ledger", topic, journal_to(path, path.stem, 1), client_id=path.stem)
+        for path in journals
+    ]
+    for at, client in enumerate(clients):
+        client.start()
+        until(lambda at=at: all(one.partitions() for one in clients[: at + 1]))  # type: ignore[misc]
+        until(lambda at=at: heard_in(journals[at]))  # type: ignore[misc]
+    counts = sorted(len(client.partitions()) for client in clients)
+    assert counts == [1, 1, 2], "4 partitions are spread evenly (ORDER-1)"
+    assert clients[0].close(), "everything was handed over"
+    until(lambda: sum(len(client.partitions()) for client in clients[1:]) == 4)
+    until(lambda: len({one.partition for one in heard_in(*journals[1:])}) == 4)
+    total = feeding.stop()
+    until(lambda: len(heard_in(*journals)) >= total)
+    assert all(client.close() for client in clients)
+    heard = heard_in(*journals)
+    check_order(heard, repeats=False)
+    assert keys_heard(*journals) == feeding.sent
+    moved = pauses_s(heard)
+    assert len(moved) >= 3, "partitions went from client to client"
+    assert max(moved) < PAUSE_S_MAX, f"pauses of {sorted(round(one, 3) for one in moved)} s"
+
+
+def test_order_07_a_suspended_message_of_a_strict_topic_is_heard_again_and_stops_only_its_partition(
+    service: ServiceProcess, topic: str
+) -> None:
+    make_topic(service.url, topic, partitions=2)
+    with Producer(service.url) as producer:
+        for number in range(6):
+            for at in (0, 1):
+                producer.send(topic, str(number), partition=producer.partitions(topic)[at])
+        stuck, free = producer.partitions(topic)
+    heard: list[tuple[str, int, int]] = []
+
+    def listen(message: OrderedMessage) -> Verdict:
+        heard.append((message.partition, int(message.text), message.attempt))
+        over = message.partition == free or message.text != "2" or message.attempt == 20
+        return Verdict.SUCCESS if over else Verdict.SUSPEND
+
+    with OrderlyConsumer(service.url, "ledger", topic, listen, suspend_ms=20):
+        until(lambda: len(heard) == 12 + 19)
+    assert [number for partition, number, _ in heard if partition == free] == list(range(6))
+    wanted = [(0, 1), (1, 1), *((2, attempt) for attempt in range(1, 21)), (3, 1), (4, 1), (5, 1)]
+    assert [(number, attempt) for partition, number, attempt in heard if partition == stuck] == wanted
+    with Admin(service.url) as admin:
+        assert admin.dead_letters("ledger").total == 0
+
+
+def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partition_moves_on(
+    service: ServiceProcess, topic: str
+) -> None:
+    make_topic(service.url, topic, partitions=1, strict=False)
+    with Producer(service.url) as producer:
+        for number in range(4):
+            producer.send(topic, str(number), key="k")
+    heard: list[str] = []
+
+    def listen(message: OrderedMessage) -> Verdict:
+        heard.append(message.text)
+        if message.text == "3":
+            return Verdict.DEAD
+        return Verdict.SUSPEND if message.text == "1" else Verdict.SUCCESS
+
+    with (
+        OrderlyConsumer(service.url, "ledger", topic, listen, suspend_ms=10, max_attempts=3),
+        Admin(service.url) as admin,
+    ):
+        until(lambda: admin.dead_letters("ledger").total == 2)
+    assert heard == ["0", "1", "1", "1", "2", "3"]
+    with Admin(service.url) as admin:
+        dead = admin.dead_letters("ledger").messages
+        assert [(one.body, one.reason, one.attempts) for one in dead] == [
+            ("1", "max_attempts", 3),
+            ("3", "rejected by its listener", 1),
+        ]
+        assert dead[0].origin is not None and dead[0].origin.offset == 1
+        partition = admin.get_topic(topic).partitions[0].partition
+        assert admin.group_offsets("ledger", topic) == {partition: 4}
+
+
+def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
+    service: ServiceProcess, topic: str
+) -> None:
+    make_topic(service.url, topic, partitions=1, strict=False)
+    with Producer(service.url) as producer:
+        for number in range(4):
+            producer.send(topic, str(number), key="k")
+    heard: list[tuple[str, int]] = []
+
+    def listen(message: OrderedMessage) -> Verdict:
+        heard.append((message.text, message.attempt))
+        return Verdict.SUSPEND if message.text == "1" and message.attempt == 1 else Verdict.SUCCESS
+
+    with OrderlyConsumer(service.url, "ledger", topic, listen, on_failure="retry_topic"):
+        until(lambda: len(heard) == 5)
+    assert [one for one in heard if one[0] != "1"] == [("0", 1), ("2", 1), ("3", 1)]
+    assert [attempt for text, attempt in heard if text == "1"] == [1, 2]
+
+
+def test_order_03_the_partitions_of_a_killed_client_go_to_others_when_its_authorization_is_over(
+    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
+) -> None:
+    service = ServiceProcess(tmp_path / "warehouse")
+    try:
+        make_topic(service.url, topic)
+        feeding = feed(service.url, topic)
+        one = spawn(service.url, topic, "one")
+        until(lambda: len(one.heard()) > 50)
+        other = spawn(service.url, topic, "two")
+        until(lambda: len(other.heard()) > 50)
+        one.kill()
+        until(lambda: {heard.partition for heard in other.heard()} >= {heard.partition for heard in one.heard()})
+        feeding.stop()
+        until(lambda: keys_heard(one.journal, other.journal) == feeding.sent)
+        assert other.stop() == 0
+        check_order(heard_in(one.journal, other.journal), repeats=True)
+    finally:
+        service.close()
+
+
+def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_nothing(
+    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
+) -> None:
+    service = ServiceProcess(tmp_path / "warehouse")
+    try:
+        make_topic(service.url, topic, partitions=1)
+        feeding = feed(service.url, topic)
+        one = spawn(service.url, topic, "one", work_ms=5)
+        until(lambda: len(one.heard()) > 20)
+        other = spawn(service.url, topic, "two", work_ms=5)
+        one.pause()
+        until(lambda: len(other.heard()) > 20)
+        one.resume()
+        until(lambda: len(other.heard()) > 60)
+        feeding.stop()
+        until(lambda: keys_heard(one.journal, other.journal) == feeding.sent)
+        assert one.stop() == 0
+        assert other.stop() == 0
+        first = other.heard()[0]
+        assert [late for late in one.heard() if late.began_ns >= first.began_ns] == []
+        offsets = [late.offset for late in other.heard()]
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), (
+            "the other goes on where one had committed"
+        )
+        assert offsets[0] <= len(one.heard())
+    finally:
+        service.close()
+
+
+def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
+    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
+) -> None:
+    service = ServiceProcess(tmp_path / "warehouse")
+    try:
+        make_topic(service.url, topic)
+        feeding = feed(service.url, topic)
+        one = spawn(service.url, topic, "one")
+        until(lambda: len(one.heard()) > 50)
+        service.kill()
+        service.start()
+        seen = len(one.heard())
+        until(lambda: len(one.heard()) > seen + 50)
+        feeding.stop()
+        until(lambda: keys_heard(one.journal) == feeding.sent)
+        assert one.stop() == 0
+        check_order(one.heard(), repeats=True)
+    finally:
+        service.close()
