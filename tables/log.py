@@ -10,16 +10,15 @@ lock: they use lists and tuples that writers replace rather than change.
 from __future__ import annotations
 
 import threading
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, Unavailable
 from mq.producer import Part, ProducerSeen
-from tables.actions import Commit, DataFile, encode_rewrite
+from tables.actions import Commit, DataFile
 from tables.appender import Appender
 from tables.batch import Appended, Batch, one_batch
 from tables.checkpoint import Checkpoint
@@ -35,14 +34,18 @@ from tables.paths import PartitionRef
 from tables.publish import Publisher, keys_of
 from tables.reader import FileReader, RowCache
 from tables.requests import Requests
+from tables.rewrite import Rewrite
 from tables.settings import STALE_FRACTION, Flush, LogSettings
 from tables.snapshot import ORPHAN_KEEP, Snapshot
+from tables.stop import StopOnCorrupt
 from tables.store import Store
 from tables.tail import Tail, TailBudget
 from tables.unsynced import Unsynced
 from tables.upkeep import Upkeep
 
 __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
+
+T = TypeVar("T")
 
 #: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
 RACES_MAX: Final = 10_000
@@ -72,7 +75,7 @@ class PartitionLog:
         self._reader = LogReader(self, self._files, self._tail, row_group_rows=settings.row_group_rows)
         self._requests = Requests()
         self._unsynced = Unsynced(store)
-        self._stopped: DeltaMQError | None = None
+        self._stop = StopOnCorrupt()
         self._bytes = 0
         self._log = CommitLog(
             store,
@@ -147,7 +150,7 @@ class PartitionLog:
     @property
     def stopped(self) -> DeltaMQError | None:
         """Why the partition refuses everything; None while it serves."""
-        return self._stopped
+        return self._stop.error
 
     def in_memory(self, offset: int) -> bool:
         """Whether a read at `offset` needs no store: cheap enough for an event loop."""
@@ -161,12 +164,12 @@ class PartitionLog:
         Corrupt
             A file does not hold what the log says; the partition stops.
         """
-        self._check_running()
+        self._stop.check()
         return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes)
 
     def offset_at(self, time_us: int) -> int:
         """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
-        self._check_running()
+        self._stop.check()
         return self._reader.offset_at(time_us)
 
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
@@ -175,8 +178,8 @@ class PartitionLog:
 
     def refresh(self) -> bool:
         """See what other writers committed; True if there was anything."""
-        self._check_running()
-        with self._lock, self._stopping_on_corrupt():
+        self._stop.check()
+        with self._lock, self._stop:
             return self._log.refresh()
 
     # Append.
@@ -228,20 +231,17 @@ class PartitionLog:
     ) -> list[Appended]:
         """`append` for rows that already lie in one record batch; `parts` say which rows came together."""
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
-        self._check_running()
+        self._stop.check()
         durable = (flush or self._settings.flush) is Flush.SYNC
-        with self._lock, self._stopping_on_corrupt():
+
+        def attempt() -> list[Appended]:
+            if durable:
+                self._publisher.settle()
+            return self._appender.append(rows, parts, durable=durable, expected_offset=expected_offset, known=known)
+
+        with self._lock, self._stop:
             self._log.look_ahead()
-            for _ in range(RACES_MAX):
-                if durable:
-                    self._publisher.settle()
-                try:
-                    return self._appender.append(
-                        rows, parts, durable=durable, expected_offset=expected_offset, known=known
-                    )
-                except LostRace:
-                    continue
-        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+            return self._won(attempt)
 
     def fence(self, name: str, epoch: int) -> int:
         """Let nobody append any more who does not know of this epoch; return the end offset.
@@ -253,15 +253,19 @@ class PartitionLog:
         Unknown
             The fence may be there.
         """
-        self._check_running()
-        with self._lock, self._stopping_on_corrupt():
+        self._stop.check()
+        with self._lock, self._stop:
             self._log.refresh()
-            for _ in range(RACES_MAX):
-                try:
-                    put_up_fence(self, self._publisher, self._clock, name, epoch)
-                except LostRace:
-                    continue
-                return self.end_offset
+            self._won(lambda: put_up_fence(self, self._publisher, self._clock, name, epoch))
+            return self.end_offset
+
+    def _won(self, attempt: Callable[[], T]) -> T:
+        """Try until no other process was faster; the caller holds the lock."""
+        for _ in range(RACES_MAX):
+            try:
+                return attempt()
+            except LostRace:
+                continue
         raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
 
     # What commits change besides the snapshot, ours and others'.
@@ -331,37 +335,12 @@ class PartitionLog:
 
         `rows`, if given, are the rows of the one added file, for the tail.
         """
-        began_ms = self._clock.boot_ms()
-        for encoded in adds:
-            self._publisher.put(encoded, durable=True)
-        batch_id = uuid.uuid4().hex
-        now_ms = self._clock.wall_us() // 1000
-
-        def encode(version: int) -> bytes:
-            return encode_rewrite(
-                table_id=self.table_id,
-                version=version,
-                batch_id=batch_id,
-                operation=operation,
-                adds=[e.file for e in adds],
-                removes=removes,
-                data_change=not adds,
-                now_ms=now_ms,
-            )
-
-        with self._lock, self._stopping_on_corrupt():
-            for _ in range(RACES_MAX):
-                self._publisher.settle()
-                if not self.are_live(removes):
-                    return False
-                try:
-                    self._publisher.commit(encode, adds, batch_id=batch_id, durable=True, began_ms=began_ms)
-                except LostRace:
-                    continue
-                if rows is not None:
-                    self._tail.merge(adds[0].file.start, rows)
-                return True
-        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+        wanted = Rewrite(self, self._publisher, self._clock, adds, removes, operation=operation)
+        with self._lock, self._stop:
+            done = self._won(wanted.attempt)
+            if done and rows is not None:
+                self._tail.merge(adds[0].file.start, rows)
+            return done
 
     def delete_below(self, offset: int) -> Removed:
         """Let the whole files go that end at or below `offset`, in one commit; the end offset stays (SPEC RETRY-6).
@@ -378,7 +357,7 @@ class PartitionLog:
         Unknown
             They may be gone: asking again is safe.
         """
-        self._check_running()
+        self._stop.check()
         with self._lock:
             self.refresh()
             for _ in range(RACES_MAX):
@@ -397,14 +376,14 @@ class PartitionLog:
 
     def maintain(self) -> bool:
         """Do what upkeep is due (roll-up, checkpoint, clean-up); True if anything was done."""
-        self._check_running()
-        with self._stopping_on_corrupt():
+        self._stop.check()
+        with self._stop:
             return self._upkeep.run()
 
     def clean(self) -> bool:
         """Delete files that were let go long enough ago, and no more: for processes that do not append here."""
-        self._check_running()
-        with self._stopping_on_corrupt():
+        self._stop.check()
+        with self._stop:
             return self._upkeep.clean()
 
     def flush(self) -> None:
@@ -428,32 +407,6 @@ class PartitionLog:
         """Give the memory back: the partition was deleted."""
         self._tail.clear()
 
-    def _check_running(self) -> None:
-        if self._stopped is not None:
-            raise replace_error(self._stopped)
-
-    def _stopping_on_corrupt(self) -> _StopOnCorrupt:
-        return _StopOnCorrupt(self)
-
     def stop(self, error: Corrupt) -> None:
         """Refuse everything from now on: the stored data contradicts itself."""
-        self._stopped = error
-
-
-def replace_error(error: DeltaMQError) -> DeltaMQError:
-    """A fresh error with the same facts: one exception object must not be raised by several threads."""
-    return type(error)(error.detail)
-
-
-class _StopOnCorrupt:
-    """Stops the partition when the guarded work finds damage."""
-
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Corrupt):
-            self._log.stop(error)
+        self._stop.error = error
