@@ -15,7 +15,7 @@ from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
 from api.json_body import json_object, known_fields
 from api.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
-from api.openapi import problems
+from api.openapi import json_request, problems
 from api.order_request import lock_numbers_of
 from api.owners import Peer, together
 from api.peers import Call, is_forwarded
@@ -117,17 +117,12 @@ def _brokers(topic: Topic) -> set[str]:
     return {split_partition(name)[1] for name in topic.route.partitions}
 
 
-def _body(model: type[BaseModel]) -> dict[str, object]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 @router.put(
     "",
     summary="Commit offsets; durable when answered",
     response_model=CommittedOffsets,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=_body(CommitRequest),
+    openapi_extra=json_request(CommitRequest),
 )
 async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)
@@ -192,7 +187,7 @@ async def _commit_elsewhere(
     summary="Put a group elsewhere in a topic, in a new epoch",
     response_model=ResetOffsets,
     responses=problems(400, 404, 413, 415, 422, 500, 507),
-    openapi_extra=_body(ResetRequest),
+    openapi_extra=json_request(ResetRequest),
 )
 async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.groups import GroupName
 from api.json_body import json_object
 from api.online_clients import Beat
-from api.openapi import problems
+from api.openapi import json_request, problems
 from api.order_request import CLIENT_PATTERN, HeartbeatRequest, check_client, check_wait, heartbeat_of
 from api.request import Client
 from api.topics import Running
@@ -64,16 +64,7 @@ class HeartbeatAnswer(BaseModel):
     summary="A client says what it consumes, and learns what it may",
     response_model=HeartbeatAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 429, 500, 507),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": HeartbeatRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-                }
-            },
-        }
-    },
+    openapi_extra=json_request(HeartbeatRequest),
 )
 async def heartbeat(
     group: GroupName,

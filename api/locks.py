@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.groups import GroupName
 from api.json_body import json_object
-from api.openapi import problems
+from api.openapi import json_request, problems
 from api.order_request import LocksAsked, LocksReleased, LocksRequest, ReleaseRequest, locks_of, release_of
 from api.peers import Call, is_forwarded
 from api.pull_locks import Asked, Taken
@@ -67,11 +67,6 @@ class ReleaseAnswer(BaseModel):
     partitions: Annotated[list[str], Field(examples=[["orders@broker-a"]])]
 
 
-def _body(model: type[BaseModel]) -> dict[str, object]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 class _Share(NamedTuple):
     """The partitions of one process: its id and address, None for this one."""
 
@@ -84,7 +79,7 @@ class _Share(NamedTuple):
     summary="Ask for pull locks, or renew them",
     response_model=LocksAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=_body(LocksRequest),
+    openapi_extra=json_request(LocksRequest),
 )
 async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)
@@ -110,7 +105,7 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     summary="Give pull locks back",
     response_model=ReleaseAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=_body(ReleaseRequest),
+    openapi_extra=json_request(ReleaseRequest),
 )
 async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
     body = await json_object(request)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from api.app import create_app
 from tests.api.running import config_for, running
 
 #: What an answer has to stand up to; a request that the schema allows may still break a rule (409, 422).
@@ -23,6 +26,13 @@ CHECKS = ",".join(
         "use_after_free",
     )
 )
+
+
+def test_every_reference_of_the_description_leads_somewhere(tmp_path: Path) -> None:
+    text = json.dumps(create_app(config_for(tmp_path / "warehouse")).fastapi.openapi())
+    there = {f"#/components/schemas/{name}" for name in json.loads(text)["components"]["schemas"]}
+    found = set(re.findall(r'"\$ref": "([^"]+)"', text))
+    assert found and found <= there, found - there
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(2_000, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])])
