@@ -293,7 +293,13 @@ class Rights:
             self._calls.release(*key, number)
         except DeltaMQError as error:
             again = is_worth_retrying(error)
-            log.warning("event=lock_not_released partition=%s code=%s again=%s", key[1], error.code, again)
+            log.log(
+                logging.INFO if again else logging.WARNING,
+                "event=lock_not_released partition=%s code=%s again=%s",
+                key[1],
+                error.code,
+                again,
+            )
         with self._lock:
             self._releasing.discard(key)
             if again:

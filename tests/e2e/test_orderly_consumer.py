@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -296,8 +297,15 @@ def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_
 
 
 def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
-    short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
+    short_lives: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    topic: str,
+    spawn: Spawn,
+    feed: Callable[..., Feed],
 ) -> None:
+    # Longer than a restart: the client's right outlives it.
+    monkeypatch.setenv("DELTAMQ_SERVICE_AUTHORIZATION_MS", "30000")
     service = ServiceProcess(tmp_path / "warehouse")
     try:
         make_topic(service.url, topic)
@@ -311,6 +319,40 @@ def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
         feeding.stop()
         until(lambda: keys_heard(one.journal) == feeding.sent)
         assert one.stop() == 0
-        check_order(one.heard(), repeats=True)
+        check_order(one.heard(), repeats=False)
     finally:
         service.close()
+
+
+def test_meta_01_a_killed_process_is_taken_over_and_every_key_goes_on_in_order(
+    short_lives: None, tmp_path: Path, topic: str, feed: Callable[..., Feed]
+) -> None:
+    services = [ServiceProcess(tmp_path / "warehouse", "--broker", name) for name in ("broker-a", "broker-b")]
+    journals = [tmp_path / f"{name}.journal" for name in "ab"]
+    clients: list[OrderlyConsumer] = []
+    try:
+        make_topic(services[0].url, topic)
+        urls = [service.url for service in services]
+        feeding = feed(urls, topic)
+        for path in journals:
+            listener = journal_to(path, path.stem, 1)
+            # Each knows one process only; it learns of the others.
+            client = OrderlyConsumer(urls[0], "ledger", topic, listener, client_id=path.stem, patience=QUICK)
+            client.start()
+            clients.append(client)
+        until(lambda: len({one.partition for one in heard_in(*journals)}) == 4)
+        until(lambda: sorted(len(client.partitions()) for client in clients) == [2, 2])
+        seen = len(heard_in(*journals))
+        services[0].kill()
+        killed_ns = time.monotonic_ns()
+        until(lambda: len({one.partition for one in heard_in(*journals) if one.began_ns > killed_ns}) == 4, 60)
+        until(lambda: len(heard_in(*journals)) > seen + 200)
+        feeding.stop()
+        until(lambda: keys_heard(*journals) == feeding.sent)
+        assert all(client.close() for client in clients)
+        check_order(heard_in(*journals), repeats=False)
+    finally:
+        for client in clients:
+            client.close(timeout_s=1)
+        for service in services:
+            service.close()
