@@ -21,7 +21,7 @@ from tests.history.readers import pages, partitions_of, reads_of
 from tests.history.record import Recorder
 from tests.witness import testify
 
-__all__ = ["drain", "list_dead", "scan_files", "scan_service", "wait_until"]
+__all__ = ["Calm", "drain", "is_done", "list_dead", "scan_files", "scan_service", "wait_until"]
 
 _PAUSE_S: Final = 0.02
 _CALM_S: Final = 1.5
@@ -49,7 +49,7 @@ def scan_service(door: Door, recorder: Recorder, topic: str) -> None:
         with recorder.begin(process, "scan", witness="api", partition=one["partition"]) as op:
             reads: list[tuple[int, str, int]] = []
             try:
-                for answer in pages(door, topic, one["partition"], one["min_offset"]):
+                for answer in pages(door, topic, one["partition"], one["min_offset"] or 0):
                     reads += reads_of(answer)
             except (AssertionError, NoAnswer, NeverSent) as error:
                 op.ok(reads=reads, wrong=str(error)[:_SAID_MAX])
@@ -86,7 +86,7 @@ def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, wit
         for consumer in consumers:
             consumer.start()
         with closing(Door(urls)) as door:
-            done = wait_until(_Calm(partial(_is_done, door, settings.group)), within_s=within_s)
+            done = wait_until(Calm(partial(is_done, door, settings.group)), within_s=within_s)
         stop.set()
         for consumer in consumers:
             consumer.join(30)
@@ -95,7 +95,7 @@ def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, wit
         op.ok() if done else op.info()
 
 
-class _Calm:
+class Calm:
     """Whether something has been true for long enough.
 
     A message whose time is over is in no lease and in no partition until the revive job has appended it again.
@@ -114,7 +114,8 @@ class _Calm:
         return time.monotonic() - self._since_s >= _CALM_S
 
 
-def _is_done(door: Door, group: str) -> bool:
+def is_done(door: Door, group: str) -> bool:
+    """Whether the service says that the group has nothing left, and nothing in flight."""
     topics = door.call("GET", f"/v1/groups/{quote(group, safe='')}").body["topics"]
     return all(one["lag"] == 0 and one["in_flight"] == 0 for topic in topics for one in topic["partitions"])
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Final, Protocol
 
 from tests.e2e.service_process import ServiceProcess
 from tests.faults.job_process import JobProcess
+from tests.history.door import Door
+from tests.history.orderlies import OrderlyClients
 from tests.history.record import Recorder
 
-__all__ = ["Fault", "Jobs", "KillJobs", "KillService", "Nemesis", "PauseService", "StopService"]
+__all__ = [
+    "Expand",
+    "Fault",
+    "Jobs",
+    "KillClient",
+    "KillJobs",
+    "KillService",
+    "LeaveClient",
+    "Nemesis",
+    "PauseClient",
+    "PauseService",
+    "StopService",
+]
 
 
 class Fault(Protocol):
@@ -109,6 +123,79 @@ class KillJobs:
         self._jobs.kill()
         yield "jobs"
         self._jobs.start()
+
+
+class KillClient:
+    """kill -9 of an exclusive client, and another life in its place."""
+
+    kind: Final = "client_kill"
+
+    def __init__(self, clients: OrderlyClients) -> None:
+        self._clients = clients
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        at = drawn.randrange(len(self._clients.clients))
+        client = self._clients.clients[at]
+        client.kill()
+        self._clients.replace(at)
+        yield client.client
+
+
+class LeaveClient:
+    """An exclusive client goes as it should, and another comes: that repeats nothing, so it is no excuse."""
+
+    kind: Final = "client_leave"
+
+    def __init__(self, clients: OrderlyClients) -> None:
+        self._clients = clients
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        at = drawn.randrange(len(self._clients.clients))
+        assert self._clients.clients[at].leave() == 0
+        self._clients.replace(at)
+        yield ""
+
+
+class PauseClient:
+    """SIGSTOP of an exclusive client for longer than it is authorized."""
+
+    kind: Final = "client_pause"
+
+    def __init__(self, clients: OrderlyClients, *, pause_s: tuple[float, float]) -> None:
+        self._clients = clients
+        self._pause_s = pause_s
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        client = drawn.choice(self._clients.clients)
+        client.pause()
+        try:
+            stopping.wait(drawn.uniform(*self._pause_s))
+        finally:
+            client.resume()
+        yield client.client
+
+
+class Expand:
+    """More partitions for the topic: keys move."""
+
+    kind: Final = "expand"
+
+    def __init__(self, urls: Sequence[str], topic: str, *, most: int) -> None:
+        self._urls = urls
+        self._path = f"/v1/topics/{topic}"
+        self._most = most
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        with closing(Door(self._urls)) as door:
+            count = len(door.call("GET", self._path).body["partitions"])
+            wanted = min(self._most, count + drawn.randint(1, 2))
+            answer = door.call("PUT", self._path, {"partitions": wanted})
+            assert answer.ok, answer
+        yield f"{count}-{wanted}"
 
 
 class Nemesis(threading.Thread):

@@ -17,7 +17,10 @@ __all__ = ["Reader", "pages", "partitions_of", "reads_of"]
 
 def partitions_of(door: Door, topic: str) -> list[dict[str, Any]]:
     """The partitions of a topic as the service describes them."""
-    found: list[dict[str, Any]] = door.call("GET", f"/v1/topics/{quote(topic, safe='')}").body["partitions"]
+    answer = door.call("GET", f"/v1/topics/{quote(topic, safe='')}")
+    if not answer.ok:
+        raise NoAnswer(str(answer.status))
+    found: list[dict[str, Any]] = answer.body["partitions"]
     return found
 
 

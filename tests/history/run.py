@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -19,9 +20,10 @@ from tests.e2e.chaos_proxy import ChaosProxy
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 from tests.history.check import Checked, Reach, check
 from tests.history.door import Door
-from tests.history.final import drain, list_dead, scan_files, scan_service, wait_until
+from tests.history.final import Calm, drain, is_done, list_dead, scan_files, scan_service, wait_until
 from tests.history.nemesis import Fault, Jobs, Nemesis
 from tests.history.ops import GroupRules, History, TopicRules
+from tests.history.orderlies import OrderlyClients
 from tests.history.poppers import Popper, PopSettings
 from tests.history.readers import Reader, pages, partitions_of
 from tests.history.record import Recorder, read_history
@@ -31,6 +33,8 @@ from tests.history.senders import Sender, SendSettings
 __all__ = ["GroupPlan", "Plan", "Run", "System", "run"]
 
 TOPIC: Final = "orders"
+#: The exclusive group.
+ORDERLY: Final = "ledger"
 #: Short times, so that much happens in a few seconds.
 SMALL_TIMES: Final = {"DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "50", "DELTAMQ_QUEUE_STAY_BUFFER_MS": "500"}
 
@@ -59,6 +63,10 @@ class Plan:
     delayed_percent: int = 3
     send_pause_s: float = 0.02
     groups: tuple[GroupPlan, ...] = ()
+    #: The topic keeps the order of keys across expansions, and a request never names a partition.
+    strict: bool = False
+    #: The clients of an exclusive group, each in a process of its own.
+    orderlies: int = 0
     jobs: tuple[str, ...] = ("revive", "delay")
     #: Leases and acknowledgements are stored before they are answered.
     durable: bool = False
@@ -84,6 +92,7 @@ class System:
     #: Their addresses, and those through which the loads go, where answers may be lost.
     urls: list[str]
     ways: list[str]
+    orderlies: OrderlyClients | None = None
 
 
 @dataclass(slots=True)
@@ -137,9 +146,12 @@ def run(folder: Path, plan: Plan, hurt: Callable[[System], Sequence[Fault]] = la
         stack.enter_context(_environment(plan))
         system = _started(stack, folder, plan, recorder)
         _prepare(system, plan)
+        if plan.orderlies:
+            system.orderlies = OrderlyClients(folder, system.urls, ORDERLY, plan.orderlies)
+            stack.callback(system.orderlies.close)
         _load(system, plan, hurt(system))
         _end(system, plan)
-    history = read_history([folder / "history.jsonl"])
+    history = read_history(sorted(folder.glob("history*.jsonl")))
     made = Run(plan, history, check(history, plan.reach))
     results = to_json(history, made.checked, seed=plan.seed, figures=made.figures)
     (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
@@ -188,9 +200,14 @@ def _prepare(system: System, plan: Plan) -> None:
 
 def _make(door: Door, recorder: Recorder, plan: Plan) -> None:
     """The topic and the groups, and what they promise."""
-    made = door.call("PUT", f"/v1/topics/{TOPIC}", {"partitions": plan.partitions})
+    wanted: dict[str, object] = {"partitions": plan.partitions}
+    made = door.call("PUT", f"/v1/topics/{TOPIC}", wanted | ({"order_strategy": "strict"} if plan.strict else {}))
     assert made.ok, made
-    recorder.rules(TopicRules(topic=TOPIC))
+    recorder.rules(TopicRules(topic=TOPIC, strict=plan.strict))
+    if plan.orderlies:
+        made = door.call("PUT", f"/v1/groups/{ORDERLY}", {"consume_strategy": "exclusive"})
+        assert made.ok, made
+        recorder.rules(GroupRules(group=ORDERLY, topics=(TOPIC,), exclusive=True))
     for group in plan.groups:
         pops = group.pops
         order: object = {"": False, "partition": True, "key": "key"}[pops.order]
@@ -218,7 +235,7 @@ def _load(system: System, plan: Plan, faults: Sequence[Fault]) -> None:
         settings = SendSettings(
             topic=TOPIC,
             idempotent=at < plan.senders,
-            partitions=names,
+            partitions=() if plan.strict else names,
             delayed_percent=plan.delayed_percent if at < plan.senders else 0,
             pause_s=plan.send_pause_s,
         )
@@ -261,8 +278,18 @@ def _end(system: System, plan: Plan) -> None:
         for group in plan.groups:
             drain(system.urls, recorder, group.pops, within_s=plan.drain_s)
             list_dead(door, recorder, group.pops.group)
+        if system.orderlies is not None:
+            _end_orderlies(door, system.orderlies, recorder, plan)
         scan_service(door, recorder, TOPIC)
         scan_files(door, recorder, TOPIC)
+
+
+def _end_orderlies(door: Door, clients: OrderlyClients, recorder: Recorder, plan: Plan) -> None:
+    """The exclusive group comes to the end, and its clients go as they should."""
+    with recorder.begin(recorder.process(), "drained", group=ORDERLY) as op:
+        done = wait_until(Calm(partial(is_done, door, ORDERLY)), within_s=plan.drain_s)
+        op.ok() if done else op.info()
+    assert clients.leave() == [0] * len(clients.clients), "a client did not go well"
 
 
 class _Arrivals:
