@@ -10,6 +10,7 @@ that a power cut took back would be given to another message, which the marks ca
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -64,8 +65,13 @@ class Delays:
         brokers = {split_partition(partition)[1] for partition in topic.route.partitions}
         return {broker: self.partition(broker).name for broker in sorted(brokers)}
 
-    async def logs(self) -> dict[str, PartitionLog]:
-        """Those that there are, by name; a damaged one is left out, so that the others serve."""
+    async def logs(self, *, look: bool = False) -> dict[str, PartitionLog]:
+        """Those that there are, by name; a damaged one is left out, so that the others serve.
+
+        With `look` as they are now: another process may have stored an earlier copy of a request.
+        """
+        if look:
+            await asyncio.gather(*(one.look() for one in self._found.values()), return_exceptions=True)
         while self._unseen:
             one = self._unseen[-1]
             with contextlib.suppress(Corrupt):

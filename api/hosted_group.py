@@ -148,6 +148,8 @@ class Groups:
 
     def _void(self, before: Meta, after: Meta) -> None:
         """Follow the metadata: forget what has ended."""
+        if after.topics is before.topics and after.groups is before.groups:
+            return
         lanes = ended_lanes(before, after)
         if lanes:
             self._forget(lanes)

@@ -241,7 +241,9 @@ class Topics:
         """See what other processes did."""
         await self._meta.refresh()
 
-    def _forget_deleted(self, _: Meta, after: Meta) -> None:
+    def _forget_deleted(self, before: Meta, after: Meta) -> None:
+        if after.topics is before.topics:
+            return
         alive = {topic.id for topic in after.topics.topics.values()}
         for topic_id in [i for i in self._hosted if i not in alive]:
             topic = self._hosted.pop(topic_id).topic

@@ -111,6 +111,8 @@ class Hosting:
         self.lost: list[Lost] = []
         #: Awaited one after the other before a broker is passed on: store what only memory knows.
         self.drained: list[Callable[[str], Awaitable[None]]] = []
+        #: How often this process was declared dead.
+        self.lost_leases = 0
         self._meta = meta
         self._locks = locks
         self._times = times
@@ -268,7 +270,7 @@ class Hosting:
         """Look at the others, and renew, until `stop`."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._times.look_ms / 1000):
+                async with asyncio.timeout(min(self._times.look_ms, self._times.renew_ms // 2) / 1000):
                     await self._wanted.wait()
             self._wanted.clear()
             try:
@@ -335,6 +337,7 @@ class Hosting:
     async def _begin_anew(self) -> None:
         """Others have taken over what this process had: all of it is void, and it is a new host from now on."""
         before = self._life
+        self.lost_leases += 1
         log.warning("event=lease_lost host=%s", before.host.id)
         self._life = self._new_life()
         await self._end(before)

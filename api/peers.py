@@ -4,26 +4,25 @@
            <--             <------------------------------
 
 A request that was forwarded is not forwarded again: two processes with different views would send it in circles. It
-goes over the event loop's own streams, so that a long poll costs a connection and no thread, and ends when its client
-goes. Whoever is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead.
+goes over the event loop, so that a long poll costs a connection and no thread, and ends when its client goes. Whoever
+is asked may be stopped or dead: waiting ends when the metadata says that it was declared dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
+import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api.answer import Answer, Header
 from api.hosting import Hosting
 from api.request import Client, ClientGone, Scope
-from mq.errors import Unavailable, Unknown
+from mq.errors import Overloaded, Unavailable, Unknown
 
 __all__ = ["FORWARDED", "Call", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
 
@@ -33,12 +32,13 @@ META_OFFSET: Final = b"mq-meta-offset"
 _OFFSET_DIGITS: Final = 20
 #: What a call that does not wait may take at its owner.
 TIMEOUT_S: Final = 30.0
-_CONNECT_S: Final = 2.0
-#: Idle connections kept to each process.
-_IDLE_MAX: Final = 32
-#: A kept connection is not used again after so long: shorter than the server's own limit by default.
-_IDLE_S: Final = 30.0
-_HEAD_BYTES_MAX: Final = 64 * 1024
+#: Connections to all other processes together: each request under way there has one. An idle one is closed before the
+#: server's own limit by default ends it.
+_LIMITS: Final = httpx.Limits(max_connections=1_000, max_keepalive_connections=64, keepalive_expiry=30.0)
+#: For a connection, and for a free one; the answer's time is each request's own.
+_TIMES: Final = {"timeout": httpx.Timeout(None, connect=2.0, pool=1.0).as_dict()}
+#: Answers without a body.
+_EMPTY: Final = (204, 304)
 #: Headers that are about one connection, or that are made anew.
 _OWN: Final = frozenset(
     b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect proxy-connection".split()
@@ -88,8 +88,10 @@ class Peers:
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
-        self._loop = asyncio.get_running_loop()
-        self._idle: dict[str, list[_Connection]] = {}
+        # No proxy of the environment stands between processes of one warehouse.
+        self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False)
+        #: Requests sent on so far.
+        self.asked = 0
 
     async def elsewhere(self, role: str, call: Call, client: Client | None = None) -> Answer | None:
         """The answer of the process that has a role; None when it is this one, which must answer itself.
@@ -122,6 +124,7 @@ class Peers:
 
     async def ask(self, host: str, address: str, call: Call, client: Client | None = None) -> Answer:
         """The answer of one host; ends early when that is declared dead, or the client has gone."""
+        self.asked += 1
         known = (META_OFFSET, b"%d" % self._hosting.meta_offset)
         headers = [*call.headers, (FORWARDED, self._hosting.id.encode()), known]
         asking = asyncio.ensure_future(
@@ -163,136 +166,26 @@ class Peers:
             There was no answer in time.
         """
         target = path_qs.encode("ascii") if isinstance(path_qs, str) else path_qs
-        parts = [b"%s %s HTTP/1.1\r\nhost: %s\r\n" % (method.encode(), target, urlsplit(address).netloc.encode())]
-        parts += [b"%s: %s\r\n" % (name, value) for name, value in headers if name.lower() not in _OWN]
-        parts += [b"content-length: %d\r\n\r\n" % len(body), body]
-        raw = b"".join(parts)
+        kept = [(name, value) for name, value in headers if name.lower() not in _OWN]
+        # The target is sent as it came: encoded again, a name could become another.
+        request = httpx.Request(method, address, headers=kept, content=body, extensions={"target": target, **_TIMES})
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._exchange(address, raw)
+                answer = await self._client.send(request)
         except TimeoutError:
             raise Unknown("the process that serves this did not answer in time; it may have been applied") from None
-        except (OSError, EOFError, ValueError) as error:
+        except httpx.PoolTimeout:
+            raise Overloaded("too many requests wait for other processes; try again", code="queue_full") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._hosting.suspect()
             detail = f"the process that serves this cannot be reached: {type(error).__name__}; ask again"
             raise Unavailable(detail, code="broker_unavailable") from None
+        own = [(name.lower(), value) for name, value in answer.headers.raw]
+        length = [] if answer.status_code in _EMPTY else [(b"content-length", b"%d" % len(answer.content))]
+        return Answer(
+            answer.status_code, [(name, value) for name, value in own if name not in _OWN] + length, answer.content
+        )
 
-    async def _exchange(self, address: str, raw: bytes) -> Answer:
-        """On a kept connection if there is one that is still good, else on a new one."""
-        kept = self._kept(address)
-        if kept is not None:
-            try:
-                return await self._on(address, kept, raw)
-            except _Unused:
-                pass  # closed by the other side before it read any of it
-        return await self._on(address, await _connect(address), raw)
-
-    def _kept(self, address: str) -> _Connection | None:
-        idle = self._idle.get(address, [])
-        while idle:
-            one = idle.pop()
-            if self._loop.time() - one.since_s < _IDLE_S and not one.reader.at_eof():
-                return one
-            one.close()
-        return None
-
-    async def _on(self, address: str, connection: _Connection, raw: bytes) -> Answer:
-        kept = False
-        try:
-            answer, kept = await connection.ask(raw)
-            return answer
-        finally:
-            idle = self._idle.setdefault(address, [])
-            if kept and len(idle) < _IDLE_MAX:
-                connection.since_s = self._loop.time()
-                connection.used = True
-                idle.append(connection)
-            else:
-                connection.close()
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close what is kept."""
-        for idle in self._idle.values():
-            for one in idle:
-                one.close()
-        self._idle.clear()
-
-
-class _Unused(Exception):
-    """A kept connection ended before a byte of the answer: the server had closed it meanwhile."""
-
-
-class _Connection:
-    """One connection to another process, with one request at a time."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self._writer = writer
-        self.since_s = 0.0
-        #: Whether a request was answered on it before.
-        self.used = False
-
-    async def ask(self, raw: bytes) -> tuple[Answer, bool]:
-        """The answer, and whether the connection may be used again."""
-        try:
-            self._writer.write(raw)
-            await self._writer.drain()
-            head = await self.reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError as error:
-            raise ValueError("the head of the answer is too long") from error
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
-            if self.used and not getattr(error, "partial", b""):
-                raise _Unused from error
-            raise
-        status, headers = _parse_head(head)
-        if status == 204:
-            return Answer(status, [(name, value) for name, value in headers if name not in _OWN], b""), _stays(headers)
-        body = await self._body(headers)
-        own = [(name, value) for name, value in headers if name not in _OWN]
-        return Answer(status, [*own, (b"content-length", b"%d" % len(body))], body), _stays(headers)
-
-    async def _body(self, headers: Sequence[Header]) -> bytes:
-        fields = dict(headers)
-        length = fields.get(b"content-length")
-        if length is not None:
-            return await self.reader.readexactly(int(length))
-        if fields.get(b"transfer-encoding", b"").lower() != b"chunked":
-            raise ValueError("an answer without a length")
-        chunks = []
-        while size := int((await self.reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-            chunks.append(await self.reader.readexactly(size))
-            await self.reader.readexactly(2)
-        await self.reader.readuntil(b"\r\n")
-        return b"".join(chunks)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-async def _connect(address: str) -> _Connection:
-    url = urlsplit(address)
-    tls = ssl.create_default_context() if url.scheme == "https" else None
-    port = url.port or (443 if tls else 80)
-    opening = asyncio.open_connection(url.hostname, port, ssl=tls, limit=_HEAD_BYTES_MAX)
-    try:
-        reader, writer = await asyncio.wait_for(opening, _CONNECT_S)
-    except TimeoutError as error:
-        raise ConnectionError("no connection in time") from error
-    return _Connection(reader, writer)
-
-
-def _parse_head(head: bytes) -> tuple[int, list[Header]]:
-    """Status and headers, their names in lower case."""
-    first, *lines = head[:-4].split(b"\r\n")
-    status = int(first.split(b" ", 2)[1])
-    headers = []
-    for line in lines:
-        name, mark, value = line.partition(b":")
-        if not mark:
-            raise ValueError("not a header")
-        headers.append((name.strip().lower(), value.strip()))
-    return status, headers
-
-
-def _stays(headers: Sequence[Header]) -> bool:
-    return dict(headers).get(b"connection", b"").lower() != b"close"
+        await self._client.aclose()

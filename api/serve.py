@@ -198,7 +198,9 @@ def _log_to_stderr() -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Of requests that are sent on, too, each would be a line.
+    for chatty in ("uvicorn", "httpx", "httpcore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 class _Line(logging.Formatter):

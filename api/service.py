@@ -250,7 +250,7 @@ class Service:
         await self.sealer.stop()
         await self.lanes.stop()
         await self.hosting.stop()
-        self.peers.close()
+        await self.peers.close()
         self.meta.close()
         await asyncio.to_thread(self._commits.stop)
         await asyncio.to_thread(self._upkeep.stop)
@@ -290,12 +290,15 @@ class Service:
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
+            Gauge("deltamq_hosted_brokers", "That this process serves.", lambda: len(self.hosting.hosted())),
             Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
             Gauge("deltamq_pull_locks", "Partitions that clients have, of this process.", lambda: self.locks.held),
             Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
         ]
         self.metrics.counters = [
             Gauge("deltamq_stored_checkpoints", "Checkpoints that left memory.", lambda: self.lanes.match.stored),
+            Gauge("deltamq_forwarded_requests", "To other processes.", lambda: self.peers.asked),
+            Gauge("deltamq_lost_leases", "Lives of this process that ended.", lambda: self.hosting.lost_leases),
             Gauge("deltamq_heartbeats", "Of clients, answered here.", lambda: self.online.heartbeats),
             Gauge("deltamq_lapsed_clients", "Called offline without a word.", lambda: self.online.lapsed),
             Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),

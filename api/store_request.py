@@ -100,7 +100,9 @@ async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -
         shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
         return await _commit(service, topic, request, places, await _split(service, topic, request, shares))
     request.draw = draw_of(producer)
-    logs, waiting = await topic.logs(), await service.delays.logs()
+    # A copy at another process may have been too early for what is due now: that waits there, and goes nowhere else.
+    look = request.times is not None and not service.hosting.alone
+    logs, waiting = await topic.logs(), await service.delays.logs(look=look)
     waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
     await topic.gate.turn(producer)
     with topic.gate.claim(producer):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Final
@@ -26,6 +28,7 @@ from mq.limits import (
 )
 from mq.names import check_client_topic, split_partition
 from mq.topics import TopicRequest
+from tables.log import PartitionLog
 
 __all__ = ["router", "service_of"]
 
@@ -183,7 +186,7 @@ async def offsets_by_time(
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
-    logs = await hosted.logs()
+    logs = await _seen(service, hosted)
     offsets = []
     for name in hosted.route.partitions:
         if name not in logs:
@@ -191,6 +194,16 @@ async def offsets_by_time(
         offset = await service.run(partial(logs[name].offset_at, time_us))
         offsets.append({"partition": name, "offset": offset})
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
+
+
+async def _seen(service: Service, hosted: HostedTopic) -> Mapping[str, PartitionLog]:
+    """The logs with what other processes have appended, up to a moment ago: an end must not seem to go back."""
+    logs = await hosted.logs()
+    since = service.loop.time() - service.settings.refresh_ms / 1000
+    old = [partition for partition in hosted.partitions if partition.name in logs and partition.refreshed_at < since]
+    # A damaged partition is shown as such.
+    await asyncio.gather(*(partition.refresh() for partition in old), return_exceptions=True)
+    return logs
 
 
 def rfc3339(time_us: int) -> str:
@@ -212,7 +225,7 @@ def parse_time(text: str) -> int:
 
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
     topic = hosted.topic
-    await hosted.logs()
+    await _seen(service, hosted)
     return {
         "topic": topic.name,
         "id": topic.id,
