@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mq.order_limits import PULL_LOCK_MS
+from tables.clock import SYSTEM_CLOCK
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until
+from tests.set_clock import SetClock
 
 
 @pytest.fixture
@@ -146,6 +149,29 @@ def test_order_05_a_release_that_comes_late_takes_nothing_back(api: Api, group: 
     assert client.release(partition, locks={partition: first}) == []
     assert client.take(partition, held=[partition])["locks"] == {partition: second}, "a renewal changes nothing"
     assert client.commit(partition, 0, locks={partition: second}).status == 200
+
+
+def test_order_04_a_lock_lives_a_minute_after_its_last_pull_or_renewal(
+    api: Api, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = member(api, group, "c0"), member(api, group, "c1")
+    clock = SetClock(boot_ms=SYSTEM_CLOCK.boot_ms())
+    monkeypatch.setattr(api.service.locks, "_clock", clock)
+    old.beat()
+    kept = old.allocated()[0]
+    moved = old.allocated()[-1]
+    old.take(kept, moved)
+    new.beat()
+    assert moved in new.allocated() and kept in old.allocated()
+    for _ in range(3):
+        clock.advance_ms(PULL_LOCK_MS - 1)
+        assert old.fetch(kept).status == 200, "each pull renews"
+    assert refused(old.commit(moved, 0)) == NOT_HOLDER, "it was not renewed"
+    assert new.take(moved)["partitions"] == [moved]
+    clock.advance_ms(PULL_LOCK_MS)
+    assert refused(old.fetch(kept)) == NOT_HOLDER
+    assert old.take(held=[kept])["refused"] == [kept], "too late to renew"
+    assert old.take(kept)["partitions"] == [kept]
 
 
 def test_order_10_who_lost_a_lock_is_not_given_it_by_a_renewal(api: Api, group: str) -> None:
