@@ -10,7 +10,8 @@ import pytest
 from mq.client import Admin, Patience, Producer
 from mq.client.admin import topic_info
 from mq.errors import Conflict, NotFound, Refused, Unavailable, Unknown
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault
 
 
 @pytest.fixture

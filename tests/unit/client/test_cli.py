@@ -14,7 +14,8 @@ from mq.client.consume_command import parse_start
 from mq.client.produce_command import decode_line
 from mq.errors import Overloaded, Refused, Unauthenticated, Unknown
 from tests.unit.client.cli_run import Run
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault
 
 
 def test_help_lists_the_commands(run: Run) -> None:

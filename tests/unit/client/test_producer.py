@@ -18,7 +18,8 @@ from mq.errors import (
     TooLarge,
     Unavailable,
 )
-from tests.unit.client.stub_service import Fault, Post, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault, Post
 
 MakeProducer = Callable[..., Producer]
 

@@ -11,7 +11,8 @@ import pytest
 
 from mq.client import Closed, Producer
 from mq.errors import Refused, Unavailable, Unknown
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault
 
 MakeProducer = Callable[..., Producer]
 

@@ -15,7 +15,8 @@ import pytest
 
 from mq.client import Producer
 from mq.errors import Conflict, Overloaded, Refused, Unavailable, Unknown
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault
 
 MakeProducer = Callable[..., Producer]
 

@@ -12,7 +12,8 @@ import pytest
 
 from mq.client import Producer
 from mq.errors import NotFound
-from tests.unit.client.stub_service import Post, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Post
 
 MakeProducer = Callable[..., Producer]
 

@@ -11,7 +11,8 @@ import pytest
 
 from mq.client import Producer, TableProgress, TableSendInterrupted, TableSendState, table_send
 from mq.errors import NotFound, Refused, TooLarge
-from tests.unit.client.stub_service import Fault, StubService
+from tests.unit.client.stub_service import StubService
+from tests.unit.client.stub_topics import Fault
 
 MakeProducer = Callable[..., Producer]
 
