@@ -12,11 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mq.client.admin import Admin, BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
+    from mq.client.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, PartitionInfo, TopicInfo
     from mq.client.attempts import Patience
     from mq.client.consumer_stats import ConsumerStats
     from mq.client.group_admin import DeadLetter, GroupInfo, GroupPartition, GroupTopic
     from mq.client.message import Message
+    from mq.client.offset_stores import FileOffsets, GroupOffsets
     from mq.client.orderly_consumer import OrderlyClosed, OrderlyConsumer
     from mq.client.orderly_listener import Suspend
     from mq.client.outbox import Closed
@@ -42,9 +43,12 @@ __all__ = [
     "DeadLetter",
     "FailedHandle",
     "Failure",
+    "FileOffsets",
     "GroupInfo",
+    "GroupOffsets",
     "GroupPartition",
     "GroupTopic",
+    "HostInfo",
     "Message",
     "MessageOrigin",
     "OrderedMessage",
@@ -84,9 +88,12 @@ _MODULES = {
     "DeadLetter": "group_admin",
     "FailedHandle": "popped",
     "Failure": "sent",
+    "FileOffsets": "offset_stores",
     "GroupInfo": "group_admin",
+    "GroupOffsets": "offset_stores",
     "GroupPartition": "group_admin",
     "GroupTopic": "group_admin",
+    "HostInfo": "admin",
     "Message": "message",
     "MessageOrigin": "popped",
     "OrderedMessage": "received",

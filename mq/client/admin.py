@@ -14,7 +14,7 @@ from mq.client.group_admin import GroupAdmin
 from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
 from mq.names import check_client_topic, check_topic
 
-__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "PartitionInfo", "TopicInfo", "topic_info"]
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "PartitionInfo", "TopicInfo", "topic_info"]
 
 _CREATED: Final = 201
 
@@ -58,23 +58,41 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
-    """One broker: a namespace of partitions that one service process hosts."""
+    """One broker: a namespace of partitions that one service process hosts.
+
+    `host` is the process that serves it now, at `address`; None, and not `online`, while nobody does.
+    """
 
     broker: str
     roles: tuple[str, ...]
     epoch: int
     partitions: int
+    address: str | None = None
+    host: str | None = None
+    online: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostInfo:
+    """One service process, by the id of its present life; `load` is in requests a second."""
+
+    host: str
+    address: str
+    brokers: tuple[str, ...]
+    load: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers that this service knows, and the warehouse that they share."""
+    """The brokers and processes that this service knows, and the warehouse that they share; `host` has answered."""
 
     warehouse: str
     version: str
     routes_epoch: int
     topics: int
     brokers: tuple[BrokerInfo, ...]
+    host: str | None = None
+    hosts: tuple[HostInfo, ...] = ()
 
 
 class Admin(GroupAdmin):

@@ -32,6 +32,7 @@ _INTERRUPTED: Final = 130
 _OWN: Final = {
     "topic": ("mq.client.topic_commands:topic", "Create, list, show and delete topics."),
     "produce": ("mq.client.produce_command:produce", "Send NDJSON messages from a file or stdin."),
+    "cluster": ("mq.client.cluster_command:cluster", "Show the service's processes and brokers."),
     "consume": ("mq.client.consume_command:consume", "Print the messages of a topic, alone or for a group."),
     "group": ("mq.client.group_commands:group", "Create, list, show, reset and delete consumer groups."),
     "dead-letters": ("mq.client.dead_letter_commands:dead_letters", "Look at dead letters, and send them back."),

@@ -28,6 +28,8 @@ _REMEDIES: Final = {
     "partition_not_found": "`deltamq topic show TOPIC` shows its partitions",
     "group_not_found": "`deltamq group list` shows the groups, `deltamq group create NAME` makes one",
     "order_conflict": "wait until what was popped in another order is done, or its invisible time has ended",
+    "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
+    "group_exclusive": "consume it in order: `--order exclusive`",
     "handle_expired": "it is delivered again: give it a longer invisible time",
     "handle_invalid": "a handle belongs to one group, and is given back as it came",
     "message_not_found": "only a delayed message that is not due yet can be cancelled",

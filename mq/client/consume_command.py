@@ -12,6 +12,7 @@ from mq.client.console import service_options
 from mq.client.group_commands import ORDERS, parse_order
 from mq.client.group_consume import GroupWish, consume_for_group
 from mq.client.message_lines import json_line, text_line, write_lines
+from mq.client.orderly_consume import consume_in_order, is_exclusive
 from mq.client.pull import PullConsumer, Start
 from mq.client.received import ReceivedMessage
 
@@ -19,6 +20,8 @@ __all__ = ["consume", "parse_start"]
 
 _POLL_MESSAGES: Final = 5_000
 _POLL_MS: Final = 1_000
+#: The `--order` of exclusive groups.
+EXCLUSIVE: Final = "exclusive"
 
 
 def parse_start(text: str) -> Start:
@@ -42,7 +45,11 @@ def parse_start(text: str) -> Start:
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on waiting for new messages; without it, stop at the present end.")
 @click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
-@click.option("--order", type=click.Choice(list(ORDERS)), help="With --group: in order, by partition or by key.")
+@click.option(
+    "--order",
+    type=click.Choice([*ORDERS, EXCLUSIVE]),
+    help="With --group: in order, by partition or by key; exclusive: one client for each partition.",
+)
 @click.option("--invisible-ms", type=click.IntRange(1), help="With --group: how long others do not see what we hold.")
 @service_options
 def consume(
@@ -62,7 +69,7 @@ def consume(
     """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
 
     With --group, each message is acknowledged once its line is written; SIGTERM ends it well, and what is not written
-    goes back to the group.
+    goes back to the group. Of an exclusive group it takes partitions as a whole, and prints each in order.
     """
     line = json_line if as_json else text_line
     if group is not None:
@@ -74,10 +81,15 @@ def consume(
             max_messages=max_messages,
             follow=follow,
             tags=tags,
-            order=parse_order(order),
+            order=None if order == EXCLUSIVE else parse_order(order),
             invisible_ms=invisible_ms,
         )
-        consume_for_group(url, group, wish, line, token=token)
+        if order == EXCLUSIVE or (order is None and is_exclusive(url, group, token=token)):
+            if wish.partition is not None or invisible_ms is not None:
+                raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
+            consume_in_order(url, group, wish, line, token=token)
+        else:
+            consume_for_group(url, group, wish, line, token=token)
         return
     if order is not None or invisible_ms is not None:
         raise click.UsageError("--order and --invisible-ms need --group")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol
 
 import click
 
@@ -28,7 +28,7 @@ from mq.client.popped import FailedHandle, PopBatch
 from mq.errors import DeltaMQError
 from mq.group_settings import Ordering
 
-__all__ = ["GroupWish", "consume_for_group"]
+__all__ = ["GroupWish", "consume_for_group", "stopped_by_sigterm"]
 
 #: Few enough for a slow reader to have them all within their invisible time.
 _POP_MESSAGES: Final = 256
@@ -55,12 +55,20 @@ def consume_for_group(url: str, group: str, wish: GroupWish, line: Line, *, toke
     """Print messages until there are no more, or until told to stop."""
     with PopClient(url, group, client_id="deltamq-consume", token=token, patience=PATIENCE) as client:
         printing = _Printing(client, wish, line)
-        with _stopped_by_sigterm(printing):
+        with stopped_by_sigterm(printing):
             printing.run()
 
 
+class Stoppable(Protocol):
+    """What a signal's handler may stop."""
+
+    def stop(self) -> None: ...
+
+
 @contextmanager
-def _stopped_by_sigterm(printing: _Printing) -> Iterator[None]:
+def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
+    """While SIGTERM stops it well."""
+
     def stop(number: int, frame: FrameType | None) -> None:
         printing.stop()
 

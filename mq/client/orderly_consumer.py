@@ -310,6 +310,10 @@ class OrderlyConsumer:
         """Topic and name of the partitions that this client has now, sorted."""
         return tuple(sorted(work.key for work in self._rights.works()))
 
+    def positions(self) -> dict[tuple[str, str], int]:
+        """Up to where each of them is done, by topic and name."""
+        return {work.key: work.run.position for work in self._rights.works()}
+
     def stats(self) -> ConsumerStats:
         """What this consumer does (SPEC CONS-6).
 

@@ -1,4 +1,4 @@
-"""The pull consumer: reads partitions by offset, without a group; its place is its own affair.
+"""The pull consumer: reads partitions by offset; its place is its own affair, or kept for a group (`offset_stores`).
 
     consumer = PullConsumer("http://127.0.0.1:8080", "orders", start="first")
     for message in consumer:                     # for ever; `poll` returns when there is nothing for a while
@@ -27,6 +27,8 @@ from mq.client.attempts import Patience, is_worth_retrying
 from mq.client.endpoint import Endpoint, path_of
 from mq.client.fetch import FetchAsk, FetchConnection, Fetched
 from mq.client.fetch_connections import FetchConnections
+from mq.client.offset_stores import OffsetStore
+from mq.client.out_of_range import OffsetOutOfRange, out_of_range
 from mq.client.partition_reader import PartitionReader
 from mq.client.received import ReceivedMessage, messages_of
 from mq.errors import DeltaMQError, NotFound, Refused, Unknown
@@ -44,12 +46,6 @@ _TURN_MS: Final = 200
 _FIND_TIMEOUT_S: Final = 2.0
 
 
-class OffsetOutOfRange(Refused):
-    """The offset is not, or no longer, in the partition."""
-
-    code = "offset_out_of_range"
-
-
 class PullConsumer:
     """Reads some or all partitions of a topic. One thread at a time may use it.
 
@@ -61,6 +57,9 @@ class PullConsumer:
         `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message).
     start
         `first`, `last` (only what comes from now on), an offset, a time, or offsets by partition.
+    offsets
+        Where its progress is kept (`GroupOffsets`, `FileOffsets`): it goes on there, and `start` holds only where
+        nothing is kept. `commit` keeps what the polls have returned.
     tags
         `*`, or `TagA||TagB`: other messages are passed over and count as consumed.
     on_data_loss
@@ -79,6 +78,7 @@ class PullConsumer:
         *,
         partitions: Sequence[str] | None = None,
         start: Start = "first",
+        offsets: OffsetStore | None = None,
         tags: str = "*",
         on_data_loss: Literal["raise", "skip"] = "raise",
         fetch_messages: int = 10_000,
@@ -97,6 +97,7 @@ class PullConsumer:
         if not 1 <= fetch_bytes <= FETCH_BYTES_MAX:
             raise Refused(f"fetch_bytes must be from 1 to {FETCH_BYTES_MAX}", field="fetch_bytes")
         self._tags = tags
+        self._offsets = offsets
         self._skip = on_data_loss == "skip"
         self._fetch_messages = fetch_messages
         self._fetch_bytes = fetch_bytes
@@ -122,8 +123,14 @@ class PullConsumer:
     # Place ------------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Sequence[str] | None = None, *, start: Start = "first") -> None:
-        """Read these partitions (None: all) from `start` on, instead of those read until now."""
+        """Read these partitions (None: all) from `start` on, instead of those read until now.
+
+        Where progress is kept, reading goes on there.
+        """
         offsets = self._starts(start)
+        if self._offsets is not None:
+            kept = self._offsets.load(self._admin, self.topic)
+            offsets.update((name, kept[name]) for name in offsets.keys() & kept.keys())
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
         unknown = [name for name in chosen if name not in offsets]
         if unknown:
@@ -164,6 +171,14 @@ class PullConsumer:
     def positions(self) -> dict[str, int]:
         """`position` of every partition."""
         return {reader.partition: reader.position for reader in self._readers}
+
+    def commit(self) -> dict[str, int]:
+        """Keep how far the polls have come; returns that. A crash repeats what was polled since the last commit."""
+        if self._offsets is None:
+            raise Refused("a consumer without `offsets` keeps no progress", code="no_offsets", field="offsets")
+        positions = self.positions()
+        self._offsets.save(self._admin, self.topic, positions)
+        return positions
 
     def seek(self, partition: str, to: str | int | datetime) -> None:
         """Go on reading `partition` at an offset, its first message, its end, or a time."""
@@ -336,17 +351,7 @@ class PullConsumer:
         too_small = fetched.status == "offset_too_small"
         there = fetched.min_offset if too_small else fetched.max_offset
         if not self._skip:
-            raise OffsetOutOfRange(
-                f"offset {wanted} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
-                f"{fetched.max_offset}); seek to one of those, or let on_data_loss='skip' do it",
-                code=fetched.status,
-                field="offset",
-                extra={
-                    "partition": reader.partition,
-                    "min_offset": fetched.min_offset,
-                    "max_offset": fetched.max_offset,
-                },
-            )
+            raise out_of_range(reader, fetched)
         self.skips += 1
         if too_small:
             self.lost_messages += there - wanted
