@@ -25,6 +25,7 @@ __all__ = ["JobProcess", "JobRuns", "job_runs"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 60
+_DELTAMQ: Final = (sys.executable, "-m", "mq.client.cli")
 
 
 class JobRuns:
@@ -60,9 +61,12 @@ def job_runs() -> Iterator[JobRuns]:
 class JobProcess:
     """A driver on its schedules."""
 
-    def __init__(self, warehouse: Path, *jobs: str, every_s: float | None = None) -> None:
+    def __init__(
+        self, warehouse: Path, *jobs: str, every_s: float | None = None, program: Sequence[str] = _DELTAMQ
+    ) -> None:
+        """`program` is what knows `jobs run`."""
         flags = () if every_s is None else ("--every", str(every_s))
-        command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
+        command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         #: What it said of its first run.

@@ -47,18 +47,20 @@ class Door:
         try:
             connection = self._connected()
         except OSError as error:
-            self.turn()
+            self._failed()
             raise NeverSent(str(error)) from error
         try:
             connection.request(method, path, data, {"Content-Type": "application/json"} if data is not None else {})
             found = connection.getresponse()
             raw = found.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.turn()
+            # Headers that were cut off are no error for this library.
+            body = json.loads(raw) if found.headers.get("content-length") is not None or found.chunked else _cut()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._failed()
             raise NoAnswer(f"{type(error).__name__}: {error}") from error
         if found.status >= 500:
             self.turn()
-        return Answer(found.status, json.loads(raw) if raw else None)
+        return Answer(found.status, body)
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None or self._connection.sock is None:
@@ -69,10 +71,19 @@ class Door:
 
     def turn(self) -> None:
         """The next service, please."""
+        if len(self._hosts) > 1:
+            self.close()
+            self._hosts = self._hosts[1:] + self._hosts[:1]
+
+    def _failed(self) -> None:
         self.close()
-        self._hosts = self._hosts[1:] + self._hosts[:1]
+        self.turn()
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _cut() -> Any:
+    raise ValueError("the headers end too early")

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -63,11 +64,19 @@ def scan_files(door: Door, recorder: Recorder, topic: str) -> None:
     for one in partitions_of(door, topic):
         with recorder.begin(process, "scan", witness="files", partition=one["partition"]) as op:
             try:
-                rows = testify(Path(one["location"])).rows
+                rows = testify(Path(one["location"]), ("offset", "message_id", "body", "append_time")).rows
+                _check_times(rows)
             except (AssertionError, KeyError, OSError) as error:
                 op.ok(wrong=f"{type(error).__name__}: {error}"[:_SAID_MAX])
             else:
                 op.ok(reads=[_read(offset, row) for offset, row in sorted(rows.items())])
+
+
+def _check_times(rows: dict[int, dict[str, Any]]) -> None:
+    """Along offsets the append times never go back, whatever clocks do."""
+    times = [row["append_time"] for _, row in sorted(rows.items())]
+    for offset, (before, after) in enumerate(pairwise(times), start=min(rows, default=0)):
+        assert before <= after, f"the append time goes back behind offset {offset}: {before}, {after}"
 
 
 def _read(offset: int, row: dict[str, Any]) -> tuple[int, str, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from tests.e2e.service_process import ServiceProcess
 from tests.faults.job_process import JobProcess
+from tests.history.clock import set_clock
 from tests.history.door import Door
 from tests.history.orderlies import OrderlyClients
 from tests.history.record import Recorder
@@ -18,6 +21,7 @@ __all__ = [
     "Expand",
     "Fault",
     "Jobs",
+    "JumpClock",
     "KillClient",
     "KillJobs",
     "KillService",
@@ -41,8 +45,8 @@ class Fault(Protocol):
 class Jobs:
     """The revive and delay jobs on their schedules."""
 
-    def __init__(self, warehouse: str, *names: str, every_s: float = 0.1) -> None:
-        self._make: Callable[[], JobProcess] = lambda: JobProcess(warehouse, *names, every_s=every_s)  # type: ignore[arg-type]
+    def __init__(self, warehouse: Path, names: Sequence[str], program: Sequence[str], every_s: float = 0.1) -> None:
+        self._make = partial(JobProcess, warehouse, *names, every_s=every_s, program=program)
         self._process = self._make()
 
     def kill(self) -> None:
@@ -123,6 +127,25 @@ class KillJobs:
         self._jobs.kill()
         yield "jobs"
         self._jobs.start()
+
+
+class JumpClock:
+    """The clocks of the processes that follow a file do something else for a while."""
+
+    kind: Final = "clock"
+
+    def __init__(self, path: Path, *, offset_s: float = 0.0, rate: float = 1.0, for_s: tuple[float, float]) -> None:
+        self._path = path
+        self._offset_s = offset_s
+        self._rate = rate
+        self._for_s = for_s
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        set_clock(self._path, offset_s=self._offset_s, rate=self._rate)
+        yield f"{self._offset_s:+.0f} s, rate {self._rate}"
+        stopping.wait(drawn.uniform(*self._for_s))
+        set_clock(self._path)
 
 
 class KillClient:

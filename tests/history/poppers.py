@@ -79,6 +79,9 @@ class Popper(threading.Thread):
                 return []
             messages: list[dict[str, Any]] = answer.body["messages"]
             op.ok(deliveries=[_delivered(message) for message in messages])
+        if not messages:
+            # A process gives what lies with the brokers that it hosts.
+            self.door.turn()
         if acks is not None:
             acks.ok(results=_results(carried, answer.body["failed_acks"]))
         return messages

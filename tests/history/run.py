@@ -78,7 +78,9 @@ class Plan:
     seconds: float = 3.0
     drain_s: float = 60.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: What is started as a service, and with `clocked_jobs` as the jobs' driver, too.
     program: tuple[str, ...] = tuple(DELTAMQ)
+    clocked_jobs: bool = False
     reach: Reach = field(default_factory=Reach)
 
 
@@ -184,7 +186,7 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
         services.append(service)
     jobs = None
     if plan.jobs:
-        jobs = Jobs(warehouse, *plan.jobs)
+        jobs = Jobs(warehouse, plan.jobs, plan.program if plan.clocked_jobs else DELTAMQ)
         stack.callback(jobs.kill)
     urls = ways = [service.url for service in services]
     if plan.loss:

@@ -1,0 +1,170 @@
+"""The table of faults: what each test of a fault did, and what it found (RELIABILITY 6). `make faults` loads it.
+
+A test belongs to the fault that its name begins with (`test_f1_...`); those without one belong to the model or to the
+checker. What a test says of itself by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) is summed or
+shown; the whole goes to `out/faults.md`, and to `out/faults.json` for machines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+__all__ = ["Row", "Table"]
+
+_ROOT: Final = Path(__file__).parents[1]
+#: What each fault is, in the words of the plan.
+FAULTS: Final = {
+    "F1": "kill -9 of writers and services under load",
+    "F2": "kill at named points",
+    "F3": "an owner that was stopped and goes on",
+    "F4": "processes that fight for one partition",
+    "F5": "power loss",
+    "F6": "damaged files",
+    "F7": "a disk that is full or fails",
+    "F8": "clocks that jump and drift",
+    "F9": "poison messages",
+    "F11": "a storm of crashing consumers",
+    "F12": "jobs killed and run twice",
+    "F13": "jobs in any order, or skipped",
+    "F14": "maintenance under load",
+    "F15": "answers lost, late, repeated",
+    "F19": "an ordered topic grows under load",
+    "order": "exclusive clients: handover, crashes, cuts",
+    "checker": "the checker: planted faults, broken builds",
+    "model": "the log against a list",
+}
+#: Figures that are added up; of others the largest is shown.
+_SUMS: Final = ("runs", "faults", "acknowledged", "deliveries", "handled", "anomalies", "redelivered")
+_SHOWN: Final = ("acknowledged", "deliveries", "handled", "faults", "redelivered", "serving again max s", "said")
+
+
+@dataclass
+class Row:
+    """One fault."""
+
+    fault: str
+    tests: int = 0
+    failed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+    seeds: set[int] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+
+    def add(self, name: str, report: pytest.TestReport) -> None:
+        """What one test was."""
+        self.tests += 1
+        self.seconds += report.duration
+        if report.failed:
+            self.failed.append(name)
+        for key, value in report.user_properties:
+            if key == "seed":
+                self.seeds.add(int(str(value)))
+            elif isinstance(value, int | float):
+                before = self.figures.get(key, 0)
+                self.figures[key] = before + value if key in _SUMS else max(before, value)
+        self.said += [line for line in report.capstdout.splitlines() if line.strip()][-1:]
+
+    @property
+    def runs(self) -> int:
+        """Runs of the system, or tests where a test does not say."""
+        return int(self.figures.get("runs", 0)) or self.tests
+
+    @property
+    def words(self) -> str:
+        """The figures, as a cell of the table."""
+        told = [f"{_number(self.figures[name])} {name}" for name in _SHOWN if self.figures.get(name)]
+        return "; ".join(told) if told else "; ".join(dict.fromkeys(self.said[-2:]))
+
+
+class Table:
+    """Collects reports while pytest runs."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Count a test when it was called, or could not be set up."""
+        if report.when != "call" and not (report.failed and report.when == "setup"):
+            return
+        if report.skipped:
+            return
+        name = report.nodeid.rpartition("::")[2]
+        fault = fault_of(report.nodeid)
+        self.rows.setdefault(fault, Row(fault)).add(name, report)
+
+    def lines(self) -> list[str]:
+        """The table, as Markdown."""
+        lines = [
+            "| fault | what | runs | anomalies | failed | seconds | figures | seeds |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for fault, what in FAULTS.items():
+            row = self.rows.get(fault)
+            if row is None:
+                continue
+            seeds = ", ".join(map(str, sorted(row.seeds))) or "-"
+            anomalies = _number(row.figures.get("anomalies", 0)) if "anomalies" in row.figures else "-"
+            failed = ", ".join(row.failed) or "0"
+            cells = (fault, what, row.runs, anomalies, failed, f"{row.seconds:.0f}", row.words, seeds)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        return lines
+
+
+def fault_of(nodeid: str) -> str:
+    """Which row a test belongs to."""
+    path, _, name = nodeid.rpartition("::")
+    found = re.match(r"test_f(\d+)_", name)
+    if found and f"F{found[1]}" in FAULTS:
+        return f"F{found[1]}"
+    if re.match(r"test_order_\d+_", name):
+        return "order"
+    if "tests/history" in path:
+        return "checker"
+    by_file = {
+        "test_killed_jobs": "F12",
+        "test_killed_merges": "F12",
+        "test_crash_states": "F5",
+        "test_damaged_files": "F6",
+    }
+    return by_file.get(Path(path).stem, "model")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+_table = Table()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Called by pytest after each phase of a test."""
+    _table.add(report)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Called by pytest at the end: print the table and leave it in `out`."""
+    if not _table.rows:
+        return
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)
+    lines = _table.lines()
+    terminalreporter.section("faults")
+    for line in lines:
+        terminalreporter.write_line(line)
+    out = _ROOT / "out"
+    out.mkdir(exist_ok=True)
+    head = f"# Faults, commit {commit.stdout.strip() or 'unknown'}\n\n"
+    (out / "faults.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    rows = {
+        row.fault: {"runs": row.runs, "failed": row.failed, "seconds": round(row.seconds, 1), "figures": row.figures}
+        | {"seeds": sorted(row.seeds)}
+        for row in _table.rows.values()
+    }
+    whole = {"commit": commit.stdout.strip(), "faults": rows}
+    (out / "faults.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")

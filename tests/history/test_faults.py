@@ -1,0 +1,133 @@
+"""Mixed loads under faults, each judged by the checker: short in `make test`, at their full size in `make faults`.
+
+Producers (idempotent and plain, with delayed messages), consumers of two groups (one ordered by key), readers, the
+revive and delay jobs; see `tests.history.run`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.history.check import Reach
+from tests.history.clock import program, set_clock
+from tests.history.conftest import Valid
+from tests.history.nemesis import JumpClock, KillJobs, KillService, PauseService, StopService
+from tests.history.poppers import PopSettings
+from tests.history.run import GroupPlan, Plan
+
+FREE = PopSettings(group="billing", topic="orders", invisible_ms=(600, 2_000))
+#: Renewals of single messages make no sense where they come in order.
+KEYED = PopSettings(group="keyed", topic="orders", order="key", renew=0, invisible_ms=(600, 2_000))
+GROUPS = (GroupPlan(pops=FREE), GroupPlan(pops=KEYED))
+MIXED = Plan(groups=GROUPS)
+#: Two processes, with leases so short that a test can wait for them.
+TWO = replace(
+    MIXED,
+    hosts=(("broker-a",), ("broker-b",)),
+    environment={
+        "DELTAMQ_SERVICE_LEASE_MS": "3000",
+        "DELTAMQ_SERVICE_LEASE_RENEW_MS": "700",
+        "DELTAMQ_SERVICE_LEASE_MARGIN_MS": "500",
+    },
+    drain_s=90,
+)
+_SERVING_AGAIN_S = 5.0
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("durable", [False, True])
+def test_f1_a_killed_service_under_a_mixed_load(valid: Valid, durable: bool) -> None:
+    plan = replace(MIXED, seed=11 + durable, durable=durable, strikes=3, reach=Reach(sends=100, faults=3))
+    valid(plan, lambda system: [KillService(system.services)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("durable", [False, True])
+def test_f1_fifty_kills_of_a_service_under_a_mixed_load(valid: Valid, durable: bool) -> None:
+    reach = Reach(sends=1_000, faults=25, redeliveries=1, unknown_stored=1, unknown_absent=1)
+    plan = replace(MIXED, seed=110 + durable, durable=durable, strikes=25, rest_s=(0.05, 0.9), reach=reach)
+    plan = replace(plan, plain_senders=6, send_pause_s=0.01, drain_s=120)
+    found = valid(plan, lambda system: [KillService(system.services)])
+    assert max(found.recovery_s) < 2 * _SERVING_AGAIN_S
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_f1_one_of_two_processes_is_killed_or_stopped_again_and_again(valid: Valid) -> None:
+    plan = replace(TWO, seed=120, strikes=12, rest_s=(0.3, 4), reach=Reach(sends=500, faults=12))
+    valid(plan, lambda s: [KillService(s.services, down_s=(0, 5)), StopService(s.services), KillJobs(s.jobs)])
+
+
+@pytest.mark.timeout(240)
+def test_f3_an_owner_that_was_stopped_for_longer_than_its_lease(valid: Valid) -> None:
+    plan = replace(TWO, seed=31, strikes=1, reach=Reach(sends=100, faults=1))
+    valid(plan, lambda system: [PauseService(system.services, pause_s=(4, 5))])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("durable", [False, True])
+def test_f3_owners_that_are_stopped_twenty_times(valid: Valid, durable: bool) -> None:
+    plan = replace(TWO, seed=310 + durable, durable=durable, strikes=10, rest_s=(0.5, 3))
+    plan = replace(plan, reach=Reach(sends=500, faults=10, redeliveries=1))
+    valid(plan, lambda system: [PauseService(system.services, pause_s=(2, 7))])
+
+
+#: What clocks do, by seconds of the wall clock and by their rate.
+CLOCKS = {
+    "an hour ahead": (3_600.0, 1.0),
+    "an hour behind": (-3_600.0, 1.0),
+    "ten years behind": (-315_360_000.0, 1.0),
+    "standing still": (0.0, 0.0),
+    "twice as fast": (0.0, 2.0),
+    "half as fast": (0.0, 0.5),
+}
+
+
+def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) -> None:
+    """The service and the jobs of one machine, whose clock is set. Leases are as long as its clock says."""
+    offset_s, rate = CLOCKS[clock]
+    path = folder / "clock"
+    set_clock(path)
+    never_late = replace(FREE, forget=0, nack=0, late=0)
+    plan = replace(
+        MIXED, seed=seed, strikes=strikes, delayed_percent=0, program=program(path), clocked_jobs=True,
+        groups=(GroupPlan(pops=never_late),), reach=Reach(sends=50, faults=strikes),
+    )  # fmt: skip
+    valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
+
+
+@pytest.mark.timeout(240)
+def test_f8_offsets_and_order_do_not_know_what_time_it_is(valid: Valid, tmp_path: Path) -> None:
+    _clocked(valid, tmp_path, "ten years behind", seed=81, strikes=2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_f8_clocks_that_jump_and_drift(valid: Valid, tmp_path: Path, clock: str) -> None:
+    _clocked(valid, tmp_path, clock, seed=810 + list(CLOCKS).index(clock), strikes=4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
+    plan = replace(MIXED, seed=121, strikes=20, rest_s=(0.2, 1.0), reach=Reach(sends=500, faults=20, redeliveries=10))
+    valid(plan, lambda system: [KillJobs(system.jobs)])
+
+
+@pytest.mark.timeout(240)
+def test_f15_lost_answers_under_a_mixed_load(valid: Valid) -> None:
+    valid(replace(MIXED, seed=151, loss=0.1, reach=Reach(sends=50, unknown_stored=1)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("loss", [0.05, 0.3])
+def test_f15_hundreds_of_lost_answers_under_a_mixed_load(valid: Valid, loss: float) -> None:
+    plan = replace(MIXED, seed=1510 + round(loss * 100), loss=loss, seconds=15, plain_senders=3)
+    valid(replace(plan, drain_s=120, reach=Reach(sends=200, unknown_stored=5, redeliveries=5)))
