@@ -1,9 +1,9 @@
 """Which brokers this process serves, and whether it serves the meta role: leases, takeover, giving back (SPEC META-1).
 
-    register --roles--> gain: fence, recover --> serve --+--> lost: what memory knew is void
-       ^                                                 |
-       |                                                 '--> give back: store what memory knows, pass on
-       '---- declared dead (`lease_lost`): a new life ---'
+    register --roles--> served (`api.roles`) --heir is there--> given back
+       ^                   |
+       |                   '--others silent, or their locks free--> declared dead, their roles taken
+       '--declared dead by others (`lease_lost`): a new life
 
 `mq.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of the
 service. Everything but the blocking calls happens on the event loop.
@@ -18,12 +18,13 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from api.hosted_meta import HostedMeta
+from api.roles import Hooks, Roles
 from mq.brokers import (
     META_ROLE,
     Host,
@@ -41,19 +42,14 @@ from mq.topics import MetaState
 from tables.host_lock import HostLocks
 from tables.metadata import AnyEvent, Meta
 
-__all__ = ["Gained", "Hosting", "LeaseTimes", "Lost"]
+__all__ = ["Hosting", "LeaseTimes"]
 
 log = logging.getLogger("deltamq.api")
 
-#: A role that could not be begun is tried again after so long.
-_BEGIN_AGAIN_S: Final = 0.5
+#: Between two tries to read the metadata.
+_READ_AGAIN_S: Final = 0.5
 #: The last try to tell the others at a stop.
 _LEAVE_S: Final = 5.0
-
-#: Awaited with a role and its epoch before it is served; what it raises is tried again.
-Gained: TypeAlias = Callable[[str, int], Awaitable[None]]
-#: Called with a role that this process has no more.
-Lost: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +70,7 @@ class _Life:
     host: Host
     watch: LeaseWatch
     lease: OwnLease
-    #: What is served, with the epoch since when.
-    served: dict[str, int] = field(default_factory=dict)
-    #: What makes ready to serve roles, or tries it again.
-    beginning: set[asyncio.Task[None]] = field(default_factory=set)
-    #: What is being stored, to be passed on.
-    draining: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    #: What is known to be ours.
-    roles: dict[str, int] = field(default_factory=dict)
-    #: Of these, the ones that nobody had before.
-    fresh: set[str] = field(default_factory=set)
+    roles: Roles
 
 
 class Hosting:
@@ -103,14 +90,8 @@ class Hosting:
         """`now_ms` is a clock that only grows; `load` says how many requests a second this process answers."""
         self.address = address
         self.brokers = brokers
-        #: Awaited with all roles that were taken together, each with its epoch, before `gained`.
-        self.taken: list[Callable[[Mapping[str, int]], Awaitable[None]]] = []
-        #: Awaited one after the other when a role was taken.
-        self.gained: list[Gained] = []
-        #: Called one after the other when a role went elsewhere, or this life is over.
-        self.lost: list[Lost] = []
-        #: Awaited one after the other before a broker is passed on: store what only memory knows.
-        self.drained: list[Callable[[str], Awaitable[None]]] = []
+        #: Who keeps something for a role is told what happens with it.
+        self.hooks = Hooks()
         #: How often this process was declared dead.
         self.lost_leases = 0
         self._meta = meta
@@ -151,17 +132,17 @@ class Hosting:
 
     def hosts(self, role: str) -> bool:
         """Whether this process serves the role now."""
-        return role in self._life.served and self.holds()
+        return self._life.roles.serves(role) and self.holds()
 
     @property
     def alone(self) -> bool:
         """Whether this process serves all brokers that there are: no request concerns another then."""
-        served = self._life.served
-        return self.holds() and all(role in served for role in self._meta.now.brokers.roles)
+        return self.holds() and all(map(self._life.roles.serves, self._meta.now.brokers.roles))
 
     def hosted(self) -> frozenset[str]:
         """The brokers that this process serves now."""
-        return frozenset(self._life.served).difference((META_ROLE,)) if self.holds() else frozenset()
+        roles = self._life.roles
+        return frozenset(roles.served).difference((META_ROLE, *roles.closing)) if self.holds() else frozenset()
 
     def owner(self, role: str) -> Host | None:
         """The host that has the role, as far as this process knows; None when nobody has it."""
@@ -177,11 +158,10 @@ class Hosting:
             serves it at the moment.
         """
         life = self._life
-        epoch = life.served.get(role)
-        if epoch is not None and life.lease.holds(self.now_ms()):
-            return epoch
+        if self.hosts(role):
+            return life.roles.served[role]
         owner = self.owner(role)
-        if epoch is not None or (owner is not None and owner.id == life.host.id and not self.holds()):
+        if not self.holds() and (role in life.roles.served or (owner is not None and owner.id == life.host.id)):
             raise Unavailable("this process lost its lease; ask again", code="lease_lost")
         if owner is None or owner.id == life.host.id:
             raise Unavailable(f"{_shown(role)} is being taken over; ask again", code="broker_unavailable")
@@ -191,12 +171,12 @@ class Hosting:
 
     def held_since(self, role: str) -> int | None:
         """Since which epoch the role is ours as far as this process knows, served or not; None if it is not."""
-        return self._life.roles.get(role)
+        return self._life.roles.ours.get(role)
 
     def fence(self, role: str) -> int | None:
         """The epoch that whoever had the role before must be kept out by; None when nobody had it."""
-        life = self._life
-        return None if role in life.fresh else life.roles.get(role)
+        roles = self._life.roles
+        return None if role in roles.fresh else roles.ours.get(role)
 
     def may_wake(self, role: str) -> bool:
         """Whether who had the role before may still be there: its lease was over, but nobody saw it dead."""
@@ -204,7 +184,7 @@ class Hosting:
 
     def check(self, role: str, epoch: int) -> None:
         """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
-        if self._life.served.get(role) != epoch or not self.holds():
+        if self._life.roles.served.get(role) != epoch or not self.holds():
             raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
 
     def departure(self, host: str) -> asyncio.Future[None]:
@@ -226,7 +206,7 @@ class Hosting:
         times = self._times
         host = Host(id=uuid.uuid4().hex, address=self.address, brokers=self.brokers, machine=self._locks.machine)
         lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
-        return _Life(host, LeaseWatch(times.lease_ms), lease)
+        return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
 
     async def start(self) -> None:
         """Register, take over what the dead of this machine had, and return when all of it is served.
@@ -238,7 +218,7 @@ class Hosting:
         """
         await self._register()
         await self._take_over()
-        await asyncio.gather(*self._life.beginning)
+        await self._life.roles.settle()
         self._ticker = asyncio.create_task(self._repeat())
 
     async def _register(self) -> None:
@@ -251,12 +231,10 @@ class Hosting:
     async def stop(self) -> None:
         """Tell the others that nobody need wait for us. What memory knew must be stored before."""
         self._stopping = True
-        tasks = [*self._life.beginning, *self._life.draining.values()]
         if self._ticker is not None:
-            tasks.append(self._ticker)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._life.roles.end(is_over=False)
         host = self.id
         try:
             async with asyncio.timeout(_LEAVE_S):
@@ -340,19 +318,10 @@ class Hosting:
         self.lost_leases += 1
         log.warning("event=lease_lost host=%s", before.host.id)
         self._life = self._new_life()
-        await self._end(before)
+        await before.roles.end(is_over=True)
+        await self._life.roles.settle()
         await self._meta.run(partial(self._locks.forget, before.host.id))
         await self._register()
-
-    async def _end(self, life: _Life) -> None:
-        tasks = [*life.beginning, *life.draining.values()]
-        for task in tasks:
-            task.cancel()
-        roles = life.roles
-        life.served, life.roles = {}, {}
-        for role in roles:
-            self._lose(role)
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Roles.
 
@@ -364,54 +333,14 @@ class Hosting:
             if not future.done():
                 future.set_result(None)
         life = self._life
-        if self._stopping or life.host.id not in hosts:
+        if self._stopping:
             return
-        mine = after.brokers.roles_of(life.host.id)
-        for role in [role for role, epoch in life.roles.items() if mine.get(role) != epoch]:
-            life.roles.pop(role)
-            life.served.pop(role, None)
-            life.fresh.discard(role)
-            self._lose(role)
-        new = {role: epoch for role, epoch in mine.items() if role not in life.roles}
-        life.roles |= new
-        life.fresh |= new.keys() - before.brokers.roles.keys()
-        if new:
-            self._begin_soon(life, new)
-
-    def _begin_soon(self, life: _Life, roles: Mapping[str, int]) -> None:
-        task = asyncio.get_running_loop().create_task(self._begin(life, roles))
-        life.beginning.add(task)
-        task.add_done_callback(life.beginning.discard)
-
-    async def _begin(self, life: _Life, roles: Mapping[str, int]) -> None:
-        """Make ready to serve roles, and serve them; what keeps one from it shall not keep the others."""
-        try:
-            for taken in self.taken:
-                await taken(roles)
-            for gained in self.gained:
-                for role, epoch in roles.items():
-                    await gained(role, epoch)
-        except (DeltaMQError, OSError) as error:
-            code = getattr(error, "code", "os_error")
-            log.error("event=roles_not_begun roles=%s code=%s detail=%r", ",".join(roles), code, str(error))
-            if self._ticker is None:
-                raise
-            await asyncio.sleep(_BEGIN_AGAIN_S)
-            for role, epoch in roles.items():
-                if life.roles.get(role) == epoch:
-                    self._begin_soon(life, {role: epoch})
-            return
-        for role, epoch in roles.items():
-            if life.roles.get(role) == epoch:
-                life.served[role] = epoch
-                log.info("event=role_begun role=%s epoch=%d host=%s", role, epoch, life.host.id)
-            else:
-                self._lose(role)
-
-    def _lose(self, role: str) -> None:
-        log.info("event=role_lost role=%s", role)
-        for lost in self.lost:
-            lost(role)
+        if life.host.id in hosts:
+            life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
+        elif life.roles.ours:
+            # Declared dead: nothing is served until this process lives anew.
+            life.roles.served.clear()
+            self._wanted.set()
 
     # Giving back.
 
@@ -420,29 +349,32 @@ class Hosting:
         life, state = self._life, self._meta.now.brokers
         if not self.holds():
             return
-        for role in life.served.keys() - {META_ROLE, *self.brokers}:
-            if role not in life.draining and any(role in host.brokers for host in state.hosts.values()):
-                life.draining[role] = asyncio.create_task(self._pass_on(life, role))
+        for role in life.roles.served.keys() - {META_ROLE, *self.brokers}:
+            if any(role in host.brokers for host in state.hosts.values()):
+                life.roles.pass_on(role, self._give)
 
-    async def _pass_on(self, life: _Life, role: str) -> None:
-        """Take no more requests for a broker, store what only memory knows of it, and give it to whose it is."""
-        epoch = life.served.pop(role)
+    async def _give(self, role: str) -> None:
+        """Give a broker to a process that was started for it; returns when it is known whose it is now."""
+        host = self.id
+
+        def decide(meta: Meta) -> tuple[AnyEvent, ...]:
+            return decide_give_back(meta.brokers, host, (role,))
+
         try:
-            for drained in self.drained:
-                await drained(role)
-
-            def decide(meta: Meta) -> tuple[AnyEvent, ...]:
-                return decide_give_back(meta.brokers, life.host.id, (role,))
-
             await self._meta.submit_any(decide)
             log.info("event=role_given_back role=%s", role)
         except DeltaMQError as error:
             log.warning("event=role_not_given_back role=%s code=%s", role, error.code)
-        finally:
-            life.draining.pop(role, None)
-            if life is self._life and life.roles.get(role) == epoch:
-                # Nobody was there to take it any more: it stays, and what memory knows of it was stored.
-                life.served[role] = epoch
+            # It may have gone all the same: nothing is served before that is known.
+            while not await self._has_read():
+                await asyncio.sleep(_READ_AGAIN_S)
+
+    async def _has_read(self) -> bool:
+        try:
+            await self._meta.refresh()
+        except DeltaMQError:
+            return False
+        return True
 
 
 def _routed(meta: Meta) -> set[str]:

@@ -98,8 +98,8 @@ class OnlineClients:
         self.heartbeats = 0
         #: Clients that were called offline because their authorizations were over.
         self.lapsed = 0
-        hosting.gained.append(self._gain)
-        hosting.lost.append(self._lose)
+        hosting.hooks.gained.append(self._gain)
+        hosting.hooks.lost.append(self._lose)
         meta.follow(self._follow)
 
     # The role.

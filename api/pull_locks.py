@@ -84,8 +84,8 @@ class Locks:
         #: Requests that wait for a lock, by group.
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._stopping = False
-        hosting.gained.append(self._gain)
-        hosting.lost.append(self._lose)
+        hosting.hooks.gained.append(self._gain)
+        hosting.hooks.lost.append(self._lose)
         meta.follow(self._follow)
 
     # The roles.

@@ -122,9 +122,9 @@ class Service:
             partial(ProgressFollower, warehouse, config.warehouse.cluster),
             refresh_s=self.settings.refresh_ms / 1000,
         )
-        self.hosting.taken.append(self._recover)
-        self.hosting.drained.append(self.lanes.drain)
-        self.hosting.lost.append(self.lanes.drop)
+        self.hosting.hooks.taken.append(self._recover)
+        self.hosting.hooks.drained.append(self.lanes.drain)
+        self.hosting.hooks.lost.append(self.lanes.drop)
         self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
         self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
         self.popper = Popper(self.lanes, self.hosting, refresh_s=self.settings.refresh_ms / 1000)

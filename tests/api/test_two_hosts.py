@@ -262,7 +262,7 @@ def test_meta_01_a_role_that_cannot_be_begun_is_tried_again(tmp_path: Path) -> N
             if failures and role == "broker-b":
                 raise failures.pop()
 
-        a.service.hosting.gained.append(gained)
+        a.service.hosting.hooks.gained.append(gained)
         with running(config_for(warehouse, brokers=("broker-b",))) as b:
             until(lambda: _see_each_other(a, b))
             _send_to(a, "orders", "orders@broker-b", "x")

@@ -66,6 +66,20 @@ def test_meta_01_a_host_that_renewed_meanwhile_is_left_alone() -> None:
     assert decide_takeover(renewed, "two", {"two": 0}) == (), "nobody declares itself dead"
 
 
+def test_meta_01_brokers_that_only_routes_name_are_taken_too() -> None:
+    state = registered(ONE, TWO)
+    after = state.apply_all(decide_takeover(state, "two", {}, named=("B", "C", "A")))
+    assert after.roles_of("two") == {"B": 3, "C": 4}
+    assert decide_takeover(after, "two", {}, named=("C",)) == ()
+
+
+def test_meta_01_a_host_may_have_been_written_without_its_machine() -> None:
+    named = Host(id="one", address="http://a:1", brokers=("A",), machine="boot-1")
+    assert Host.from_json(named.to_json()) == named
+    before = {key: value for key, value in named.to_json().items() if key != "machine"}
+    assert Host.from_json(before).machine == ""
+
+
 def test_meta_01_who_comes_back_is_fenced_and_begins_as_another_host() -> None:
     state = registered(ONE, TWO)
     after = state.apply_all(decide_takeover(state, "two", {"one": 0}))

@@ -1,0 +1,171 @@
+"""The roles of one life of a service process: begun, served, passed on, lost.
+
+    ours --taken, gained: fence, recover--> served --+--> another's: lost, what memory knew is void
+                                                     '--> closing --drained: stored--> passed on
+
+What happens with a role is told to hooks: whoever keeps something for a broker, or for the meta role, has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from mq.errors import DeltaMQError
+
+__all__ = ["Hooks", "Roles"]
+
+log = logging.getLogger("deltamq.api")
+
+#: A role that could not be begun is tried again after so long.
+_BEGIN_AGAIN_S: Final = 0.5
+#: A broker that is passed on answers what it has begun for so long.
+_CLOSE_S: Final = 0.2
+
+_Taken: TypeAlias = Callable[[Mapping[str, int]], Awaitable[None]]
+_Gained: TypeAlias = Callable[[str, int], Awaitable[None]]
+_Drained: TypeAlias = Callable[[str], Awaitable[None]]
+_Lost: TypeAlias = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Called one after the other, on the event loop."""
+
+    #: Awaited with all roles that were taken together, each with its epoch, before `gained`.
+    taken: list[_Taken] = field(default_factory=list)
+    #: Awaited with a role and its epoch before it is served; what it raises is tried again.
+    gained: list[_Gained] = field(default_factory=list)
+    #: Awaited before a broker is passed on: store what only memory knows.
+    drained: list[_Drained] = field(default_factory=list)
+    #: Called with a role that this process has no more.
+    lost: list[_Lost] = field(default_factory=list)
+
+
+class Roles:
+    """What one life has; used on the event loop."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        #: What is served, with the epoch since when.
+        self.served: dict[str, int] = {}
+        #: What is known to be ours, served or not.
+        self.ours: dict[str, int] = {}
+        #: Of these, the ones that nobody had before.
+        self.fresh: set[str] = set()
+        #: Of what is served, the ones that take no new requests any more: they are about to be passed on.
+        self.closing: set[str] = set()
+        self._hooks = hooks
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._passing: dict[str, asyncio.Task[None]] = {}
+        self._is_settled = False
+
+    def serves(self, role: str) -> bool:
+        """Whether new requests are taken for the role."""
+        return role in self.served and role not in self.closing
+
+    def follow(self, mine: Mapping[str, int], before: Collection[str]) -> None:
+        """Begin what became ours, end what did not stay so.
+
+        `mine` is what the metadata says now; `before` are roles that somebody had before that.
+        """
+        for role in [role for role, epoch in self.ours.items() if mine.get(role) != epoch]:
+            self._forget(role)
+        new = {role: epoch for role, epoch in mine.items() if role not in self.ours}
+        self.ours |= new
+        self.fresh |= new.keys() - set(before)
+        if new:
+            self._begin_soon(new)
+
+    def _forget(self, role: str) -> None:
+        self.ours.pop(role)
+        self.served.pop(role, None)
+        self.fresh.discard(role)
+        self._lose(role)
+
+    def _lose(self, role: str) -> None:
+        log.info("event=role_lost role=%s", role)
+        for lost in self._hooks.lost:
+            lost(role)
+
+    # Beginning.
+
+    async def settle(self) -> None:
+        """Return when all that is ours is served; raises why it cannot be. From then on it is tried again."""
+        await asyncio.gather(*self._beginning)
+        self._is_settled = True
+
+    def _begin_soon(self, roles: Mapping[str, int]) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin(roles))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, roles: Mapping[str, int]) -> None:
+        """Make ready to serve roles, and serve them; what keeps one from it shall not keep the others."""
+        try:
+            for taken in self._hooks.taken:
+                await taken(roles)
+            for gained in self._hooks.gained:
+                for role, epoch in roles.items():
+                    await gained(role, epoch)
+        except (DeltaMQError, OSError) as error:
+            code = getattr(error, "code", "os_error")
+            log.error("event=roles_not_begun roles=%s code=%s detail=%r", ",".join(roles), code, str(error))
+            if not self._is_settled:
+                raise
+            await asyncio.sleep(_BEGIN_AGAIN_S)
+            for role, epoch in roles.items():
+                if self.ours.get(role) == epoch:
+                    self._begin_soon({role: epoch})
+            return
+        for role, epoch in roles.items():
+            if self.ours.get(role) == epoch:
+                self.served[role] = epoch
+                log.info("event=role_begun role=%s epoch=%d", role, epoch)
+            else:
+                # It went elsewhere meanwhile: what was begun is void.
+                self._lose(role)
+
+    # Passing on, and ending.
+
+    def pass_on(self, role: str, give: Callable[[str], Awaitable[None]]) -> None:
+        """Begin to take no more requests for a role, store what only memory knows of it, and `give` it away.
+
+        `give` returns when the metadata says whose the role is, whoever that is.
+        """
+        if role not in self._passing:
+            task = asyncio.get_running_loop().create_task(self._pass_on(role, give))
+            self._passing[role] = task
+            task.add_done_callback(lambda _: self._passing.pop(role, None))
+
+    async def _pass_on(self, role: str, give: Callable[[str], Awaitable[None]]) -> None:
+        epoch = self.served.get(role)
+        if epoch is None:
+            return
+        self.closing.add(role)
+        try:
+            # What is under way ends meanwhile; what takes longer is told that the role has moved.
+            await asyncio.sleep(_CLOSE_S)
+            self.served.pop(role, None)
+            for drained in self._hooks.drained:
+                await drained(role)
+            await give(role)
+        except DeltaMQError as error:
+            log.warning("event=role_not_stored role=%s code=%s", role, error.code)
+        finally:
+            self.closing.discard(role)
+            if self.ours.get(role) == epoch:
+                # It could not be stored, or nobody was there to take it: it stays, as memory knows it.
+                self.served[role] = epoch
+
+    async def end(self, *, is_over: bool) -> None:
+        """Begin and pass on nothing more; with `is_over` all that was ours is another's, or nobody's."""
+        tasks = [*self._beginning, *self._passing.values()]
+        for task in tasks:
+            task.cancel()
+        if is_over:
+            for role in list(self.ours):
+                self._forget(role)
+        await asyncio.gather(*tasks, return_exceptions=True)
