@@ -145,6 +145,19 @@ def test_pop_13_a_stop_stores_everything_with_its_acks_and_takes_no_more(bench: 
     assert len(bench.pop()) == 1
 
 
+def test_meta_01_a_lane_that_goes_to_another_process_is_stored_alone_with_its_acks(bench: Bench) -> None:
+    bench.pop(64)
+    bench.ack(32, 0b1)
+    stored = bench.buffer.leave([bench.lane])
+    assert [d.checkpoint.bit_map for d in stored] == [0, 1]
+    assert bench.buffer.leave([bench.lane]) == [], "what is being stored does not leave twice"
+    assert bench.buffer.tick(10**9) == [], "nor when it falls due"
+    for decision in stored:
+        bench.buffer.stored(decision)
+    assert bench.commits == [64] and len(bench.buffer) == 0
+    assert bench.pop() == [], "the others go on in memory"
+
+
 def test_pop_13_an_ack_for_a_checkpoint_that_is_leaving_goes_to_the_log(bench: Bench) -> None:
     bench.pop()
     (leaving,) = bench.buffer.tick(10_000)
