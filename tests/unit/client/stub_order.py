@@ -82,7 +82,7 @@ class StubOrder:
                 return self.set_aside(group, topic, request)
             case "DELETE", [group, "topics", _, "locks"]:
                 return self.release(group, request)
-            case "PUT", [group, "topics", topic, "offsets"] if "client_id" in request:
+            case "PUT", [group, "topics", topic, "offsets"] if self.strategies.get(group) == "exclusive":
                 return self.commit(group, topic, request)
             case "PUT", [group] if "consume_strategy" in request:
                 self.strategies[group] = request["consume_strategy"]
