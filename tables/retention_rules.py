@@ -9,7 +9,7 @@
 | lost messages        | `retention.system_ms`                | the same                                        |
 | delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
 | marks about these    | `retention.system_ms`                | what they are about is removed                  |
-| all else             | for ever                             |                                                 |
+| all else             | for ever; metadata shortens itself   |                                                 |
 
 Partitions of a topic or group whose life is over are kept as long, and nobody holds them back.
 """
