@@ -48,9 +48,18 @@ class Entry(msgspec.Struct, gc=False):
             return False
         return all(message.key is None for message in self.messages)
 
+    @property
+    def routed_by_key(self) -> bool:
+        """Whether a key decides where some of it goes."""
+        if self.named:
+            return False
+        if self.rows is not None:
+            return "key" in self.rows.schema.names
+        return any(message.key is not None for message in self.messages)
+
     def goes_with(self, following: Entry) -> bool:
         """Whether `following` may share a request with this one."""
-        if self.alone or following.alone:
+        if self.alone or following.alone or self.named is not following.named:
             return False
         if self.rows is None or following.rows is None:
             return self.rows is following.rows

@@ -82,6 +82,7 @@ class Executor:
         owner: Owner,
         *,
         failing: Failing = Failing.GO_ON,
+        strict: bool = False,
         producer_id: str | None = None,
         producer_seq: int = 0,
         held: bool = False,
@@ -89,6 +90,8 @@ class Executor:
         self.partition = partition
         self.broker = "" if partition is None else split_partition(partition)[1]
         self.failing = failing
+        #: Of a strict topic: while it is expanded, the service alone knows where each key goes (SPEC ROUTE-6).
+        self.strict = strict
         self._path = path_of("topics", topic, "messages")
         self._shared = shared
         self._owner = owner
@@ -154,10 +157,14 @@ class Executor:
             self._busy = True
         self._shared.workers.submit(self._run)
 
-    def retire(self) -> None:
-        """Take no more entries; what is queued is still sent, then the owner hears `drained`."""
+    def retire(self) -> bool:
+        """Take no more entries; what is queued is still sent, then the owner hears `drained`.
+
+        False when there is nothing left to do: then the owner hears nothing.
+        """
         with self._lock:
             self._retired = True
+            return self._busy or bool(self._queue)
 
     def take_over(self) -> list[Entry]:
         """Retire and give up everything queued."""
@@ -238,7 +245,7 @@ class Executor:
         try:
             request = encode_request(
                 batch,
-                partition=self.partition,
+                partition=self._named(batch),
                 producer_id=self._producer_id,
                 producer_seq=self._producer_seq,
             )
@@ -249,6 +256,12 @@ class Executor:
             return
         self._producer_seq += 1
         self._attempt(batch, request)
+
+    def _named(self, batch: list[Entry]) -> str | None:
+        """The partition that the request names; None lets the service route it."""
+        if self.strict and any(entry.routed_by_key for entry in batch):
+            return None
+        return self.partition
 
     def _attempt(self, batch: list[Entry], request: ProduceRequest) -> None:
         attempts = self._attempts(batch)

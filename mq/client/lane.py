@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from mq.client.attempts import Attempts, is_worth_retrying
 from mq.client.entry import Entry
 from mq.client.executor import Executor, Failing
@@ -87,15 +89,7 @@ class Lane:
     def chosen(self, message: Message, selector: Selector, argument: object, deadline: float) -> Message:
         """`message` with the partition that the caller's selector chooses (SEND-3)."""
         partition = selected(selector, self.view(deadline).partitions, message, argument)
-        return Message(
-            message.body,
-            message.key,
-            message.tag,
-            message.headers,
-            partition,
-            message.message_id,
-            message.born_time,
-        )
+        return replace(message, partition=partition)
 
     def view(self, deadline: float) -> TopicView:
         """The route as it is known; raises `NotFound` while the topic does not exist."""
@@ -188,16 +182,30 @@ class Lane:
         with self._lock:
             self._fresh_until = time.monotonic() + self._shared.settings.route_age_s_max
             failing = Failing.STOP_UNRESOLVED if view.strict else Failing.GO_ON
+            if view.strict and self._view is not None and view.table != self._view.table:
+                self._drain_all()
             for partition in view.partitions:
                 executor = self._executors.get(partition)
                 if executor is None:
                     executor = Executor(
-                        self.topic, partition, self._shared, self, failing=failing, held=bool(self._draining)
+                        self.topic,
+                        partition,
+                        self._shared,
+                        self,
+                        failing=failing,
+                        strict=view.strict,
+                        held=bool(self._draining),
                     )
                     self._executors[partition] = executor
                 executor.failing = failing
+                executor.strict = view.strict
             self._routed = tuple(self._executors[partition] for partition in view.partitions)
             self._view = view
+
+    def _drain_all(self) -> None:
+        """Keys have moved: what is queued for them goes first, then new executors go on by the new route."""
+        self._draining.update(executor for executor in self._executors.values() if executor.retire())
+        self._executors = {}
 
     # What executors report --------------------------------------------------------------------------------------
 
@@ -273,7 +281,7 @@ class Lane:
     def restart(self) -> None:
         """Let stopped executors of a strict topic go on with new messages."""
         with self._lock:
-            executors = list(self._executors.values())
+            executors = [*self._executors.values(), *self._draining]
         for executor in executors:
             executor.restart()
 

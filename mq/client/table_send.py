@@ -123,7 +123,16 @@ class TableSend:
         self._view = TopicView(Route.from_json(self._state.route), strict=self._state.strict)
         self._starts = chunk_starts(rows, self._state.chunk_bytes, ARROW_MESSAGES_MAX)
         self._executors = [
-            Executor(topic, partition, shared, self, failing=Failing.STOP, producer_id=id_, producer_seq=seq)
+            Executor(
+                topic,
+                partition,
+                shared,
+                self,
+                failing=Failing.STOP,
+                strict=self._view.strict,
+                producer_id=id_,
+                producer_seq=seq,
+            )
             for partition, id_, seq in zip(
                 self._view.partitions, self._state.producer_ids, self._state.producer_seqs, strict=True
             )
@@ -172,7 +181,7 @@ class TableSend:
     def _put(self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float) -> None:
         future: SendFuture[tuple[SentRange, ...]] = SendFuture()
         size = self._shared.buffer.fitted(int(rows.nbytes))
-        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, named=True, alone=True)
+        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True)
         try:
             self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
         except DeltaMQError as error:
