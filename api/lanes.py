@@ -25,7 +25,6 @@ from api.wish import Taken, Wish, mixed_orders
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
-from mq.checkpoint_state import CheckpointState
 from mq.errors import DeltaMQError, NotFound, Unavailable
 from mq.group import Group, GroupsState
 from mq.handle import HandleKeys
@@ -38,6 +37,7 @@ from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
 from tables.config_sections import QueueSettings
+from tables.lane_states import LaneStates
 from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.queue_refs import retry_ref
@@ -47,6 +47,7 @@ __all__ = ["Lanes"]
 
 log = logging.getLogger("deltamq.api")
 
+_NOTHING_STORED: Final = LaneStates()
 #: At a stop, what could not be stored after so long stays in memory, and is delivered again.
 _STOP_S: Final = 30.0
 
@@ -68,7 +69,7 @@ class Lanes:
         self._meta = meta
         self._offsets = OffsetLog(partitions, cluster)
         #: What the tables said of lanes that nobody has asked for since.
-        self._states: dict[LaneKey, Sequence[CheckpointState]] = {}
+        self._states: dict[LaneKey, LaneStates] = {}
         #: The brokers whose lanes these are, with the epoch since when.
         self._epochs: dict[str, int] = {}
         self.buffer = Buffer(
@@ -251,7 +252,9 @@ class Lanes:
         known = self._known(key)
         if known is None:
             return None
-        return self.buffer.open_lane(key, known, now_ms=self.logs.now_ms(), states=self._states.pop(key, ()))
+        now_ms, stored = self.logs.now_ms(), self._states.pop(key, _NOTHING_STORED)
+        covered, states = stored.live(known.epoch, known.offset, now_ms)
+        return self.buffer.open_lane(key, known, now_ms=now_ms, states=states, covered=covered)
 
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
         """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""

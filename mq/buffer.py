@@ -71,13 +71,22 @@ class Buffer:
         return self._lanes.get(key)
 
     def open_lane(
-        self, key: LaneKey, committed: Committed, *, now_ms: int, states: Iterable[CheckpointState] = ()
+        self,
+        key: LaneKey,
+        committed: Committed,
+        *,
+        now_ms: int,
+        states: Iterable[CheckpointState] = (),
+        covered: Iterable[tuple[int, int]] = (),
     ) -> Lane:
-        """A lane as the tables have it: progress in the present epoch, and what the revive log knows (META-3)."""
+        """A lane as the tables have it: progress in the present epoch, and what the revive log knows (META-3).
+
+        `covered` are offsets that checkpoints of this epoch hold, or have held, that are not among `states`.
+        """
         self.drop_lane(key)
         lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, opened_ms=now_ms)
         known = [s for s in states if s.checkpoint is not None and s.checkpoint.pop.epoch == committed.epoch]
-        lane.cover(committed.done, known)
+        lane.cover([*committed.done, *covered], known)
         for state in known:
             self._restore(lane, state, now_ms)
         return lane

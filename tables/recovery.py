@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mq.checkpoint import CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
 from mq.names import split_partition
 from mq.progress import Committed, committed_of
+from tables.lane_states import LaneStates, lane_states
 from tables.log import PartitionLog
 from tables.merge_plan import watermark
 from tables.pages import OffsetOutOfRange, pages
@@ -33,6 +35,7 @@ from tables.state_schema import (
     POP_CHECKPOINTS_SCHEMA,
 )
 from tables.state_table import read_state
+from tables.store import Store
 from tables.warehouse import Warehouse
 
 __all__ = ["Cursor", "Follower", "ProgressFollower", "Recovered", "recover", "recover_progress"]
@@ -45,7 +48,7 @@ class Recovered:
     #: What the offsets log says, whatever the epoch: see `GroupsState.committed_in`.
     committed: Mapping[LaneKey, Committed]
     #: Every checkpoint that is not forgotten yet, of all epochs; what has no checkpoint so far is left out.
-    states: Mapping[LaneKey, Sequence[CheckpointState]]
+    states: Mapping[LaneKey, LaneStates]
 
     def of(self, broker: str) -> Recovered:
         """The lanes of one of the brokers."""
@@ -65,13 +68,31 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
     OffsetOutOfRange
         A log was cut behind what is merged.
     """
-    follower = Follower(warehouse, cluster, brokers)
-    follower.refresh()
-    states: dict[LaneKey, list[CheckpointState]] = {}
-    for key, state in follower.states.items():
-        if state.checkpoint is not None:
-            states.setdefault(key.lane, []).append(state)
-    return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=states)
+    refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
+    for last in (False, True):
+        rows, stops = _merged_checkpoints(warehouse.store)
+        mine = pc.is_in(rows.column("broker"), value_set=pa.array(brokers, pa.string()))
+        rows = rows if pc.all(mine).as_py() else rows.filter(mine)
+        newer: dict[CheckpointKey, CheckpointState] = {}
+        try:
+            for ref in refs:
+                for page in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                    newer = fold(newer, records_of(page))
+            break
+        except OffsetOutOfRange:
+            # Merged and cut since the state table was read.
+            if last:
+                raise
+    return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=lane_states(rows, newer))
+
+
+def _merged_checkpoints(store: Store) -> tuple[pa.Table, Mapping[PartitionRef, int]]:
+    """What the state table says, and up to where the logs are in it."""
+    columns = (*CHECKPOINT_COLUMNS, "broker")
+    state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, columns)
+    if state is None:
+        return pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in columns]).empty_table(), {}
+    return state.rows, watermark(store, POP_CHECKPOINTS, state.transactions).stops
 
 
 def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
