@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
 from api.hosted_meta import HostedMeta
 from api.hosting import Hosting
+from api.joined_changes import Decide, JoinedChanges
 from api.request import Client
 from mq.authorization import Authorizations
 from mq.brokers import META_ROLE, check_role
@@ -59,6 +60,17 @@ class Granted(NamedTuple):
     epoch: int
 
 
+class _Waiter(NamedTuple):
+    """A heartbeat that waits for another allocation of its client."""
+
+    client: str
+    changed: asyncio.Future[None]
+
+    def wake(self) -> None:
+        if not self.changed.done():
+            self.changed.set_result(None)
+
+
 class RoutedTopics(Mapping[str, TopicPartitions]):
     """All topics that there are, as their routes are now; a view, because a heartbeat looks at one of thousands."""
 
@@ -87,8 +99,9 @@ class OnlineClients:
         self._length_ms = length_ms
         #: While the role is ours.
         self._granting: Authorizations | None = None
-        #: Heartbeats that wait for a change of their group's allocation.
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._changes = JoinedChanges(meta.submit_any)
+        #: Heartbeats that wait for another allocation, by group.
+        self._waiters: dict[str, set[_Waiter]] = {}
         #: Heartbeats of condemned clients.
         self._condemned: set[asyncio.Future[None]] = set()
         #: What the last scan that found nothing to do has seen.
@@ -137,7 +150,7 @@ class OnlineClients:
                 return Granted(False, self._length_ms, {}, 0)
             decide = partial(self._decide, beat, epoch)
             if decide(self._meta.now):
-                await self._submit(decide)
+                await self._submit(decide, self._changes.store)
             self._hosting.check(META_ROLE, epoch)
             granted = self._grant(beat, granting)
             if granted is not None:
@@ -191,36 +204,33 @@ class OnlineClients:
 
         It waits for a third of an authorization at most: who waits is not called offline.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait_ms, self._length_ms // 3) / 1000
         granted = await self.beat(beat)
-        while granted.exclusive and beat.online and granted.epoch == known and not self._stopping:
-            left_s = deadline - loop.time()
-            if left_s <= 0:
-                break
-            await self._change(beat.group, left_s, client)
-            if client.gone.done():
-                break
+        wait_s = min(wait_ms, self._length_ms // 3) / 1000
+        if granted.epoch != known or not granted.authorized_ms or not granted.exclusive or not beat.online:
+            return granted
+        if wait_s > 0 and not self._stopping:
+            await self._change(beat, wait_s, client)
             _, granting = self._mine()
             # Who was called offline while this process slept must say itself that it is there.
             granted = self._grant(beat, granting) or Granted(True, 0, {}, 0)
         return granted
 
-    async def _change(self, group: str, within_s: float, client: Client) -> None:
-        """Return when somebody came or went, or the client closed its connection."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiters.setdefault(group, set())
+    async def _change(self, beat: Beat, within_s: float, client: Client) -> None:
+        """Return when the allocation is another, or the client closed its connection."""
+        waiter = _Waiter(beat.client, asyncio.get_running_loop().create_future())
+        waiting = self._waiters.setdefault(beat.group, set())
         waiting.add(waiter)
         try:
-            await asyncio.wait({waiter, client.gone}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            wakers = {waiter.changed, client.gone}
+            await asyncio.wait(wakers, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.discard(waiter)
             if not waiting:
-                self._waiters.pop(group, None)
+                self._waiters.pop(beat.group, None)
 
-    async def _submit(self, decide: partial[tuple[OnlineEvent, ...]]) -> None:
+    async def _submit(self, decide: Decide, store: Callable[[Decide], Awaitable[object]]) -> None:
         try:
-            await self._meta.submit_any(decide)
+            await store(decide)
         except Fenced as error:
             raise Unavailable(error.detail, code="not_owner") from error
 
@@ -266,15 +276,13 @@ class OnlineClients:
             changes = await self._meta.run(lambda: bool(decide(seen)))
         if changes:
             # If this fails they stay condemned: it may have been stored, and the next scan tries again.
-            await self._submit(decide)
+            await self._submit(decide, self._meta.submit_any)
             self.lapsed += len(over)
             log.info("event=clients_scanned over=%d", len(over))
         else:
             self._scanned = seen
         granting.settle(self._meta.now.online.members())
-        for waiter in self._condemned:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._wake_condemned()
 
     def _is_scanned(self, seen: Meta) -> bool:
         """Whether nothing that allocations depend on has changed since a scan that found nothing to do."""
@@ -308,20 +316,26 @@ class OnlineClients:
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:
+        """Wake whose allocation is another; a hundred clients that join must not wake each other each time."""
         if before.online is after.online:
             return
-        for group in list(self._waiters):
-            if before.online.group(group) is not after.online.group(group):
-                self._wake(group)
-
-    def _wake(self, group: str) -> None:
-        for waiter in self._waiters.get(group, ()):
-            if not waiter.done():
-                waiter.set_result(None)
+        for name, waiting in self._waiters.items():
+            was, now = before.online.group(name), after.online.group(name)
+            if was is now:
+                continue
+            for waiter in waiting:
+                client = waiter.client
+                stays = was.clients.get(client) is now.clients.get(client)
+                if not stays or was.allocation(client) != now.allocation(client):
+                    waiter.wake()
 
     def _wake_all(self) -> None:
-        for group in self._waiters:
-            self._wake(group)
+        for waiting in self._waiters.values():
+            for waiter in waiting:
+                waiter.wake()
+        self._wake_condemned()
+
+    def _wake_condemned(self) -> None:
         for waiter in self._condemned:
             if not waiter.done():
                 waiter.set_result(None)
@@ -336,3 +350,4 @@ class OnlineClients:
         if self._scanner is not None:
             self._scanner.cancel()
             await asyncio.gather(self._scanner, return_exceptions=True)
+        await self._changes.stop()

@@ -61,6 +61,14 @@ class Taken:
     unanswered: list[str] = field(default_factory=list)
 
 
+class _Place(NamedTuple):
+    """A partition as a group sees it, by names."""
+
+    group: str
+    topic: str
+    partition: str
+
+
 class Locks:
     """The pull locks of this process. Lives on one event loop."""
 
@@ -81,8 +89,8 @@ class Locks:
         self._clock = clock
         #: By broker.
         self._locks: dict[str, PullLocks] = {}
-        #: Requests that wait for a lock, by group.
-        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        #: Requests that wait for a lock.
+        self._waiters: dict[_Place, set[asyncio.Future[None]]] = {}
         self._stopping = False
         hosting.hooks.gained.append(self._gain)
         hosting.hooks.lost.append(self._lose)
@@ -119,7 +127,7 @@ class Locks:
     @property
     def waiting(self) -> int:
         """Requests that wait for a lock."""
-        return sum(map(len, self._waiters.values()))
+        return len(set().union(*self._waiters.values()))
 
     # Locks.
 
@@ -167,7 +175,7 @@ class Locks:
             taken.offsets[partition] = await self._start(lane, asked.topic, asked.group)
         except DeltaMQError:
             if partition not in asked.held:
-                self._release(lane, asked.client, number)
+                self._release(lane, asked.topic, asked.client, number)
             del taken.numbers[partition]
             taken.unanswered.append(partition)
 
@@ -196,18 +204,24 @@ class Locks:
             left_s = deadline - loop.time()
             if taken.numbers or taken.unanswered or asked.held or left_s <= 0 or self._stopping:
                 return taken
-            waiter: asyncio.Future[None] = loop.create_future()
-            waiting = self._waiters.setdefault(asked.group.name, set())
-            waiting.add(waiter)
-            try:
-                timeout_s = min(left_s, _LOOK_S)
-                await asyncio.wait({waiter, client.gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.discard(waiter)
-                if not waiting:
-                    self._waiters.pop(asked.group.name, None)
+            await self._change(asked, min(left_s, _LOOK_S), client)
             if client.gone.done():
                 return taken
+
+    async def _change(self, asked: Asked, within_s: float, client: Client) -> None:
+        """Return when one of the locks may be had, or the client closed its connection."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        places = [_Place(asked.group.name, asked.topic.name, partition) for partition in asked.partitions]
+        for place in places:
+            self._waiters.setdefault(place, set()).add(waiter)
+        try:
+            await asyncio.wait({waiter, client.gone}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for place in places:
+                waiting = self._waiters[place]
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._waiters[place]
 
     def release(
         self, group: str, topic: Topic, client: str, partitions: Iterable[str], numbers: Mapping[str, int]
@@ -216,14 +230,14 @@ class Locks:
         return [
             partition
             for partition in partitions
-            if self._release(LaneKey(topic.id, group, False, partition), client, numbers.get(partition))
+            if self._release(LaneKey(topic.id, group, False, partition), topic, client, numbers.get(partition))
         ]
 
-    def _release(self, lane: LaneKey, client: str, number: int | None) -> bool:
+    def _release(self, lane: LaneKey, topic: Topic, client: str, number: int | None) -> bool:
         _, locks = self._of(split_partition(lane.partition)[1])
         released = locks.release(lane, client, number=number)
         if released:
-            self._wake(lane.group)
+            self._wake(_Place(lane.group, topic.name, lane.partition))
         return released
 
     def void(self, lanes: Iterable[LaneKey]) -> None:
@@ -232,7 +246,6 @@ class Locks:
             locks = self._locks.get(split_partition(lane.partition)[1])
             if locks is not None and not lane.retry:
                 locks.void(lane, self._clock.boot_ms())
-                self._wake(lane.group)
 
     # Gates.
 
@@ -279,22 +292,23 @@ class Locks:
         if before.online is after.online:
             return
         self._sweep()
-        for group in list(self._waiters):
-            if before.online.group(group) is not after.online.group(group):
-                self._wake(group)
+        for place in self._waiters:
+            was, now = before.online.seat(*place), after.online.seat(*place)
+            if was.owner != now.owner or not was.clients.keys() <= now.clients.keys():
+                self._wake(place)
         for topic, partition in _moved(before, after):
             found = after.topics.topics.get(topic)
             if found is not None and split_partition(partition)[1] in self._locks:
                 self._partitions.get(found, partition).wake()
 
-    def _wake(self, group: str) -> None:
-        for waiter in self._waiters.get(group, ()):
+    def _wake(self, place: _Place) -> None:
+        for waiter in self._waiters.get(place, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     def _wake_all(self) -> None:
-        for group in self._waiters:
-            self._wake(group)
+        for place in self._waiters:
+            self._wake(place)
 
     def begin_stop(self) -> None:
         """Answer whoever waits."""

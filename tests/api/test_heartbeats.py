@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -171,6 +172,52 @@ def test_order_05_who_knows_less_is_answered_without_a_wait(api: Api, group: str
     began = time.monotonic()
     assert client.wait_for_change(epoch - 1)["allocation_epoch"] == epoch
     assert time.monotonic() - began < 2.5
+
+
+def test_order_05_who_keeps_what_it_has_is_not_woken_by_others(api: Api, group: str) -> None:
+    """With hundreds of clients, each that joins would wake all others."""
+    first, second, third = (member(api, group, name) for name in ("c0", "c1", "c2"))
+    first.beat()
+    second.beat()
+    before = {client.id: client.beat() for client in (first, second)}
+
+    def waited(client: Member) -> tuple[float, Any]:
+        began = time.monotonic()
+        answer = client.wait_for_change(before[client.id]["allocation_epoch"], 2_500)
+        return time.monotonic() - began, answer
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = {client.id: pool.submit(waited, client) for client in (first, second)}
+        until(lambda: api.service.online.waiting == 2)
+        third.beat()
+        found = {name: one.result(20) for name, one in waiting.items()}
+    same = {name: answer["allocation"] == before[name]["allocation"] for name, (_, answer) in found.items()}
+    assert sorted(same.values()) == [False, True], "one of them gave a partition up"
+    for name, (took_s, answer) in found.items():
+        assert (took_s >= 2.5) == same[name]
+        assert answer["allocation_epoch"] > before[name]["allocation_epoch"]
+
+
+def test_order_02_clients_that_start_together_share_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(config_for(tmp_path)) as api:
+        api.put_topic("orders", partitions=16)
+        exclusive_group(api, "billing")
+        online, appends = api.service.online, []
+        submit = online._changes._submit
+
+        async def when_all_wait(decide: Any) -> Any:
+            appends.append(decide)
+            async with asyncio.timeout(20):
+                while online.heartbeats < 16:
+                    await asyncio.sleep(0.001)
+            return await submit(decide)
+
+        monkeypatch.setattr(online._changes, "_submit", when_all_wait)
+        clients = [Member(api, "billing", "orders", f"c{at}") for at in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+            assert all(answer["authorized_ms"] for answer in pool.map(Member.beat, clients))
+        assert len(appends) <= 2, "the first, and all others"
+        assert [len(client.allocated()) for client in clients] == [1] * 16
 
 
 def test_order_03_a_wait_ends_before_the_authorization(tmp_path: Path) -> None:

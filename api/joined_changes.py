@@ -1,0 +1,110 @@
+"""Changes that wait for each other share an append of the metadata log: a hundred clients that start join in a few.
+
+change A ──► append            change B, change C, change D ──► one append
+             '── under way ──── wait ─────────────────────────'
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from mq.errors import DeltaMQError, Unknown
+from tables.metadata import AnyEvent, Meta
+
+__all__ = ["Decide", "JoinedChanges"]
+
+#: The events of a change, decided on a state that holds those before it.
+Decide: TypeAlias = Callable[[Meta], Sequence[AnyEvent]]
+
+#: What waits beyond this is the next append: deciding takes about half a millisecond each.
+_CHANGES_MAX: Final = 200
+
+
+class _Change:
+    """One change and who waits for it."""
+
+    __slots__ = ("decide", "done", "error")
+
+    def __init__(self, decide: Decide) -> None:
+        self.decide = decide
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        #: Why it was refused, where the others were not.
+        self.error: Exception | None = None
+
+    def end(self, error: Exception | None) -> None:
+        if self.done.done():
+            return  # nobody waits any more
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class JoinedChanges:
+    """Changes of the metadata log, one append for all that wait. Lives on one event loop."""
+
+    def __init__(self, submit: Callable[[Decide], Awaitable[Meta]]) -> None:
+        self._submit = submit
+        self._waiting: list[_Change] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def store(self, decide: Decide) -> None:
+        """Store what `decide` makes of the newest state; it may be called several times, on a thread.
+
+        Raises
+        ------
+        DeltaMQError
+            What `decide` raises, which then has changed nothing; or why nothing, or nobody knows what, was stored.
+        """
+        change = _Change(decide)
+        self._waiting.append(change)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        await change.done
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                changes, self._waiting = self._waiting[:_CHANGES_MAX], self._waiting[_CHANGES_MAX:]
+                await self._store(changes)
+        finally:
+            self._running = None
+
+    async def _store(self, changes: Sequence[_Change]) -> None:
+        try:
+            await self._submit(partial(_all, changes))
+        except asyncio.CancelledError:
+            for change in changes:
+                change.end(Unknown())
+            raise
+        except Exception as error:
+            for change in changes:
+                change.end(error)
+        else:
+            for change in changes:
+                change.end(change.error)
+
+    async def stop(self) -> None:
+        """Store nothing more; what is under way is stored, or is not."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+
+def _all(changes: Sequence[_Change], meta: Meta) -> list[AnyEvent]:
+    """The events of all changes, each decided after those before it; one that is refused holds up no other."""
+    events: list[AnyEvent] = []
+    for change in changes:
+        change.error = None
+        try:
+            made = change.decide(meta)
+        except DeltaMQError as error:
+            change.error = error
+            continue
+        if made:
+            events += made
+            meta = meta.apply_all(made)
+    return events
