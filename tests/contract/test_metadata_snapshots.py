@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -299,3 +302,50 @@ def test_a_damaged_snapshot_stops_the_log_and_names_its_offset(
             look()
         assert corrupt.value.code == "meta_event_corrupt"
     assert meta.meta is before
+
+
+#: Behind the four events of a registration: the next one makes the fifth snapshot due, as each tenth row is one.
+BEFORE = 41
+
+# A process that is killed at its next pass of a failpoint, when the next event makes a snapshot due.
+KILLED = """
+import sys
+from tables import failpoints
+from tables.metadata import MetaLog
+from tables.warehouse import Warehouse
+from tests.contract.test_metadata_snapshots import BEFORE, EVERY, register, renew
+
+uri, failpoint = sys.argv[1:]
+meta = MetaLog(Warehouse.open(uri), snapshot_events=EVERY)
+register(meta)
+renew(meta, BEFORE, maintain=False)
+failpoints._armed.update(failpoints._parse(f"{failpoint}=kill"))
+print("armed", flush=True)
+renew(meta, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "renewed"),
+    [
+        ("commit.after_log_fsync", False),
+        ("commit.after_link", True),
+        ("retain.before_commit", True),
+        ("retain.after_commit", True),
+    ],
+)
+def test_meta_3_a_kill_around_a_snapshot_leaves_a_log_that_opens(tmp_path: Path, failpoint: str, renewed: bool) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), failpoint]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "armed\n"), killed.stderr
+    warehouse = Warehouse.open(str(tmp_path))
+    meta = MetaLog(warehouse, snapshot_events=EVERY)
+    assert meta.meta.brokers.hosts["h1"].renewal == BEFORE + renewed
+    log = warehouse.open_partition(META_PARTITION)
+    assert (tags(log)[-1] == "snapshot") is renewed, "both or neither"
+    renew(meta, 1)
+    found = tags(log)
+    assert found.count("snapshot") >= 2, "the two that are needed"
+    assert len(found) < 3 * EVERY, "what nobody needs is gone"
+    assert read_meta(warehouse.store) == meta.meta
+    warehouse.close()
