@@ -356,3 +356,33 @@ def test_meta_01_a_killed_process_is_taken_over_and_every_key_goes_on_in_order(
             client.close(timeout_s=1)
         for service in services:
             service.close()
+
+
+def test_route_06_an_expansion_of_a_strict_topic_under_load_keeps_every_key_in_order(
+    service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
+) -> None:
+    make_topic(service.url, topic, partitions=2)
+    feeding = feed(service.url, topic)
+    journals = [tmp_path / f"{name}.journal" for name in "ab"]
+    clients = [
+        OrderlyConsumer(service.url, "ledger", topic, journal_to(path, path.stem, 1), client_id=path.stem)
+        for path in journals
+    ]
+    for client in clients:
+        client.start()
+    until(lambda: all(heard_in(path) for path in journals))
+    with Admin(service.url, patience=QUICK) as admin:
+        for count in (5, 8):
+            total = feeding.total
+            route = admin.create_topic(topic, partitions=count)
+            assert len(route.partitions) == count
+            until(lambda total=total: feeding.total > total + 200)  # type: ignore[misc]
+    until(lambda: sorted(len(client.partitions()) for client in clients) == [4, 4])
+    total = feeding.stop()
+    until(lambda: len(heard_in(*journals)) >= total, 60)
+    assert all(client.close() for client in clients)
+    heard = heard_in(*journals)
+    check_order(heard, repeats=False)
+    assert keys_heard(*journals) == feeding.sent
+    moved = {one.key for one in heard if len({other.partition for other in heard if other.key == one.key}) > 1}
+    assert moved, "some keys went to new partitions"
