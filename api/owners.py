@@ -13,7 +13,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -42,14 +42,19 @@ class Peer(NamedTuple):
 class Relayed(DeltaMQError):
     """What another process answered instead of a success, to be answered as it is."""
 
-    def __init__(self, answer: Answer) -> None:
+    retry_after_s: int | None = None
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """The problem that the other process answered."""
         assert isinstance(answer.body, bytes), "problems are small"
         problem: dict[str, Any] = msgspec.json.decode(answer.body)
         extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
-        super().__init__(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
-        self.status = answer.status
+        relayed = cls(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
+        relayed.status = answer.status
         after = dict(answer.headers).get(b"retry-after")
-        self.retry_after_s = None if after is None else int(after)
+        relayed.retry_after_s = None if after is None else int(after)
+        return relayed
 
 
 @dataclass(slots=True)
@@ -116,7 +121,7 @@ class Owners:
         """
         answer = await self._peers.ask(peer.host, peer.address, call)
         if answer.status != 200:
-            raise Relayed(answer)
+            raise Relayed.of(answer)
         assert isinstance(answer.body, bytes), "answers of other processes are whole"
         found: dict[str, Any] = msgspec.json.decode(answer.body)
         return found
