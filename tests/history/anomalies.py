@@ -58,6 +58,7 @@ ALLOWED: Final = (
     "redelivered-after-crash",
     "unknown-stored",
     "unknown-absent",
+    "unanswered-ack-counted",
     "own-repeat",
     "processed-again-after-loss",
 )

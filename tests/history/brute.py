@@ -56,6 +56,7 @@ def _polls(history: History) -> Iterator[tuple[str, str]]:
     exist = {(place.partition, place.offset) for one in history.sends for place in one.placed}
     for source in (history.polls, history.scans):
         exist |= {(poll.partition, read.offset) for poll in source for read in poll.reads}
+    exist |= {(one.partition, one.offset) for pop in history.pops for one in pop.deliveries}
     for poll in history.polls:
         for at, read in enumerate(poll.reads):
             last = poll.reads[at - 1].offset if at else _position(history, poll.process, poll.partition, poll.begun)

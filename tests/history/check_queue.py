@@ -20,6 +20,7 @@ __all__ = ["Queue", "check_queue"]
 
 #: Faults after which a service has forgotten what was only in its memory.
 FORGETTING: Final = ("kill", "stop", "pause", "clock", "partition")
+_EXPIRED: Final = "handle_expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +61,25 @@ class Queue:
         queue = Queue(rules)
         pops = [pop for pop in history.pops if pop.group == rules.group and pop.ok]
         owner: dict[str, str] = {}
+        #: The moment at which a receipt was certainly over.
+        over: dict[str, int] = {}
         for pop in sorted(pops, key=lambda pop: pop.ended):
             for message in pop.deliveries:
                 queue.given[message.id].append(_Given(pop, message))
                 owner[message.receipt] = message.id
+                over[message.receipt] = pop.ended + pop.invisible
         settles = [settle for settle in history.settles if settle.group == rules.group]
         for settle in settles:
             if settle.renewed is not None:
                 receipt = settle.receipts[0]
                 queue.first[settle.renewed] = queue.first.get(receipt, receipt)
+                over[settle.renewed] = settle.ended + settle.invisible
         for settle in settles:
             for receipt in settle.receipts:
                 first = queue.first.get(receipt, receipt)
                 queue.settled[first].append(settle)
                 if first in owner:
-                    queue._note(settle, receipt, owner[first])
+                    queue._note(settle, receipt, owner[first], in_time=settle.begun <= over.get(receipt, FOREVER))
         for letters in history.dead:
             for id_, attempts, reason in letters.letters if letters.group == rules.group else ():
                 queue.dead[id_].append((attempts, reason))
@@ -82,13 +87,21 @@ class Queue:
             queue.forgot = sorted((f.begun, f.ended) for f in history.faults if f.kind in FORGETTING)
         return queue
 
-    def _note(self, settle: Settle, receipt: str, id_: str) -> None:
+    def _note(self, settle: Settle, receipt: str, id_: str, *, in_time: bool) -> None:
+        """What became of a message. "Expired" is certain only for what was sent when the time was over.
+
+        An acknowledgement that was sent in time and took too long to store is called expired, and may have been stored.
+        """
+        result = settle.results.get(receipt)
         if settle.kind == "dead":
             self.condemned.add(id_)
-        elif settle.kind == "ack" and (settle.outcome is Outcome.INFO or settle.results.get(receipt) == "ok"):
+        elif settle.kind != "ack" or settle.outcome is Outcome.FAIL:
+            return
+        elif result == "ok":
+            self.acked[id_] = min(self.acked.get(id_, FOREVER), settle.ended)
             self.tried[id_] = min(self.tried.get(id_, FOREVER), settle.begun)
-            if settle.ok:
-                self.acked[id_] = min(self.acked.get(id_, FOREVER), settle.ended)
+        elif settle.outcome is Outcome.INFO or (result == _EXPIRED and in_time):
+            self.tried[id_] = min(self.tried.get(id_, FOREVER), settle.begun)
 
     def forgot_between(self, begun: int, ended: int) -> bool:
         """Whether a service may have forgotten in `[begun, ended]` what it had answered before."""
@@ -234,7 +247,9 @@ def _ends(history: History, queue: Queue, found: Findings) -> None:
         if not send.ok or send.topic not in queue.rules.topics:
             continue
         for id_ in send.ids:
-            if id_ not in queue.tried and id_ not in queue.dead:
+            if id_ in queue.tried and id_ not in queue.acked and id_ not in queue.dead:
+                found.allow("unanswered-ack-counted")
+            elif id_ not in queue.tried and id_ not in queue.dead:
                 times = len(queue.given.get(id_, ()))
                 said = f"group {queue.rules.group}: given {times} times, neither acknowledged nor dead"
                 found.add("queue-lost", id_, said, send.ended)

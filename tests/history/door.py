@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -74,6 +76,12 @@ class Door:
         if len(self._hosts) > 1:
             self.close()
             self._hosts = self._hosts[1:] + self._hosts[:1]
+
+    def cut(self) -> None:
+        """The connection breaks, whatever is under way; for other threads than the one that asks."""
+        connection = self._connection
+        with contextlib.suppress(OSError, AttributeError):
+            connection.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # it may be gone
 
     def _failed(self) -> None:
         self.close()

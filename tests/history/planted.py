@@ -208,6 +208,10 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
             rules=GroupRules(group="g", topics=("orders",), max_attempts=3),
         ),
     ),
+    "an acknowledgement that was sent in time, called expired, and counted": (
+        set(),
+        lambda: queue(pop(60, "a"), settle(159, "a1", said="handle_expired")),
+    ),
     "a message that dies": (
         set(),
         lambda: queue(pop(60, "a"), pop(170, "a", 2), pop(280, "a", 3), letters(("a", 3, "max_attempts"))),
@@ -309,6 +313,10 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     # Of groups that pop.
     "a message that no consumer got": ({"queue-lost"}, lambda: queue()),
     "a message that nobody acknowledged": ({"queue-lost"}, lambda: queue(pop(60, "a"))),
+    "an acknowledgement that came too late, and the message did not come again": (
+        {"queue-lost"},
+        lambda: queue(pop(60, "a"), settle(190, "a1", said="handle_expired")),
+    ),
     "given to two at once": (
         {"double-lease"},
         lambda: queue(pop(60, "a"), pop(80, "a", 2, process=4), settle(90, "a2")),

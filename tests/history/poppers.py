@@ -33,6 +33,8 @@ class PopSettings:
     renew: float = 0.05
     late: float = 0.02
     give_up: float = 0.005
+    #: A pop waits so long for the first message.
+    wait_ms: int = 50
     #: How often acknowledgements travel with the next pop.
     with_pop: float = 0.3
 
@@ -64,8 +66,9 @@ class Popper(threading.Thread):
         finally:
             self.door.close()
 
-    def pop(self, max_messages: int, invisible_ms: int, wait_ms: int = 50) -> list[dict[str, Any]]:
+    def pop(self, max_messages: int, invisible_ms: int) -> list[dict[str, Any]]:
         """Take messages; none when nobody knows."""
+        wait_ms = self.settings.wait_ms
         carried, self._carried = self._carried, []
         request = {"max_messages": max_messages, "invisible_ms": invisible_ms, "wait_ms": wait_ms, "ack": carried}
         acks = self._begin("ack", carried) if carried else None

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.history.record import Recorder, read_history
 from tests.history.report import in_words, to_json
 from tests.history.senders import Sender, SendSettings
 
-__all__ = ["GroupPlan", "Plan", "Run", "System", "run"]
+__all__ = ["TOPIC", "GroupPlan", "Plan", "Run", "System", "judged", "playing", "run"]
 
 TOPIC: Final = "orders"
 #: The exclusive group.
@@ -123,6 +123,7 @@ class Run:
             "verdict": str(self.checked.verdict),
             "acknowledged": sum(len(send.ids) for send in self.history.sends if send.ok),
             "deliveries": sum(len(pop.deliveries) for pop in self.history.pops),
+            "handled": len(self.history.handled),
             "faults": len(self.history.faults),
             "anomalies": found.count,
             "redelivered": found.allowed["redelivered-after-expiry"] + found.allowed["redelivered-after-crash"],
@@ -141,18 +142,31 @@ class Run:
 
 def run(folder: Path, plan: Plan, hurt: Callable[[System], Sequence[Fault]] = lambda _: ()) -> Run:
     """Play a plan in a folder that is its own; the history stays there."""
+    with playing(folder, plan) as system:
+        _load(system, plan, hurt(system))
+        _end(system, plan)
+    return judged(folder, plan)
+
+
+@contextmanager
+def playing(folder: Path, plan: Plan) -> Iterator[System]:
+    """What a plan asks for runs, with its topic and groups, and a recorder."""
     folder.mkdir(parents=True, exist_ok=True)
-    recorder = Recorder(folder / "history.jsonl")
     with ExitStack() as stack:
+        recorder = Recorder(folder / "history.jsonl")
         stack.callback(recorder.close)
         stack.enter_context(_environment(plan))
         system = _started(stack, folder, plan, recorder)
-        _prepare(system, plan)
+        with closing(Door(system.urls)) as door:
+            _make(door, recorder, plan)
         if plan.orderlies:
             system.orderlies = OrderlyClients(folder, system.urls, ORDERLY, plan.orderlies)
             stack.callback(system.orderlies.close)
-        _load(system, plan, hurt(system))
-        _end(system, plan)
+        yield system
+
+
+def judged(folder: Path, plan: Plan) -> Run:
+    """The verdict on what was recorded in a folder, which is left beside it."""
     history = read_history(sorted(folder.glob("history*.jsonl")))
     made = Run(plan, history, check(history, plan.reach))
     results = to_json(history, made.checked, seed=plan.seed, figures=made.figures)
@@ -193,11 +207,6 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
         ports = [int(url.rpartition(":")[2]) for url in urls]
         ways = [stack.enter_context(ChaosProxy(port, loss=plan.loss, seed=plan.seed)).url for port in ports]
     return System(services, jobs, recorder, urls, ways)
-
-
-def _prepare(system: System, plan: Plan) -> None:
-    with closing(Door(system.urls)) as door:
-        _make(door, system.recorder, plan)
 
 
 def _make(door: Door, recorder: Recorder, plan: Plan) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.history.broken import BUILDS, program
-from tests.history.nemesis import Fault, KillService
+from tests.history.nemesis import Expand, Fault, KillService, LeaveClient
 from tests.history.poppers import PopSettings
 from tests.history.run import GroupPlan, Plan, System, run
+from tests.history.test_orderly import QUICK
 
 #: Nothing is waited for long: the anomaly is there, or it is not.
 LOG = Plan(jobs=(), senders=3, plain_senders=0, delayed_percent=0, seconds=1.0, rest_s=(0.4, 0.8), drain_s=5)
 FREE = PopSettings(group="billing", topic="orders", forget=0, nack=0, renew=0, late=0, give_up=0)
+#: An exclusive group of a strict topic, with more to do than it gets done at once.
+ORDERLY = replace(LOG, strict=True, orderlies=3, partitions=2, senders=4, environment=QUICK)
 #: Much is in nobody's hands for long.
 FORGETFUL = replace(FREE, forget=0.4, invisible_ms=(5_000,))
 KEYED = replace(FORGETFUL, group="keyed", order="key")
@@ -23,6 +26,15 @@ KEYED = replace(FORGETFUL, group="keyed", order="key")
 
 def _kills(system: System) -> Sequence[Fault]:
     return [KillService(system.services)]
+
+
+def _handovers(system: System) -> Sequence[Fault]:
+    assert system.orderlies is not None
+    return [LeaveClient(system.orderlies)]
+
+
+def _growth(system: System) -> Sequence[Fault]:
+    return [Expand(system.urls, "orders", most=12)]
 
 
 def _nothing(_: System) -> Sequence[Fault]:
@@ -51,12 +63,20 @@ CASES = {
         replace(LOG, jobs=("revive",), drain_s=15, groups=(GroupPlan(pops=replace(FREE, invisible_ms=(300,))),)),
         {"redelivered-after-ack"},
     ),
+    "locks-for-all": Case(replace(ORDERLY, strikes=4), {"two-consumers", "processed-twice"}, _handovers),
+    "moves-ignored": Case(replace(ORDERLY, strikes=4, send_pause_s=0), {"key-order"}, _growth),
     "order-ignored": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"order-break"}),
 }
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("build", CASES)
+#: Those that `make test` plays; the others take longer, or are found by rules that these are found by, too.
+SHORT = ("ack-before-commit", "blind-append", "deliver-without-lease", "ack-ignored", "order-ignored")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "build", [build if build in SHORT else pytest.param(build, marks=pytest.mark.long) for build in CASES]
+)
 def test_a_broken_service_is_found(tmp_path: Path, build: str) -> None:
     case = CASES[build]
     found = run(tmp_path / "run", replace(case.plan, program=program(build)), case.hurt)

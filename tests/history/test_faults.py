@@ -38,9 +38,8 @@ _SERVING_AGAIN_S = 5.0
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("durable", [False, True])
-def test_f1_a_killed_service_under_a_mixed_load(valid: Valid, durable: bool) -> None:
-    plan = replace(MIXED, seed=11 + durable, durable=durable, strikes=3, reach=Reach(sends=100, faults=3))
+def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
+    plan = replace(MIXED, seed=11, strikes=3, reach=Reach(sends=100, faults=3))
     valid(plan, lambda system: [KillService(system.services)])
 
 
@@ -101,15 +100,10 @@ def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) ->
     valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
 
 
-@pytest.mark.timeout(240)
-def test_f8_offsets_and_order_do_not_know_what_time_it_is(valid: Valid, tmp_path: Path) -> None:
-    _clocked(valid, tmp_path, "ten years behind", seed=81, strikes=2)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_f8_clocks_that_jump_and_drift(valid: Valid, tmp_path: Path, clock: str) -> None:
+def test_f8_offsets_and_order_do_not_know_what_time_it_is(valid: Valid, tmp_path: Path, clock: str) -> None:
     _clocked(valid, tmp_path, clock, seed=810 + list(CLOCKS).index(clock), strikes=4)
 
 
@@ -118,11 +112,6 @@ def test_f8_clocks_that_jump_and_drift(valid: Valid, tmp_path: Path, clock: str)
 def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
     plan = replace(MIXED, seed=121, strikes=20, rest_s=(0.2, 1.0), reach=Reach(sends=500, faults=20, redeliveries=10))
     valid(plan, lambda system: [KillJobs(system.jobs)])
-
-
-@pytest.mark.timeout(240)
-def test_f15_lost_answers_under_a_mixed_load(valid: Valid) -> None:
-    valid(replace(MIXED, seed=151, loss=0.1, reach=Reach(sends=50, unknown_stored=1)))
 
 
 @pytest.mark.long

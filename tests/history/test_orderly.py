@@ -1,7 +1,7 @@
 """Exclusive clients under faults: one for a partition, nothing repeated but by a crash, keys in order (SPEC ORDER).
 
 Each client is a process of its own. Producers send to keys of their own, one request after another, so that the order
-of a key is known; a run is judged by the checker's rules `two-consumers`, `processed-twice`, `key-order`, `unprocessed`.
+of a key is known; the rules are `two-consumers`, `processed-twice`, `key-order`, `unprocessed`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def _everything(system: System) -> Sequence[Fault]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_order_05_clients_come_and_go_and_repeat_nothing(valid: Valid) -> None:
     """Without a crash a handover repeats nothing: there is no excuse in this run."""
