@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,8 @@ class Service:
     def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
         self.address = address
         self.pid = process.pid
+        #: Whether its end is the benchmark's own doing.
+        self.is_gone = False
         self._about = psutil.Process(process.pid)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
@@ -72,27 +74,31 @@ def fetch_path(topic: str, partition: str, **query: int | str) -> str:
 
 
 @contextmanager
-def running_service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """The service on a new warehouse in `folder`; `settings` are DELTAMQ_... variables.
+def running_service(
+    folder: Path, settings: Mapping[str, str] | None = None, *, brokers: Sequence[str] = (), log: str = "service.log"
+) -> Iterator[Service]:
+    """The service on the warehouse in `folder`; `settings` are DELTAMQ_... variables, `brokers` what it is there for.
 
-    On the way out it is asked to stop and has to end with status 0.
+    On the way out it is asked to stop and has to end with status 0, unless it was killed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMQ_")}
-    log = folder / "service.log"
-    with log.open("wb") as errors:
+    flags = [flag for broker in brokers for flag in ("--broker", broker)]
+    written = folder / log
+    with written.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, "--warehouse", str(folder / "warehouse"), "--port", "0"],
+            [sys.executable, "-c", _COMMAND, "--warehouse", str(folder / "warehouse"), "--port", "0", *flags],
             env={**environment, **(settings or {})},
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
         )
     try:
-        yield Service(process, _address(process, log))
+        service = Service(process, _address(process, written))
+        yield service
     finally:
         _stop(process)
-    if process.returncode != 0:
-        raise LoadError(f"the service ended with {process.returncode}: {_last_lines(log)}")
+    if process.returncode != 0 and not service.is_gone:
+        raise LoadError(f"the service ended with {process.returncode}: {_last_lines(written)}")
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> Address:
