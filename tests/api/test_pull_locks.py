@@ -275,6 +275,12 @@ def test_meta_01_locks_of_several_processes_are_asked_for_in_one_call(tmp_path: 
                 reply = Member(api, "billing", "orders", "c0").fetch(partition, "&wait_ms=10000")
                 assert len(reply.json["messages"]) == 1, "any process answers for the owner"
                 assert refused(Member(api, "billing", "orders", "c1").fetch(partition)) == NOT_HOLDER
+        path = "/v1/topics/orders/partitions/orders@broker-a/messages?group=billing&client_id=c0"
+        stream = other.call("GET", path, accept="text/event-stream")
+        assert refused(stream) == (503, "not_owner"), "a stream that does not end cannot be sent on"
+        assert stream.json["address"].endswith(f":{one.port}")
+        shown = [api.call("GET", "/v1/groups/billing").json["clients"][0]["authorized_ms"] for api in (one, other)]
+        assert shown[0] > 0 and shown[1] is None, "only the owner of the meta role knows"
         assert sorted(asker.release(*partitions)) == sorted(partitions)
         assert one.service.locks.held == other.service.locks.held == 0
 
