@@ -69,5 +69,7 @@ class ServiceProcess:
     def close(self) -> None:
         if self._process.poll() is None:
             self.resume()
-            self.kill()
+            self._process.kill()
+        # Also of one that ended by itself: nobody has read its last words.
+        self._end()
         self._log.close()
