@@ -8,7 +8,7 @@ from typing import Final
 
 from mq.errors import Refused
 from mq.names import check_topic
-from mq.order_limits import SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
 from mq.orderly import OnFailure
 from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
@@ -55,6 +55,7 @@ def check_orderly(
     on_failure: str,
     max_attempts: int | None,
     suspend_ms: int,
+    turn_ms: int,
     commit_ms: int,
 ) -> None:
     """Refuse settings of an ordered consumer that are out of bounds, naming them."""
@@ -63,6 +64,7 @@ def check_orderly(
         ("batch_messages", batch_messages, 1, POP_MESSAGES_MAX),
         ("max_attempts", max_attempts, 1, MAX_ATTEMPTS_MAX),
         ("suspend_ms", suspend_ms, SUSPEND_MS_MIN, SUSPEND_MS_MAX),
+        ("turn_ms", turn_ms, 1, RUN_MS_MAX),
         ("commit_ms", commit_ms, 1, _COMMIT_MS_MAX),
     )
     for name, value, low, high in bounds:

@@ -59,7 +59,7 @@ class Commits:
             return
         self._next_ms = now_ms + self._every_ms
         for work in works:
-            if work.place is Place.ENDING or work.run.position != work.committed:
+            if work.place is Place.ENDING or work.position != work.committed:
                 self.soon(work)
 
     def next_ms(self) -> int:

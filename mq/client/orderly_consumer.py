@@ -42,7 +42,7 @@ from mq.client.pop_consumer import PopConsumer
 from mq.client.workers import Workers
 from mq.errors import DeltaMQError, Refused
 from mq.limits import MIB
-from mq.order_limits import SUSPEND_MS_DEFAULT
+from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from mq.orderly import OnFailure, OrderlySettings
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
@@ -98,6 +98,8 @@ class OrderlyConsumer:
         By default the group's. Attempts are counted by each client.
     suspend_ms
         How long before they are heard again (10 to 30,000).
+    turn_ms
+        After so long in one partition its thread goes to another one that waits for a thread (ORDER-9).
     commit_ms
         How often progress is committed; a crash repeats what was heard since.
     tags
@@ -122,6 +124,7 @@ class OrderlyConsumer:
         on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
         max_attempts: int | None = None,
         suspend_ms: int = SUSPEND_MS_DEFAULT,
+        turn_ms: int = RUN_MS_MAX,
         commit_ms: int = 200,
         tags: str = "*",
         fetch_messages: int = 1_000,
@@ -141,6 +144,7 @@ class OrderlyConsumer:
             on_failure=on_failure,
             max_attempts=max_attempts,
             suspend_ms=suspend_ms,
+            turn_ms=turn_ms,
             commit_ms=commit_ms,
         )
         self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
@@ -149,6 +153,7 @@ class OrderlyConsumer:
         self.group = self._calls.group
         self._max_attempts = max_attempts
         self._suspend_ms = suspend_ms
+        self._turn_ms = turn_ms
         self._batch_messages = batch_messages
         self._on_failure = OnFailure(on_failure)
         self._counters = ConsumerCounters()
@@ -312,7 +317,7 @@ class OrderlyConsumer:
 
     def positions(self) -> dict[tuple[str, str], int]:
         """Up to where each of them is done, by topic and name."""
-        return {work.key: work.run.position for work in self._rights.works()}
+        return {work.key: work.position for work in self._rights.works()}
 
     def stats(self) -> ConsumerStats:
         """What this consumer does (SPEC CONS-6).
@@ -357,6 +362,7 @@ class OrderlyConsumer:
             on_failure=OnFailure.of(strict=strict, best_tried=self._on_failure),
             max_attempts=self._max_attempts,
             suspend_ms=self._suspend_ms,
+            run_ms_max=self._turn_ms,
             batch_messages=self._batch_messages or 1,
         )
 

@@ -90,6 +90,12 @@ class OrderlyWork:
     def key(self) -> Key:
         return self.topic, self.partition
 
+    @property
+    def position(self) -> int:
+        """Everything before is done."""
+        with self.mutex:
+            return self.run.position
+
     def forget_done(self) -> None:
         """Drop the messages that are done; call it with the mutex held."""
         position = self.run.position

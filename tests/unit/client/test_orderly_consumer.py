@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -53,6 +54,25 @@ def test_order_06_a_single_thread_hears_all_partitions_in_turn(stub: StubService
     done(stub, 20)
     done(stub, 20, OTHER)
     assert ear.most == 1
+
+
+def test_order_09_after_its_turn_a_partition_waits_behind_others(stub: StubService, listen: Listen) -> None:
+    stub.create("orders", 2)
+    fill(stub, 200)
+
+    def say(message: OrderedMessage) -> Verdict:
+        if (message.partition, message.offset) == (PARTITION, 0):
+            fill(stub, 5, OTHER)  # while the only thread has the long one
+        time.sleep(0.005)
+        return Verdict.SUCCESS
+
+    ear = Ear(stub, say)
+    listen(ear, concurrency=1, turn_ms=20)
+    done(stub, 200)
+    done(stub, 5, OTHER)
+    order = [message.partition for message in ear.heard]
+    assert order[0] == PARTITION and order.index(OTHER) < 190, "the long one let the short one pass"
+    assert order[-1] == PARTITION and ear.most == 1
 
 
 @pytest.mark.parametrize("said", [Verdict.SUSPEND, Suspend(10), None, "nonsense"], ids=str)
@@ -250,6 +270,7 @@ def test_stop_ends_run_also_from_a_listener(stub: StubService, listen: Listen) -
         ({"batch_messages": 0}, "batch_messages"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"suspend_ms": 9}, "suspend_ms"),
+        ({"turn_ms": 60_001}, "turn_ms"),
         ({"commit_ms": 0}, "commit_ms"),
         ({"on_failure": "ignore"}, "on_failure"),
     ],
