@@ -224,6 +224,15 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
         set(),
         lambda: ordered(settle(52, "a1"), pop(54, "b"), settle(56, "b1"), pop(58, "c")),
     ),
+    "a request that met an expansion": (
+        set(),
+        lambda: History().add(
+            batch(5, "ab", (0, 2)),
+            fault(0, "expand", "1-2"),
+            send(20, "x", 1, begun=5 * MS, process=2),
+            scan(reads("axb")),
+        ),
+    ),
     "an orderly client": (set(), lambda: orderly(handled(52, 53, "b"), handled(54, 55, "c"))),
     "a killed client's message goes to another": (
         set(),
@@ -297,6 +306,10 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     "half of a request": (
         {"batch-torn"},
         lambda: History().add(batch(0, "ab", (), outcome=Outcome.INFO), scan(reads("a"))),
+    ),
+    "a request that met an expansion, and changed a key's order": (
+        {"batch-torn"},
+        lambda: History().add(batch(5, "ab", (1, 0)), fault(0, "expand", "1-2"), scan(reads("ba"))),
     ),
     "a message inside of another request": (
         {"batch-torn"},

@@ -6,6 +6,7 @@ of a key is known; the rules are `two-consumers`, `processed-twice`, `key-order`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from tests.history.nemesis import Expand, Fault, KillClient, KillService, LeaveC
 from tests.history.poppers import PopSettings
 from tests.history.run import GroupPlan, Plan, System
 
+#: How many seeds the longest test plays (make faults RUNS=100).
+RUNS = int(os.environ.get("HISTORY_RUNS", "6"))
 #: Lengths in the same proportions as by default, but for the pull locks', which are what they are.
 QUICK = {
     "DELTAMQ_SERVICE_LEASE_MS": "3000",
@@ -105,7 +108,7 @@ def test_f3_an_owner_that_was_stopped_gives_no_partition_to_two_clients(valid: V
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(RUNS))
 def test_order_02_everything_goes_wrong_with_two_processes(valid: Valid, seed: int) -> None:
     hurt: Callable[[System], Sequence[Fault]] = _everything
     plan = replace(TWO, seed=200 + seed, strikes=8, rest_s=(0.3, 3), groups=(POPS,), jobs=("revive",))
