@@ -29,6 +29,8 @@ __all__ = ["Acking", "Fate", "HandleCalls"]
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"
+#: Stored, but perhaps after the message was brought back: nobody knows which of the two counts.
+_UNKNOWN: Final = "outcome_unknown"
 
 
 class Fate(NamedTuple):
@@ -169,7 +171,7 @@ class HandleCalls:
         elif not stored:
             self._buffer.ack_failed(one.held, one.bits)
         elif not self._buffer.ack_stored(one.held, one.bits, self._logs.now_ms()):
-            acking.refuse(one.opened, one.bits)
+            acking.refuse(one.opened, one.bits, _UNKNOWN)
 
     # Change.
 

@@ -37,7 +37,10 @@ _WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 class FailedHandle(msgspec.Struct):
-    """A handle that was refused: `handle_invalid`, or `handle_expired`."""
+    """A handle that was refused: `handle_invalid`, or `handle_expired`.
+
+    `outcome_unknown`: in time, but stored so late that the message may have been brought back before.
+    """
 
     handle: str
     code: str

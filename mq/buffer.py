@@ -222,7 +222,7 @@ class Buffer:
     def ack_stored(self, held: Held, bits: int, now_ms: int) -> bool:
         """The `Ack` record is in the log.
 
-        False: so late that the revive job may have passed; answer `handle_expired`.
+        False: so late that the revive job may have passed; nobody knows what counts.
         """
         held.pending &= ~bits
         self._spend(held, bits)

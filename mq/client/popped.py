@@ -42,7 +42,10 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
 
 class FailedHandle(msgspec.Struct, frozen=True, gc=False):
-    """A handle that was refused: `handle_invalid` (none of ours) or `handle_expired` (delivered again, or about to)."""
+    """A handle that was refused: `handle_invalid` (none of ours) or `handle_expired` (delivered again, or about to).
+
+    `outcome_unknown`: acknowledged in time, but stored so late that it may be delivered again all the same.
+    """
 
     handle: str
     code: str

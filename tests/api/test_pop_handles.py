@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from api.revive_queues import Destined
 from tables.config_sections import Secret
 from tests.api.queue import Queue, queue_in
 
@@ -217,6 +218,29 @@ def test_pop_08_a_storm_of_duplicate_acks_counts_each_message_once(tmp_path: Pat
         queue.advance(120_000)
         queue.revive()
         assert queue.retries("billing") == []
+
+
+def test_pop_08_an_ack_that_is_stored_too_late_is_neither_believed_nor_called_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came in time and its record is there, but the revive job may have passed while it was being stored."""
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+        queue.topic()
+        queue.send("a", "b")
+        billing = queue.consumer("billing")
+        in_time, too_late = billing.pop(2, invisible_ms=10_000).handles
+        revive = queue.api.service.lanes.logs.revive
+        store = revive.store_each
+
+        async def slow(destined: Iterable[Destined]) -> list[Exception | None]:
+            outcomes = await store(destined)
+            queue.clock.advance_ms(11_000)
+            return outcomes
+
+        assert billing.ack([in_time]) == {}
+        monkeypatch.setattr(revive, "store_each", slow)
+        assert billing.ack([too_late]) == {too_late: "outcome_unknown"}
+        assert billing.ack([too_late]) == {too_late: EXPIRED}
 
 
 def test_an_ack_and_a_change_of_one_message_have_one_winner(tmp_path: Path) -> None:

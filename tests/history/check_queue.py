@@ -21,6 +21,7 @@ __all__ = ["Queue", "check_queue"]
 #: Faults after which a service has forgotten what was only in its memory.
 FORGETTING: Final = ("kill", "stop", "pause", "clock", "partition")
 _EXPIRED: Final = "handle_expired"
+_UNKNOWN: Final = "outcome_unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Queue:
         elif result == "ok":
             self.acked[id_] = min(self.acked.get(id_, FOREVER), settle.ended)
             self.tried[id_] = min(self.tried.get(id_, FOREVER), settle.begun)
-        elif settle.outcome is Outcome.INFO or (result == _EXPIRED and in_time):
+        elif settle.outcome is Outcome.INFO or result == _UNKNOWN or (result == _EXPIRED and in_time):
             self.tried[id_] = min(self.tried.get(id_, FOREVER), settle.begun)
 
     def forgot_between(self, begun: int, ended: int) -> bool:
