@@ -1,0 +1,56 @@
+"""The table of faults names what ran, what failed, and what was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault_report import Table, fault_of
+
+
+def report(nodeid: str, outcome: str = "passed", when: str = "call", **properties: object) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid=nodeid,
+        location=("", 0, ""),
+        keywords={},
+        outcome=outcome,  # type: ignore[arg-type] # one of three words
+        longrepr=None,
+        when=when,  # type: ignore[arg-type] # one of three words
+        sections=[("Captured stdout call", "40 kills\nserving again within 0.2 s\n")],
+        duration=1.5,
+        user_properties=list(properties.items()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "fault"),
+    [
+        ("tests/history/test_faults.py::test_f1_a_killed_service[True]", "F1"),
+        ("tests/faults/test_failpoints.py::test_f3_five_hundred_pauses[1]", "F3"),
+        ("tests/history/test_orderly.py::test_order_05_clients_come_and_go", "order"),
+        ("tests/history/test_checker.py::test_a_run_that_reached_nothing_is_no_proof", "checker"),
+        ("tests/faults/test_killed_jobs.py::test_pop_11_revive_killed_at_a_point[x]", "F12"),
+        ("tests/faults/test_long_model.py::test_model_3_the_log_is_a_list", "model"),
+    ],
+)
+def test_a_test_belongs_to_the_fault_that_it_is_named_after(nodeid: str, fault: str) -> None:
+    assert fault_of(nodeid) == fault
+
+
+def test_figures_are_added_up_and_failures_named() -> None:
+    table = Table()
+    table.add(report("tests/history/a.py::test_f1_x[0]", seed=1, runs=1, anomalies=0, faults=3, acknowledged=1_000))
+    table.add(report("tests/history/a.py::test_f1_x[1]", "failed", seed=2, runs=1, anomalies=2, faults=3))
+    table.add(report("tests/history/a.py::test_f1_y", "skipped"))
+    table.add(report("tests/history/a.py::test_f1_x[1]", when="teardown"))
+    head, _, row = table.lines()
+    assert head.startswith("| fault | what | runs | anomalies | failed")
+    assert row == (
+        "| F1 | kill -9 of writers and services under load | 2 | 2 | test_f1_x[1] | 3 | 1,000 acknowledged; 6 faults "
+        "| 1, 2 |"
+    )
+
+
+def test_a_test_without_figures_shows_what_it_printed() -> None:
+    table = Table()
+    table.add(report("tests/faults/test_rival_writers.py::test_f4_rivals[2]"))
+    assert table.lines()[2].endswith("| 1 | - | 0 | 2 | serving again within 0.2 s | - |")
