@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse
 from tests.api.queue import Consumer
-from tests.api.running import Api, until
+from tests.api.running import Api, config_for, running, until
 
 KEYS = [f"k{i}" for i in range(64)]
 GROUP = "billing"
@@ -281,3 +281,63 @@ def test_route_06_a_key_hashes_as_everywhere() -> None:
         blocked = np.zeros(LOGICAL_PARTITIONS, dtype=np.bool_)
         blocked[logical_partition(key)] = True
         assert first_held_back(blocked, rows) == at
+
+
+# Several processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api]]:
+    """One service for each broker, on one warehouse."""
+    warehouse = tmp_path_factory.mktemp("shared")
+    with (
+        running(config_for(warehouse, brokers=("broker-a",))) as one,
+        running(config_for(warehouse, brokers=("broker-b",))) as two,
+    ):
+        until(lambda: all(len(api.service.meta.now.brokers.available) == 2 for api in (one, two)))
+        yield one, two
+
+
+@pytest.mark.parametrize("pops", [False, True], ids=["pull", "pop"])
+def test_route_06_a_group_waits_for_a_partition_of_another_process(
+    pair: tuple[Api, Api], topic: str, pops: bool
+) -> None:
+    one, two = pair
+    topic = f"{topic}.{pops}"
+    strict(one, topic, 1)
+    assert one.call("PUT", f"/v1/groups/{GROUP}", {}).status in (200, 201)
+    (old,) = one.stored(topic)
+    strict(two, topic, 2)
+    (new,) = two.stored(topic).keys() - {old}
+    assert {name.partition("@")[2] for name in (old, new)} == {"broker-a", "broker-b"}
+    send(one, topic, KEYS, 0)
+    strict(two, topic, 5)
+    send(two, topic, KEYS, 1)
+    sealed = {move.source: move.end_offset for move in moved_keys(two, topic).moves}
+    elsewhere = [name for name in of(two, topic).route.partitions[2:] if _crosses(two, topic, name)]
+    assert elsewhere, "an expansion gave keys to another broker"
+    owners = {name: one if name.endswith("@broker-a") else two for name in elsewhere}
+    until(lambda: of(one, topic).route == of(two, topic).route)
+    for name, api in owners.items():
+        assert _taken(api, topic, name, pops=pops) == [], "its keys were elsewhere, and the group is not done there"
+    commit(one, topic, {name: end for name, end in sealed.items() if end is not None})
+    for name, api in owners.items():
+        expected = [f"{key}:1" for key in KEYS if places(two, topic)[key] == name]
+        assert expected
+        got: list[str] = []
+        while len(got) < len(expected):
+            found = _taken(api, topic, name, pops=pops)
+            got = got + found if pops else found
+        assert got == expected
+
+
+def _crosses(api: Api, topic: str, partition: str) -> bool:
+    """Whether keys came to this partition from another broker's."""
+    moves = moved_keys(api, topic).moves
+    return any(m.target == partition and m.source.partition("@")[2] != partition.partition("@")[2] for m in moves)
+
+
+def _taken(api: Api, topic: str, partition: str, *, pops: bool) -> list[str]:
+    if pops:
+        return Consumer(api, GROUP, topic).pop(100, partition=partition, wait_ms=1_000).bodies
+    return bodies(pull(api, topic, partition, 0, wait_ms=1_000))
