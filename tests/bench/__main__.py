@@ -19,7 +19,21 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tests.bench import append, cluster, disk, fetch, flat, handover, memory, merge, pop, produce, revive, stored  # noqa: F401 -- importing registers them
+from tests.bench import (  # noqa: F401 -- importing registers them
+    append,
+    cluster,
+    disk,
+    fetch,
+    flat,
+    handover,
+    memory,
+    merge,
+    metadata,
+    pop,
+    produce,
+    revive,
+    stored,
+)
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure
 from tests.bench.machine import commit_of, facts
