@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Refused
 from mq.names import check_topic
 from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
-from mq.orderly import OnFailure
+from mq.orderly import OnFailure, OrderlySettings
 from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
-__all__ = ["check_handler", "check_orderly", "check_settings", "checked_topics"]
+__all__ = ["OrderlyManner", "check_handler", "check_settings", "checked_topics"]
 
 #: Each handler has a thread.
 _CONCURRENCY_MAX: Final = 1_024
@@ -48,28 +49,44 @@ def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | Non
         raise Refused('order must be False, True or "key"', field="order")
 
 
-def check_orderly(
-    *,
-    concurrency: int,
-    batch_messages: int | None,
-    on_failure: str,
-    max_attempts: int | None,
-    suspend_ms: int,
-    turn_ms: int,
-    commit_ms: int,
-) -> None:
-    """Refuse settings of an ordered consumer that are out of bounds, naming them."""
-    bounds = (
-        ("concurrency", concurrency, 1, _CONCURRENCY_MAX),
-        ("batch_messages", batch_messages, 1, POP_MESSAGES_MAX),
-        ("max_attempts", max_attempts, 1, MAX_ATTEMPTS_MAX),
-        ("suspend_ms", suspend_ms, SUSPEND_MS_MIN, SUSPEND_MS_MAX),
-        ("turn_ms", turn_ms, 1, RUN_MS_MAX),
-        ("commit_ms", commit_ms, 1, _COMMIT_MS_MAX),
-    )
-    for name, value, low, high in bounds:
-        if value is not None and not low <= value <= high:
-            raise Refused(f"{name} must be {low:,} to {high:,}", field=name)
-    names = [one.value for one in OnFailure]
-    if on_failure not in names:
-        raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderlyManner:
+    """How an ordered consumer works; see `OrderlyConsumer`. Refuses what is out of bounds, naming it."""
+
+    concurrency: int
+    batch_messages: int | None
+    on_failure: str
+    max_attempts: int | None
+    suspend_ms: int
+    turn_ms: int
+    commit_ms: int
+
+    def __post_init__(self) -> None:
+        bounds = (
+            ("concurrency", self.concurrency, 1, _CONCURRENCY_MAX),
+            ("batch_messages", self.batch_messages, 1, POP_MESSAGES_MAX),
+            ("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_MAX),
+            ("suspend_ms", self.suspend_ms, SUSPEND_MS_MIN, SUSPEND_MS_MAX),
+            ("turn_ms", self.turn_ms, 1, RUN_MS_MAX),
+            ("commit_ms", self.commit_ms, 1, _COMMIT_MS_MAX),
+        )
+        for name, value, low, high in bounds:
+            if value is not None and not low <= value <= high:
+                raise Refused(f"{name} must be {low:,} to {high:,}", field=name)
+        names = [one.value for one in OnFailure]
+        if self.on_failure not in names:
+            raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
+
+    @property
+    def uses_retry_topic(self) -> bool:
+        return self.on_failure == OnFailure.RETRY_TOPIC.value
+
+    def settings(self, *, strict: bool, max_attempts: int) -> OrderlySettings:
+        """Those of one topic: a strict one leaves no choice (ORDER-8); `max_attempts` are the group's."""
+        return OrderlySettings(
+            on_failure=OnFailure.of(strict=strict, best_tried=OnFailure(self.on_failure)),
+            max_attempts=self.max_attempts or max_attempts,
+            suspend_ms=self.suspend_ms,
+            batch_messages=self.batch_messages or 1,
+            run_ms_max=self.turn_ms,
+        )

@@ -24,11 +24,12 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from mq.client.attempts import Patience
-from mq.client.consumer_settings import check_handler, check_orderly, checked_topics
+from mq.client.consumer_settings import OrderlyManner, check_handler, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
 from mq.client.orderly_calls import OrderlyCalls
 from mq.client.orderly_commits import Commits
@@ -38,12 +39,11 @@ from mq.client.orderly_retries import retries_of
 from mq.client.orderly_rights import Rights
 from mq.client.orderly_turns import FetchSize, Turns
 from mq.client.orderly_work import Place, monotonic_ms
-from mq.client.pop_consumer import PopConsumer
 from mq.client.workers import Workers
 from mq.errors import DeltaMQError, Refused
 from mq.limits import MIB
 from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
-from mq.orderly import OnFailure, OrderlySettings
+from mq.orderly import OrderlySettings
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 
@@ -138,7 +138,7 @@ class OrderlyConsumer:
     ) -> None:
         self.topics = checked_topics(topics)
         check_handler(listener)
-        check_orderly(
+        self._manner = OrderlyManner(
             concurrency=concurrency,
             batch_messages=batch_messages,
             on_failure=on_failure,
@@ -151,28 +151,17 @@ class OrderlyConsumer:
         patience = patience if patience is not None else Patience()
         self._calls = OrderlyCalls(url, group, self.client_id, token=token, ssl_context=ssl_context, patience=patience)
         self.group = self._calls.group
-        self._max_attempts = max_attempts
-        self._suspend_ms = suspend_ms
-        self._turn_ms = turn_ms
-        self._batch_messages = batch_messages
-        self._on_failure = OnFailure(on_failure)
+        self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
         listening = Listening(listener, self._counters, before, after)
-        self._build(dict.fromkeys(self.topics, tags), listening, concurrency, commit_ms, fetch_messages, fetch_bytes)
-        self._retries: PopConsumer | None = None
-        if self._on_failure is OnFailure.RETRY_TOPIC:
-            self._retries = retries_of(
-                url,
-                group,
-                self.topics,
-                listening,
-                batches=batch_messages is not None,
-                client_id=self.client_id,
-                tags=tags,
-                token=token,
-                ssl_context=ssl_context,
-                patience=patience,
-            )
+        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
+        self._build(dict.fromkeys(self.topics, tags), listening, size)
+        retries = partial(retries_of, url, group, self.topics, listening, batches=batch_messages is not None, tags=tags)
+        self._retries = (
+            retries(client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience)
+            if self._manner.uses_retry_topic
+            else None
+        )
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closing = False
@@ -182,15 +171,7 @@ class OrderlyConsumer:
         #: Why the service refuses this consumer for good.
         self.error: DeltaMQError | None = None
 
-    def _build(
-        self,
-        topics: dict[str, str],
-        listening: Listening,
-        concurrency: int,
-        commit_ms: int,
-        fetch_messages: int,
-        fetch_bytes: int,
-    ) -> None:
+    def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
         """Make the parts and tell each whom to tell what."""
         self._poked = threading.Event()
         self._ended = threading.Event()
@@ -200,9 +181,9 @@ class OrderlyConsumer:
             topics,
             listening,
             self._counters,
-            concurrency=concurrency,
-            batches=self._batch_messages is not None,
-            size=FetchSize(messages=fetch_messages, bytes=fetch_bytes),
+            concurrency=self._manner.concurrency,
+            batches=self._manner.batch_messages is not None,
+            size=size,
             refused=lambda work, error: self._rights.refused(work, error),
             stopped=lambda work: self._commits.soon(work),
             fail=self._fail,
@@ -223,7 +204,7 @@ class OrderlyConsumer:
         self._commits = Commits(
             self._calls,
             self._requests,
-            every_ms=commit_ms,
+            every_ms=self._manner.commit_ms,
             refused=self._rights.refused,
             ended=lambda work, lost: self._rights.ended(work, lost=lost),
         )
@@ -354,17 +335,12 @@ class OrderlyConsumer:
             self._poked.wait(wait_ms / 1000)
 
     def _settings_of(self, topic: str) -> OrderlySettings:
-        """How a topic is consumed: a strict one leaves no choice (ORDER-8)."""
+        """How a topic is consumed."""
         strict = self._calls.view(topic).strict
-        if self._max_attempts is None:
-            self._max_attempts = self._calls.max_attempts()
-        return OrderlySettings(
-            on_failure=OnFailure.of(strict=strict, best_tried=self._on_failure),
-            max_attempts=self._max_attempts,
-            suspend_ms=self._suspend_ms,
-            run_ms_max=self._turn_ms,
-            batch_messages=self._batch_messages or 1,
-        )
+        attempts = self._manner.max_attempts or self._group_attempts
+        if attempts is None:
+            attempts = self._group_attempts = self._calls.max_attempts()
+        return self._manner.settings(strict=strict, max_attempts=attempts)
 
     def _fail(self, error: DeltaMQError) -> None:
         """There is no going on: end, and let `run` say why."""
