@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, get_args
 
 from mq.brokers import BrokerEvent, BrokersState, HostRenewed, broker_event_from_json
@@ -54,6 +54,11 @@ class Meta:
             online=self.online.apply_all(of_clients) if of_clients else self.online,
             moved=moved,
         )
+
+    def over(self, known: Meta) -> Meta:
+        """This state, with the very parts of `known` that are equal: who compares by identity sees no change there."""
+        same = {part.name for part in fields(Meta) if getattr(self, part.name) == getattr(known, part.name)}
+        return replace(self, **{name: getattr(known, name) for name in same})
 
     def moved_keys(self, topic_id: str) -> MovedKeys:
         """The keys of this life of a topic that expansions moved."""

@@ -78,7 +78,7 @@ class _Folded:
             return self._with(rows, next_offset)
         at = int(rows.column("offset")[last].as_py())
         stored = _snapshot(at, rows.column("body")[last].as_py())
-        begun = _Folded(stored.meta, at + 1, stored.told, at, stored.previous)
+        begun = _Folded(stored.meta.over(self.meta), at + 1, stored.told, at, stored.previous)
         return begun._with(rows.slice(last + 1), next_offset)
 
     def _with(self, rows: pa.Table, next_offset: int) -> _Folded:

@@ -175,6 +175,22 @@ def test_who_reads_on_past_a_snapshot_has_the_same_state(open_meta: Open) -> Non
             assert other.meta == one.meta and other.known() == one.known()
 
 
+def test_a_snapshot_leaves_what_it_does_not_change(open_meta: Open) -> None:
+    """Those who follow the metadata compare by identity: nobody wakes up for a snapshot."""
+    writer, reader = open_meta(), open_meta()
+    writer.submit(put("orders"))
+    register(writer)
+    reader.refresh()
+    before = {meta: meta.meta for meta in (writer, reader)}
+    renew(writer, 2 * EVERY, maintain=False)
+    reader.refresh()
+    for meta, known in before.items():
+        now = meta.meta
+        assert now.brokers != known.brokers
+        assert (now.topics, now.groups, now.online) == (known.topics, known.groups, known.online)
+        assert now.topics is known.topics and now.groups is known.groups and now.online is known.online
+
+
 def test_renewals_and_snapshots_move_nothing_that_is_told(open_meta: Open) -> None:
     meta = open_meta()
     register(meta)
