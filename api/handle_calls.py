@@ -261,9 +261,9 @@ class HandleCalls:
         ordered = lanes.of_handle(key, lease.epoch)
         now_ms = self._logs.now_ms()
         if fate.dead_reason is not None:
-            ordered.condemn(_delivery(handle), now_ms)
+            ordered.condemn(_delivery(handle), now_ms, fate.dead_reason)
             log = await self._lanes.partition_of(key, lease.topic).opened()
-            await lanes.bury(group, lease.topic, key, log, ordered, [handle.offset], fate.dead_reason)
+            await lanes.bury(group, lease.topic, key, log, ordered, [handle.offset])
             text = ""
         else:
             delivery = ordered.change(_delivery(handle), now_ms, fate.invisible_ms)

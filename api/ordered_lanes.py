@@ -172,8 +172,8 @@ class OrderedLanes:
 
     # Dead letters.
 
-    async def _bury(self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int], reason: str | None = None) -> None:
-        await self.bury(wish.group, wish.topic.name, wish.lane, wish.log, ordered, offsets, reason)
+    async def _bury(self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int]) -> None:
+        await self.bury(wish.group, wish.topic.name, wish.lane, wish.log, ordered, offsets)
 
     async def bury(
         self,
@@ -183,12 +183,12 @@ class OrderedLanes:
         log: PartitionLog,
         ordered: OrderedLane,
         offsets: Sequence[int],
-        reason: str | None = None,
     ) -> None:
         """Dead-letter messages; the progress, which says so, is stored before and after."""
         for offset in offsets:
             await self._store(key, topic, ordered)
-            why = (reason or _REJECTED) if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
+            given = ordered.reason_of(offset) or _REJECTED
+            why = given if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
             failures = ordered.attempts_of(offset)
             request = dead_producer_id(key, ordered.epoch, offset)
             await self._logs.bury(Dying(group, topic, key, offset, failures, why, request), log)

@@ -132,9 +132,9 @@ class KeyedPop(OrderedLane):
         self._note(changed.offset)
         return changed
 
-    def condemn(self, delivery: Delivery, now_ms: int) -> None:
+    def condemn(self, delivery: Delivery, now_ms: int, reason: str | None = None) -> None:
         """Its consumer wants it dead-lettered: the next `take` tells it as if it had failed too often."""
-        super().condemn(delivery, now_ms)
+        super().condemn(delivery, now_ms, reason)
         self._make_ready(delivery.offset)
 
     def end(self, offset: int) -> None:

@@ -82,7 +82,17 @@ class OrderedLane:
     `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
     """
 
-    __slots__ = ("_attempts", "_done", "_max_attempts", "_pop_time_ms", "committed", "epoch", "flights", "next_offset")
+    __slots__ = (
+        "_attempts",
+        "_done",
+        "_max_attempts",
+        "_pop_time_ms",
+        "_reasons",
+        "committed",
+        "epoch",
+        "flights",
+        "next_offset",
+    )
 
     def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
         self.epoch = start.epoch
@@ -96,6 +106,8 @@ class OrderedLane:
         self.next_offset = start.offset
         #: Delivered and not done, by offset.
         self.flights: dict[int, Flight] = {}
+        #: Why consumers want messages dead; a restart forgets it.
+        self._reasons: dict[int, str] = {}
 
     def limit(self, max_attempts: int | None) -> None:
         """The group's settings have changed while messages are in flight."""
@@ -170,19 +182,27 @@ class OrderedLane:
         flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
         return delivery._replace(pop_time_ms=flight.pop_time_ms)
 
-    def condemn(self, delivery: Delivery, now_ms: int) -> None:
+    def condemn(self, delivery: Delivery, now_ms: int, reason: str | None = None) -> None:
         """Its consumer wants it dead-lettered: the next turn tells it as if it had failed too often.
 
-        Store `progress` before the dead letter, and a crash between the two does not bring the message back.
+        Whoever writes the dead letter, this caller or a pop that comes in between, finds the reason here. Store
+        `progress` before the dead letter, and a crash between the two does not bring the message back.
         """
         flight = self._flight(delivery, now_ms)
         flight.attempt += _CONDEMNED
         flight.visible_ms = now_ms
+        if reason is not None:
+            self._reasons[delivery.offset] = reason
+
+    def reason_of(self, offset: int) -> str | None:
+        """Why its consumer wants the message dead, if it said so and nobody has restarted since."""
+        return self._reasons.get(offset)
 
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""
         self.flights.pop(offset, None)
         self._attempts.pop(offset, None)
+        self._reasons.pop(offset, None)
         self.skip(offset, offset + 1)
 
     def lose_below(self, min_offset: int) -> None:

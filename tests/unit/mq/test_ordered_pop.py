@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict
+from mq.keyed_pop import KeyedPop
 from mq.ordered_pop import Delivery, OrderedPop, Turn, dead_producer_id
 from mq.progress import Committed
 
@@ -194,6 +195,22 @@ def test_pop_16_a_condemned_message_is_dead_also_after_a_crash(limit: int | None
     one.end(1)
     acked(one, first)
     assert one.committed == 3
+
+
+@pytest.mark.parametrize("kind", [OrderedPop, KeyedPop])
+def test_retry_3_the_reason_waits_with_the_message_for_whoever_buries_it(kind: type[OrderedPop | KeyedPop]) -> None:
+    """A pop may come between the condemnation and the dead letter, and write it first."""
+    one = kind(Committed(1, 0), max_attempts=3)
+    if isinstance(one, KeyedPop):
+        one.offer([(0, "k")], 1)
+        ((delivery,), _) = one.take(0, 1, MINUTE)
+    else:
+        (delivery,) = one.new([0], 1, 0, MINUTE)
+    one.condemn(delivery, 5, "no such customer")
+    dead = one.take(6, 32, MINUTE)[1] if isinstance(one, KeyedPop) else list(one.turn(6, 32).dead)
+    assert (dead, one.reason_of(0)) == ([0], "no such customer")
+    one.end(0)
+    assert one.reason_of(0) is None
 
 
 def test_retry_3_each_dead_letter_of_a_lane_is_one_request() -> None:
