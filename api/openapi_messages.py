@@ -118,7 +118,8 @@ def _fetch() -> Json:
         "tags": ["messages"],
         "operationId": "fetch",
         "summary": "Read messages of one partition from an offset on",
-        "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events.",
+        "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events, whose "
+        "last is `refused`, with `code` and `detail`, when a client of an exclusive group may not read on.",
         "parameters": _fetch_parameters(),
         "responses": {
             "200": {"description": "What is there; `status` says if anything is", "headers": place, "content": content},
