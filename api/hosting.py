@@ -19,7 +19,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -223,7 +223,8 @@ class Hosting:
 
     async def _register(self) -> None:
         host = self._life.host
-        await self._meta.run(partial(self._locks.hold, host.id))
+        if not await self._meta.run(partial(self._locks.hold, host.id)):
+            host = self._life.host = replace(host, machine="")
         self._life.lease.renewed(self.now_ms())
         await self._meta.submit_any(lambda meta: decide_register(meta.brokers, host))
         log.info("event=host_registered host=%s address=%s", host.id, host.address)

@@ -110,7 +110,8 @@ class Popper:
     def rest(self, ask: PopAsk) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
         seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
-        mine = [seat for seat in seats if self._hosting.hosts(seat.broker) and (seat.key.retry or not ask.retries_only)]
+        hosted = self._hosting.hosted()
+        mine = [seat for seat in seats if seat.broker in hosted and (seat.key.retry or not ask.retries_only)]
         return sum(self._lanes.left(seat) for seat in mine if ask.order is False or not seat.key.retry)
 
     def wake_others(self, ask: PopAsk) -> None:
@@ -120,12 +121,11 @@ class Popper:
     def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
         visits = subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
-        seats = [
-            seat for seat in visits if self._hosting.hosts(seat.broker) and (seat.key.retry or not ask.retries_only)
-        ]
-        if not seats:
+        hosted = self._hosting.hosted()
+        here = [seat for seat in visits if seat.broker in hosted]
+        if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
-        return seats
+        return [seat for seat in here if seat.key.retry or not ask.retries_only]
 
     async def _round(self, ask: PopAsk) -> Popped:
         found = Popped()

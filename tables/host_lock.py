@@ -39,14 +39,22 @@ class HostLocks:
         #: Of this process, to be registered with its host; empty when its locks tell nobody anything.
         self.machine = "" if root is None else this_machine()
 
-    def hold(self, host: str) -> None:
-        """Take the lock of a host that this process is about to be."""
+    def hold(self, host: str) -> bool:
+        """Take the lock of a host that this process is about to be.
+
+        False where there is none, also on a file system without such locks: the lease decides then.
+        """
         if self._folder is None:
-            return
+            return False
         self._folder.mkdir(mode=0o750, exist_ok=True)
         fd = os.open(self._path(host), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
         self._held[host] = fd
+        return True
 
     def is_dead(self, host: str, machine: str) -> bool:
         """Whether a registered host certainly is dead; False means that nothing is known."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
@@ -72,7 +74,17 @@ def test_meta_01_two_hosts_of_one_process_have_locks_of_their_own(tmp_path: Path
 
 def test_meta_01_an_object_store_has_no_locks(tmp_path: Path) -> None:
     locks = HostLocks(None)
-    locks.hold("a")
+    assert not locks.hold("a")
     assert locks.machine == "" and not locks.is_dead("a", "")
     locks.forget("a")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_meta_01_where_files_cannot_be_locked_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    locks = HostLocks(tmp_path)
+    assert not locks.hold("a"), "its host registers without a machine"
+    assert not HostLocks(tmp_path).is_dead("a", locks.machine)
