@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from jobs.merge_targets import TARGETS, Batch, Target
 from jobs.meta_tables import replace_meta_tables
 from jobs.registry import Facts, job
-from jobs.state_tables import create_state_table, frame_of, idempotent, writing_session
+from jobs.state_tables import STATE_TABLES, create_state_table, frame_of, idempotent, writing_session
 from jobs.warehouses import warehouse_of
 from mq.errors import Corrupt
 from tables.config import Config
@@ -88,7 +88,7 @@ class Merger:
         if began - self._swept_s >= _SWEEP_EVERY_S:
             self._swept_s = began
             now_ms = int(now.timestamp() * 1000)
-            facts["files_removed"] = sum(sweep_state(self._store, target.table, now_ms) for target in TARGETS)
+            facts["files_removed"] = sum(sweep_state(self._store, table, now_ms) for table in STATE_TABLES)
         return facts | {"ms": int((time.monotonic() - began) * 1000)}
 
     def _merge(self, session: SparkSession, target: Target, now: datetime, *, clean: bool) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,23 @@ def test_meta_4_only_tables_with_news_are_written_again(spark: SparkSession, clu
     assert merger.run(spark, NOW)["meta"] == 1
     assert version(cluster, BROKERS) == before[BROKERS] + 1 and version(cluster, GROUPS) == before[GROUPS]
     assert {row["host"] for row in rows(spark, cluster, BROKERS)} == {None}
+
+
+def test_what_was_replaced_is_swept(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
+    for number in range(3):
+        cluster.group(f"billing-{number}")
+        merger.run(spark, NOW)
+    folder = cluster.warehouse.store
+    stored = [entry for entry in folder.entries(GROUPS) if entry.name.endswith(".parquet")]
+    assert len(stored) == 3
+    # Another process's first run, after the time in which queries may still read what was replaced.
+    later = datetime.fromtimestamp(max(entry.modified_ms for entry in stored) / 1000, UTC) + timedelta(minutes=20)
+    warehouse = Warehouse.open(cluster.conf.warehouse.uri)
+    facts = Merger(warehouse, cluster.conf).run(spark, later)
+    warehouse.close()
+    assert int(facts["files_removed"]) >= 2
+    assert len([entry for entry in folder.entries(GROUPS) if entry.name.endswith(".parquet")]) == 1
+    assert len(rows(spark, cluster, GROUPS)) == 3
 
 
 def test_meta_4_a_table_of_an_earlier_release_gets_its_new_columns(
