@@ -32,7 +32,7 @@ class ConsumerStats:
     retried: int
     dead: int
     released: int
-    #: Whose invisible time ended before they were answered for: they are delivered again.
+    #: Whose invisible time ended before they were answered for, or about then: they are, or may be, delivered again.
     expired: int
     renewals: int
     pops: int

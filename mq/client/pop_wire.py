@@ -22,6 +22,7 @@ __all__ = [
     "HANDLES_MAX",
     "HANDLE_EXPIRED",
     "JSON_HEADERS",
+    "OUTCOME_UNKNOWN",
     "PopAsk",
     "PopWish",
     "failed_of",
@@ -35,6 +36,8 @@ HANDLES_MAX: Final = POP_MESSAGES_MAX
 
 #: The message was delivered again, or is about to be.
 HANDLE_EXPIRED: Final = "handle_expired"
+#: It was answered for so late that nobody can say whether that counts.
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 _ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}

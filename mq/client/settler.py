@@ -23,7 +23,7 @@ import msgspec
 from mq.client.attempts import is_worth_retrying
 from mq.client.lease import Lease, Release, Settlement
 from mq.client.pop_client import PopClient
-from mq.client.pop_wire import HANDLE_EXPIRED, HANDLES_MAX, failed_of
+from mq.client.pop_wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, failed_of
 from mq.client.popped import FailedHandle
 from mq.client.result import Dead, Retry
 from mq.errors import Conflict, DeltaMQError, Unknown
@@ -122,11 +122,12 @@ class Settler:
         with self._lock:
             self.expired += len(late)
         log.warning(
-            "event=answer_too_late count=%d code=%s first=%s they are delivered again; give handlers less work at "
+            "event=answer_too_late count=%d code=%s first=%s they %s delivered again; give handlers less work at "
             "once, or a longer invisible_ms",
             len(late),
             late[0][1],
             late[0][0].place,
+            "may be" if any(code == OUTCOME_UNKNOWN for _, code in late) else "are",
         )
 
     # The thread -------------------------------------------------------------------------------------------------
