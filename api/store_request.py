@@ -45,6 +45,7 @@ __all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "store"]
 #: Bodies above this are worked on in a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
 _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
+_REUSED: Final = "producer_sequence_reused"
 #: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = 0.005
@@ -100,21 +101,36 @@ async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -
         shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
         return await _commit(service, topic, request, places, await _split(service, topic, request, shares))
     request.draw = draw_of(producer)
+    await topic.gate.turn(producer)
+    with topic.gate.claim(producer):
+        try:
+            return await _store_once(service, topic, request, producer)
+        except Conflict as error:
+            if error.code != _REUSED:
+                raise
+        # Another process may have stored a part of this very request by a route that we did not know: look, decide.
+        await service.meta.refresh()
+        await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
+        return await _store_once(service, topic, request, producer)
+
+
+async def _store_once(
+    service: Service, topic: HostedTopic, request: ProduceRequest, producer: Producer
+) -> ProduceAnswer:
+    """Store what is not stored yet of a request, as far as this process knows; the caller has claimed it."""
     # A copy at another process may have been too early for what is due now: that waits there, and goes nowhere else.
     look = request.times is not None and not service.hosting.alone
     logs, waiting = await topic.logs(), await service.delays.logs(look=look)
     waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
-    await topic.gate.turn(producer)
-    with topic.gate.claim(producer):
-        places = service.topics.placement(topic)
-        await topic.see(places.ends)
-        stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
-        here = {name: parts for name, parts in stored.items() if name not in waiting}
-        if here:
-            shares = replayed(topic.name, request.messages, request.named, places, request.draw, here)
-        else:
-            shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
-        return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored))
+    places = service.topics.placement(topic)
+    await topic.see(places.ends)
+    stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
+    here = {name: parts for name, parts in stored.items() if name not in waiting}
+    if here:
+        shares = replayed(topic.name, request.messages, request.named, places, request.draw, here)
+    else:
+        shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
+    return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored))
 
 
 async def _split(
@@ -256,7 +272,7 @@ async def _placed(
         if appended.count != part.messages.count:
             raise Conflict(
                 "producer.seq: it was used for a request of another size",
-                code="producer_sequence_reused",
+                code=_REUSED,
                 field="producer.seq",
             )
         durable = durable and appended.durable

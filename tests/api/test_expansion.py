@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,11 +18,13 @@ from mq.limits import LOGICAL_PARTITIONS
 from mq.moved_keys import KeysMoved, MovedKeys, moves_between
 from mq.routing import expand, logical_partition
 from mq.topics import Topic, TopicPut
+from tables.encode import ProducerStamp
+from tables.log import Batch, PartitionLog
 from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse
 from tests.api.queue import Consumer
-from tests.api.running import Api, config_for, running, until
+from tests.api.running import Api, Reply, config_for, running, until
 
 KEYS = [f"k{i}" for i in range(64)]
 GROUP = "billing"
@@ -272,6 +275,49 @@ def test_send_05_a_request_whose_parts_moved_meanwhile_is_stored_once(api: Api, 
     assert sum(api.stored(topic).values()) == 2 * len(KEYS)
     if named:
         assert [found["partition"] for found in first.json["ranges"]] == [source], "who names a partition gets it"
+
+
+def test_send_05_a_request_of_which_another_process_stored_a_part_by_the_new_route_is_finished(
+    api: Api, topic: str
+) -> None:
+    """That process was killed in between; this one has not heard of the expansion, so it puts the parts together."""
+    strict(api, topic, 2)
+    send(api, topic, KEYS, 0)
+    source = f"{topic}@broker-a"
+    hosted = api.service.topics.find(topic)
+    assert hosted is not None
+    with deaf(api):
+        warehouse, after = expand_elsewhere(api, topic, 4)
+        log = warehouse.open_partition(PartitionRef(Space.TOPICS, topic, source, after.generation))
+        log.fence(ROUTE_FENCE, after.route.epoch)
+        _store_what_stays(log, after, source)
+        found: list[Reply] = []
+        messages = [{"key": key, "body": f"{key}:1"} for key in KEYS]
+        request = {"producer": {"id": "p", "seq": 0}}
+        sending = threading.Thread(target=lambda: found.append(api.send(topic, *messages, **request)))
+        sending.start()
+        until(lambda: hosted.partition(source).open().fences)
+    sending.join(30)
+    assert found and found[0].status == 200, found
+    assert sorted(at for one in found[0].json["ranges"] for at in one["indexes"]) == list(range(len(KEYS)))
+    stored = [body for texts in api.bodies(topic).values() for body in texts]
+    assert sorted(stored) == sorted(f"{key}:{number}" for key in KEYS for number in (0, 1))
+    other = api.send(topic, {"key": "k0", "body": "another"}, producer={"id": "p", "seq": 0})
+    assert (other.status, other.json["code"]) == (409, "producer_sequence_reused")
+
+
+@contextlib.contextmanager
+def deaf(api: Api) -> Iterator[None]:
+    """The service hears nothing new of the metadata inside."""
+    with api.service.meta._log._lock:
+        yield
+
+
+def _store_what_stays(log: PartitionLog, after: Topic, source: str) -> None:
+    """The part of request 0 of producer `p` that belongs to `source` still, as another process stores it."""
+    stay = [at for at, key in enumerate(KEYS) if after.route.partitions[after.route.partition_of(key)] == source]
+    rows = pa.record_batch({"key": [KEYS[at] for at in stay], "body": [f"{KEYS[at]}:1".encode() for at in stay]})
+    log.append([Batch(rows, ProducerStamp("p", 0, tuple(stay), len(KEYS)))])
 
 
 def test_route_06_a_key_hashes_as_everywhere() -> None:
