@@ -241,20 +241,61 @@ def test_route_06_an_expansion_that_was_killed_behind_its_events_is_sealed_by_ot
     assert {move.end_offset for move in moved_keys(api, topic).moves} == set(api.stored(topic).values()) - {0}
 
 
+@contextlib.contextmanager
+def deaf(api: Api) -> Iterator[None]:
+    """The service hears nothing new of the metadata inside."""
+    with api.service.meta._log._lock:
+        yield
+
+
+def send_unaware(
+    api: Api, topic: str, count: int, *messages: dict[str, object], part: bool = False, **request: object
+) -> Reply:
+    """The answer of a service that hears of an expansion to `count` only by the fence that it runs into.
+
+    The process that expands and puts the fence up is killed behind it; with `part`, it has stored a part of the
+    request before.
+    """
+    source = f"{topic}@broker-a"
+    hosted = api.service.topics.find(topic)
+    assert hosted is not None
+    found: list[Reply] = []
+    with deaf(api):
+        warehouse, after = expand_elsewhere(api, topic, count)
+        log = warehouse.open_partition(PartitionRef(Space.TOPICS, topic, source, after.generation))
+        log.fence(ROUTE_FENCE, after.route.epoch)
+        if part:
+            _store_what_stays(log, after, source)
+        sending = threading.Thread(target=lambda: found.append(api.send(topic, *messages, **request)))
+        sending.start()
+        until(lambda: ROUTE_FENCE in hosted.partition(source).open().fences)
+    sending.join(30)
+    assert found and found[0].status == 200, found
+    return found[0]
+
+
+def _store_what_stays(log: PartitionLog, after: Topic, source: str) -> None:
+    """The part of request 0 of producer `p` that belongs to `source` still, as another process stores it."""
+    stay = [at for at, key in enumerate(KEYS) if after.route.partitions[after.route.partition_of(key)] == source]
+    rows = pa.record_batch({"key": [KEYS[at] for at in stay], "body": [f"{KEYS[at]}:1".encode() for at in stay]})
+    log.append([Batch(rows, ProducerStamp("p", 0, tuple(stay), len(KEYS)))])
+
+
 def test_route_06_a_producer_that_meets_a_fence_without_its_seal_is_not_lost(api: Api, topic: str) -> None:
     """The process that put the fence up was killed before it could say where the old partition ends."""
     strict(api, topic, 2)
     send(api, topic, KEYS, 0)
-    warehouse, after = expand_elsewhere(api, topic, 4)
-    for name in (f"{topic}@broker-a", f"{topic}@broker-b"):
-        ref = PartitionRef(Space.TOPICS, topic, name, after.generation)
-        warehouse.open_partition(ref).fence(ROUTE_FENCE, after.route.epoch)
-    send(api, topic, KEYS, 1)
-    assert not moved_keys(api, topic).waiting
+    send_unaware(api, topic, 4, *({"key": key, "body": f"{key}:1"} for key in KEYS))
+    until(lambda: not moved_keys(api, topic).waiting)
+    send(api, topic, KEYS, 2)
     found = api.bodies(topic)
     for key in KEYS:
         name = places(api, topic)[key]
-        assert f"{key}:1" in found[name], f"{key} belongs to {name}"
+        assert f"{key}:2" in found[name], f"{key} belongs to {name}"
+        mine = [body for bodies in found.values() for body in bodies if body.startswith(f"{key}:")]
+        assert sorted(mine) == [f"{key}:0", f"{key}:1", f"{key}:2"]
+        if name.endswith("#1@broker-a"):
+            assert f"{key}:1" in found[name], "it was refused by the old partition"
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -262,19 +303,17 @@ def test_send_05_a_request_whose_parts_moved_meanwhile_is_stored_once(api: Api, 
     """The service learns of the expansion by the fence; a repeated request finds each part where it is."""
     strict(api, topic, 2)
     send(api, topic, KEYS, 0)
-    warehouse, after = expand_elsewhere(api, topic, 3)
-    source = f"{topic}@broker-a"
-    ref = PartitionRef(Space.TOPICS, topic, source, after.generation)
-    warehouse.open_partition(ref).fence(ROUTE_FENCE, after.route.epoch)
-    messages = [{"key": key, "body": f"{key}:1"} | ({"partition": source} if named else {}) for key in KEYS]
-    first = api.send(topic, *messages, producer={"id": "p", "seq": 0})
-    assert first.status == 200, first
-    assert sorted(i for found in first.json["ranges"] for i in found.get("indexes", range(64))) == list(range(64))
+    source = {"partition": f"{topic}@broker-a"} if named else {}
+    messages = [{"key": key, "body": f"{key}:1", **source} for key in KEYS]
+    first = send_unaware(api, topic, 3, *messages, producer={"id": "p", "seq": 0}).json
+    assert sorted(at for one in first["ranges"] for at in one.get("indexes", range(64))) == list(range(64))
     again = api.send(topic, *messages, producer={"id": "p", "seq": 0})
     assert again.json["duplicate"]
     assert sum(api.stored(topic).values()) == 2 * len(KEYS)
     if named:
-        assert [found["partition"] for found in first.json["ranges"]] == [source], "who names a partition gets it"
+        assert {one["partition"] for one in first["ranges"]} == {f"{topic}@broker-a"}, "who names a partition gets it"
+    else:
+        assert f"{topic}#1@broker-a" in {one["partition"] for one in first["ranges"]}, "keys have moved"
 
 
 def test_send_05_a_request_of_which_another_process_stored_a_part_by_the_new_route_is_finished(
@@ -283,41 +322,13 @@ def test_send_05_a_request_of_which_another_process_stored_a_part_by_the_new_rou
     """That process was killed in between; this one has not heard of the expansion, so it puts the parts together."""
     strict(api, topic, 2)
     send(api, topic, KEYS, 0)
-    source = f"{topic}@broker-a"
-    hosted = api.service.topics.find(topic)
-    assert hosted is not None
-    with deaf(api):
-        warehouse, after = expand_elsewhere(api, topic, 4)
-        log = warehouse.open_partition(PartitionRef(Space.TOPICS, topic, source, after.generation))
-        log.fence(ROUTE_FENCE, after.route.epoch)
-        _store_what_stays(log, after, source)
-        found: list[Reply] = []
-        messages = [{"key": key, "body": f"{key}:1"} for key in KEYS]
-        request = {"producer": {"id": "p", "seq": 0}}
-        sending = threading.Thread(target=lambda: found.append(api.send(topic, *messages, **request)))
-        sending.start()
-        until(lambda: hosted.partition(source).open().fences)
-    sending.join(30)
-    assert found and found[0].status == 200, found
-    assert sorted(at for one in found[0].json["ranges"] for at in one["indexes"]) == list(range(len(KEYS)))
+    messages = [{"key": key, "body": f"{key}:1"} for key in KEYS]
+    found = send_unaware(api, topic, 4, *messages, part=True, producer={"id": "p", "seq": 0}).json
+    assert sorted(at for one in found["ranges"] for at in one["indexes"]) == list(range(len(KEYS)))
     stored = [body for texts in api.bodies(topic).values() for body in texts]
     assert sorted(stored) == sorted(f"{key}:{number}" for key in KEYS for number in (0, 1))
     other = api.send(topic, {"key": "k0", "body": "another"}, producer={"id": "p", "seq": 0})
     assert (other.status, other.json["code"]) == (409, "producer_sequence_reused")
-
-
-@contextlib.contextmanager
-def deaf(api: Api) -> Iterator[None]:
-    """The service hears nothing new of the metadata inside."""
-    with api.service.meta._log._lock:
-        yield
-
-
-def _store_what_stays(log: PartitionLog, after: Topic, source: str) -> None:
-    """The part of request 0 of producer `p` that belongs to `source` still, as another process stores it."""
-    stay = [at for at, key in enumerate(KEYS) if after.route.partitions[after.route.partition_of(key)] == source]
-    rows = pa.record_batch({"key": [KEYS[at] for at in stay], "body": [f"{KEYS[at]}:1".encode() for at in stay]})
-    log.append([Batch(rows, ProducerStamp("p", 0, tuple(stay), len(KEYS)))])
 
 
 def test_route_06_a_key_hashes_as_everywhere() -> None:
