@@ -51,7 +51,7 @@ def service_options(command: Command) -> Command:
             envvar=["DELTAMQ_URL", "DELTAMQ_CLIENT_URL"],
             default=DEFAULT_URL,
             show_default=True,
-            help="The service.",
+            help="The service; several of its processes separated by commas, any of which will do.",
         ),
     ):
         command = option(command)

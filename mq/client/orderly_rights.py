@@ -91,7 +91,8 @@ class Rights:
             woken = [work for key, work in self._works.items() if key in gone]
         for work in woken:
             self._wake(work)
-        self._poke()
+        # At once: a partition stands still until its new client has the lock.
+        self.tick()
 
     def leave(self) -> None:
         """Begin nothing more, and give everything back once it is finished."""
@@ -273,16 +274,19 @@ class Rights:
     # The end of a work ------------------------------------------------------------------------------------------
 
     def ended(self, work: OrderlyWork, *, lost: bool) -> None:
-        """A work is over: its lock goes back."""
+        """A work is over: its lock goes back, by the thread that calls."""
         with self._lock:
             if self._works.get(work.key) is not work:
                 return
             del self._works[work.key]
             self.lost += lost
             self._releases[work.key] = (work.lock.number, 0)
+            free = work.key not in self._releasing
+            self._releasing.add(work.key)
         how = "lost" if lost else "handed_over"
         log.info("event=partition_%s partition=%s offset=%d", how, work.partition, work.committed)
-        self._poke()
+        if free:
+            self._release(work.key)
 
     def _release(self, key: Key) -> None:
         """Give a lock back; again later when there was no answer."""
