@@ -92,10 +92,11 @@ def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) ->
     offset_s, rate = CLOCKS[clock]
     path = folder / "clock"
     set_clock(path)
-    never_late = replace(FREE, forget=0, nack=0, late=0)
+    # What is in flight when an hour is taken back stays so for an hour: nobody leaves anything unanswered.
+    diligent = replace(FREE, forget=0, nack=0, renew=0, late=0, give_up=0, with_pop=0)
     plan = replace(
         MIXED, seed=seed, strikes=strikes, delayed_percent=0, program=program(path), clocked_jobs=True,
-        groups=(GroupPlan(pops=never_late),), reach=Reach(sends=50, faults=strikes),
+        groups=(GroupPlan(pops=diligent),), reach=Reach(sends=50, faults=strikes),
     )  # fmt: skip
     valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
 
