@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mq.errors import OffsetMismatch, Unknown
+from mq.errors import Fenced, OffsetMismatch, Unknown
 from tables.actions import DataFile
 from tables.fetch import FetchStatus
 from tables.log import PartitionLog
@@ -65,6 +65,8 @@ class LogMachine(RuleBasedStateMachine):
         self.warehouses: list[Warehouse] = []
         self.logs = [self._open(0), self._open(1)]
         self.seen = [0, 0]
+        #: The fence that is certainly there, and the one that may be.
+        self.epoch = self.epoch_maybe = 0
 
     def _open(self, who: int) -> PartitionLog:
         self.stores[who] = FaultyStore(self.files)
@@ -161,6 +163,35 @@ class LogMachine(RuleBasedStateMachine):
         self.pending[self.next_seq] = bodies
         self._stored(self.next_seq, result.base_offset, bodies)
         self.next_seq += 1
+
+    @rule(who=WHO)
+    def fence(self, who: int) -> None:
+        """From now on nobody appends who names an older epoch."""
+        self.epoch_maybe = self.epoch + 1
+        try:
+            end = self.logs[who].fence("broker", self.epoch_maybe)
+        except Unknown:
+            return
+        self.epoch = self.epoch_maybe
+        self._learn(end)
+        assert end == len(self.model)
+
+    @rule(who=WHO, behind=st.integers(0, 1))
+    def append_knowing(self, who: int, behind: int) -> None:
+        """A writer that knows the newest fence, or the one before."""
+        bodies = self._bodies(1)
+        seq, self.next_seq = self.next_seq, self.next_seq + 1
+        self.pending[seq] = bodies
+        known = {"broker": self.epoch - behind}
+        try:
+            result = self.logs[who].append([batch(*bodies, producer=f"p{seq}", seq=seq)], known=known)[0]
+        except Fenced:
+            assert known["broker"] < self.epoch_maybe
+            return
+        except Unknown:
+            return
+        assert known["broker"] >= self.epoch or self.epoch == 0
+        self._stored(seq, result.base_offset, bodies)
 
     @rule(who=WHO, other=st.integers(1, 3), call=st.sampled_from(["put", "put_if_absent"]))
     def append_against_a_rival(self, who: int, other: int, call: str) -> None:
@@ -322,6 +353,7 @@ class LogMachine(RuleBasedStateMachine):
             self._learn(log.end_offset)
         for log in self.logs:
             assert all_bodies(log, step=3) == self.model[self.first :]
+            assert log.fences.get("broker", 0) in (self.epoch, self.epoch_maybe)
             log.verify()
 
 
