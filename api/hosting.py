@@ -39,6 +39,7 @@ from mq.brokers import (
 from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.names import split_partition
 from mq.topics import MetaState
+from tables.failpoints import failpoint
 from tables.host_lock import HostLocks
 from tables.metadata import AnyEvent, Meta
 
@@ -297,6 +298,7 @@ class Hosting:
             return decide_takeover(meta.brokers, life.host.id, over, named=_routed(meta))
 
         await self._meta.submit_any(decide)
+        failpoint("lease.after_acquire")
         for host in over:
             if host not in self._meta.now.brokers.hosts:
                 log.info("event=host_declared_dead host=%s", host)
@@ -361,6 +363,7 @@ class Hosting:
         def decide(meta: Meta) -> tuple[AnyEvent, ...]:
             return decide_give_back(meta.brokers, host, (role,))
 
+        failpoint("lease.before_release")
         try:
             await self._meta.submit_any(decide)
             log.info("event=role_given_back role=%s", role)

@@ -44,6 +44,7 @@ from mq.handle import HandleKeys
 from mq.names import split_partition
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
+from tables.failpoints import failpoint
 from tables.handle_keys import handle_keys
 from tables.host_lock import HostLocks
 from tables.metadata import MetaLog
@@ -192,6 +193,7 @@ class Service:
         cluster = self.config.warehouse.cluster
         for broker in brokers:
             await self._fence(broker)
+        failpoint("lease.after_fence")
         recovered = await self.run(partial(recover, self.warehouse, cluster, brokers))
         for broker in brokers:
             self.lanes.adopt(broker, roles[broker], recovered.of(broker))

@@ -49,6 +49,10 @@ class ServiceProcess:
         self._process.kill()
         self._end()
 
+    def wait(self) -> int:
+        """Until it ends by itself; returns the exit status."""
+        return self._end()
+
     def stop(self) -> int:
         """As an operator would: SIGTERM; returns the exit status."""
         self._process.terminate()

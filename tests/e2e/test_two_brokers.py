@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -93,8 +94,8 @@ class Broker:
         messages = [{"body": body, **({"partition": partition} if partition else {})} for body in bodies]
         return self.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
 
-    def pop(self, topic: str, group: str, **ask: object) -> Reply:
-        return self.call("POST", f"/v1/groups/{group}/topics/{topic}/pop", ask)
+    def pop(self, topic: str, group: str, *, timeout_s: float = 30.0, **ask: object) -> Reply:
+        return self.call("POST", f"/v1/groups/{group}/topics/{topic}/pop", ask, timeout_s)
 
     def ack(self, group: str, *handles: str) -> Reply:
         return self.call("POST", f"/v1/groups/{group}/ack", {"handles": list(handles)})
@@ -109,12 +110,16 @@ class Two:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Two]:
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Two]:
+    """Both; a test may arm failpoints of one of them: `parametrize("two", [{"a": "..."}], indirect=True)`."""
     for name, value in _LEASE.items():
         monkeypatch.setenv(name, value)
-    (tmp_path / "a").mkdir()
+    armed: dict[str, str] = getattr(request, "param", {})
+    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("a", ""))
     a = Broker(tmp_path / "warehouse", "broker-a")
+    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("b", ""))
     b = Broker(tmp_path / "warehouse", "broker-b")
+    monkeypatch.delenv("MQ_FAILPOINTS")
     try:
         until(lambda: a.serves() == {"broker-a": a.url, "broker-b": b.url} == b.serves())
         yield Two(a, b)
@@ -283,3 +288,54 @@ def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(tw
     assert refused.json["failed"] == [{"handle": stale, "code": "handle_expired"}]
     assert two.b.ack("billing", *taken).json == {"acked": 4, "failed": []}
     until(lambda: _offsets(two.a, "orders", "billing").get("orders@broker-b") == 4)
+
+
+# Brokers are begun twice at a: its own when it starts, then b's; it takes over once.
+@pytest.mark.parametrize(
+    "two",
+    [{"a": "lease.after_acquire=kill"}, {"a": "lease.after_fence=kill@2"}],
+    indirect=True,
+    ids=["taken", "fenced"],
+)
+def test_meta_01_a_takeover_that_is_killed_is_taken_up_by_the_next(two: Two) -> None:
+    assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
+    assert len(_handles(two.b.pop("orders", "billing"))) == 2
+    done = {"offsets": {"orders@broker-b": 1}}
+    assert two.b.call("PUT", "/v1/groups/billing/topics/orders/offsets", done).status == 200, "it is durable now"
+    two.b.process.kill()
+    two.a.process.wait()
+    two.a.process.start()
+    until(lambda: two.a.serves() == {"broker-a": two.a.url, "broker-b": two.a.url})
+    left = until(lambda: two.a.pop("orders", "billing", partition="orders@broker-b").json.get("messages"))
+    assert [message["body"] for message in left] == ["y"], "what was stored stays so"
+
+
+@pytest.mark.parametrize("two", [{"a": "lease.before_release=kill"}], indirect=True)
+def test_meta_01_a_giving_back_that_is_killed_loses_nothing_that_was_stored(two: Two) -> None:
+    assert two.a.send("orders", "x", partition="orders@broker-b").status == 200
+    two.b.process.kill()
+    ask: dict[str, Any] = {"partition": "orders@broker-b", "invisible_ms": 60_000}
+    (popped,) = until(lambda: two.a.pop("orders", "billing", **ask).json.get("messages"))
+    two.b.process.start()
+    two.a.process.wait()
+    until(lambda: two.b.serves() == {"broker-a": two.b.url, "broker-b": two.b.url})
+    again = until(lambda: (r := two.b.pop("orders", "billing", partition="orders@broker-b")).status == 200 and r)
+    assert again.json["messages"] == [], "its lease goes on: it was stored before the role was to go"
+    assert two.b.ack("billing", popped["handle"]).json == {"acked": 1, "failed": []}
+
+
+@pytest.mark.parametrize("two", [{"b": "pop.before_respond=stop@1"}], indirect=True)
+def test_meta_02_an_answer_that_slept_past_the_lease_does_not_leave(two: Two) -> None:
+    """Stopped with the messages in its hands: when it wakes up, they are another's."""
+    assert two.a.send("orders", "x", partition="orders@broker-b").status == 200
+    answers: list[Reply] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(two.b.pop("orders", "billing", partition="orders@broker-b", timeout_s=60))
+    )
+    asking.start()
+    until(lambda: two.a.serves().get("broker-b") == two.a.url, within_s=5 * LEASE_S)
+    taken = until(lambda: two.a.pop("orders", "billing", partition="orders@broker-b").json.get("messages"))
+    two.b.process.resume()
+    asking.join(60)
+    assert [message["body"] for message in taken] == ["x"]
+    assert (answers[0].status, answers[0].code) == (503, "lease_lost")
