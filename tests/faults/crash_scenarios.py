@@ -19,7 +19,7 @@ from tests.faults.crash_disk import CrashDisk, DiskStore
 from tests.rows import REF, batch
 from tests.set_clock import SetClock
 
-__all__ = ["ASYNC", "DURABLE", "SETTINGS", "Acked", "Gone", "Machine"]
+__all__ = ["ASYNC", "DURABLE", "SETTINGS", "Acked", "Gone", "Machine", "PutUp"]
 
 SETTINGS: Final = LogSettings(
     rollup_files=3,
@@ -46,6 +46,14 @@ class Gone:
     """What retention was told: nothing below this offset is in the log any more."""
 
     below: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutUp:
+    """What whoever put a fence up was told: it is there, and the log ended here; all before it is durable."""
+
+    epoch: int
+    end_offset: int
 
 
 class Machine:
@@ -79,6 +87,10 @@ class Machine:
         log.delete_below(below)
         assert log.min_offset == below
         self.disk.ack(Gone(below))
+
+    def fence(self, log: PartitionLog, epoch: int) -> None:
+        """Put a fence up, and note where the log ended."""
+        self.disk.ack(PutUp(epoch, log.fence("broker", epoch)))
 
     def close(self) -> None:
         for warehouse in self._warehouses:
@@ -256,6 +268,38 @@ def retention_of_async(machine: Machine) -> None:
     machine.append(log, flush=Flush.ASYNC)
 
 
+def fences(machine: Machine) -> None:
+    """Fences between appends, a roll-up and a checkpoint; the second by another process, in the middle of an append."""
+    one, two = machine.writer(), machine.writer()
+    machine.append(one)
+    machine.disk.forget_moments()
+    machine.fence(one, 1)
+    machine.append(one, 2)
+    one.maintain()
+    state = {"armed": True}
+
+    def between(call: str, path: str) -> None:
+        if state["armed"] and call == "link":
+            state["armed"] = False
+            machine.fence(two, 2)
+
+    machine.disk.before = between
+    machine.append(one)
+    one.maintain()
+    machine.fence(one, 2)
+
+
+def fence_behind_async(machine: Machine) -> None:
+    """What was not durable becomes so before the fence behind it is there, by the same process or by another."""
+    one, two = machine.writer(), machine.writer()
+    machine.append(one)
+    machine.disk.forget_moments()
+    machine.append(one, 2, flush=Flush.ASYNC)
+    machine.fence(one, 1)
+    machine.append(one, flush=Flush.ASYNC)
+    machine.fence(two, 2)
+
+
 def _fails(machine: Machine, call: str, part: str, count: int) -> Callable[[str, str], None]:
     left = [count]
 
@@ -311,6 +355,7 @@ DURABLE = [
     failing_folder_syncs,
     retention,
     retention_by_another,
+    fences,
 ]
 ASYNC = [
     async_appends,
@@ -322,4 +367,5 @@ ASYNC = [
     async_then_checkpoint,
     failing_flushes,
     retention_of_async,
+    fence_behind_async,
 ]

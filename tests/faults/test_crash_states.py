@@ -7,6 +7,7 @@ fail. Then, for each state that a cut at any of its system calls may leave: open
 Demanded of all of them, without exception:
 
 - every batch that was acknowledged as durable is there, whole, at its offsets, unless retention was to remove it;
+- a fence that was put up is there, with all that was acknowledged before it;
 - what retention says it has removed does not come back;
 - every row that is there was sent, and offsets are dense;
 - a request that is repeated is not stored twice, and gets the offsets that it was told;
@@ -36,7 +37,7 @@ from tables.store import MemoryStore
 from tables.verify import Gravity, verify
 from tables.warehouse import Warehouse
 from tests.faults.crash_disk import CrashDisk, Outcome, outcomes
-from tests.faults.crash_scenarios import ASYNC, DURABLE, SETTINGS, Acked, Gone, Machine
+from tests.faults.crash_scenarios import ASYNC, DURABLE, SETTINGS, Acked, Gone, Machine, PutUp
 from tests.rows import REF, all_bodies, batch
 
 SHORT: Final = 40
@@ -51,6 +52,7 @@ class Survivors:
         told = machine.disk.acked[: outcome.acked]
         self._acked = [a for a in told if isinstance(a, Acked)]
         self._gone = max((a.below for a in told if isinstance(a, Gone)), default=0)
+        self._fence = max((a for a in told if isinstance(a, PutUp)), key=lambda a: a.epoch, default=PutUp(0, 0))
         self._edges = machine.edges
         self._files = MemoryStore()
         self._closing = ExitStack()
@@ -106,8 +108,9 @@ class Survivors:
         assert len(bodies) == log.end_offset - low
         assert all(body in self._sent for body in bodies), "a phantom"
         assert len(set(bodies)) == len(bodies), "stored twice"
+        assert log.fences.get("broker", 0) >= self._fence.epoch, "a fence is lost"
         for acked in self._acked:
-            if acked.durable and acked.base_offset >= low:
+            if (acked.durable or acked.base_offset < self._fence.end_offset) and acked.base_offset >= low:
                 found = bodies[acked.base_offset - low : acked.base_offset - low + len(acked.bodies)]
                 assert found == list(acked.bodies), f"{acked} is lost: there is {found}"
         return bodies
