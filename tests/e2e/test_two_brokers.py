@@ -258,7 +258,8 @@ def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Tw
     (handle,) = _handles(two.b.pop("orders", "billing", invisible_ms=60_000))
     assert two.b.process.stop() == 0
     until(lambda: two.a.serves().get("broker-b") == two.a.url)
-    assert until(lambda: two.a.pop("orders", "billing", partition="orders@broker-b")).json["messages"] == []
+    taken = until(lambda: (r := two.a.pop("orders", "billing", partition="orders@broker-b")).status == 200 and r)
+    assert taken.json["messages"] == []
     two.b.process.start()
     until(lambda: two.a.serves().get("broker-b") == two.b.url)
     empty = until(lambda: (r := two.b.pop("orders", "billing", partition="orders@broker-b")).status == 200 and r)
