@@ -192,7 +192,7 @@ class Partition:
         self._in_upkeep = False
         opened = self.log
         try:
-            if opened is not None and opened.stopped is None:
+            if opened is not None and opened.stopped is None and not self._owner.stopping:
                 opened.maintain()
         except DeltaMQError as error:
             # Upkeep is due again after the next commit; what it found wrong, readers and writers will be told.
@@ -214,6 +214,8 @@ class Partitions:
     ) -> None:
         self.warehouse = warehouse
         self.loop = loop
+        #: Set when the service stops: no more upkeep is begun, which is due again after the next start.
+        self.stopping = False
         self.commits = commits
         self.upkeep = upkeep
         self.metrics = metrics

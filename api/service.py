@@ -229,7 +229,7 @@ class Service:
 
     def begin_stop(self) -> None:
         """Answer no more than what is under way: long polls and event streams end at once."""
-        self.stopping = self.popper.stopping = True
+        self.stopping = self.popper.stopping = self.partitions.stopping = True
         self.online.begin_stop()
         self.locks.begin_stop()
         for partition in self.partitions:
@@ -242,7 +242,7 @@ class Service:
         self.locks.void(ended)
 
     async def stop(self) -> None:
-        """Finish every queued commit and upkeep step, make everything durable, and let go."""
+        """Finish every queued commit and the upkeep step under way, make everything durable, and let go."""
         self.begin_stop()
         if self._watcher is not None:
             self._watcher.cancel()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
+from pathlib import Path
+from unittest.mock import patch
 
-from tests.api.running import JSON, Api
+from tables.log import PartitionLog
+from tests.api.running import JSON, Api, config_for, running, until
 
 
 def test_health_and_readiness(api: Api) -> None:
@@ -44,6 +48,23 @@ def test_metrics_count_requests_messages_and_commits(api: Api, topic: str) -> No
     assert grew("deltamq_produce_seconds_count") == 3
     assert after[f'deltamq_partition_end_offset{{partition="{topic}@broker-a",topic="{topic}"}}'] == 4
     assert after["deltamq_queue_requests"] == after["deltamq_queue_bytes"] == 0
+
+
+def test_a_stop_begins_no_upkeep(tmp_path: Path) -> None:
+    gate, maintained = threading.Event(), []
+    with running(config_for(tmp_path / "warehouse")) as api:
+        upkeep = api.service.partitions.upkeep
+        with patch.object(PartitionLog, "maintain", lambda log: maintained.append(log)):
+            upkeep.submit(lambda: gate.wait(20) and None)
+            try:
+                api.put_topic("orders", partitions=1)
+                api.send("orders", "a")
+                until(lambda: upkeep.wanted)
+                api.service.partitions.stopping = True
+            finally:
+                gate.set()
+            until(lambda: not upkeep.wanted)
+            assert maintained == []
 
 
 def _metrics(api: Api) -> dict[str, float]:

@@ -36,7 +36,14 @@ def test_an_example_of_the_readme_works(example: tuple[str, str], served: MainJo
 
 
 def test_the_readme_has_an_example_of_each_door() -> None:
-    assert [title(example) for example in EXAMPLES] == ["REST", "Python", "Groups", "Order", "Spark SQL", "Command line"]
+    assert [title(example) for example in EXAMPLES] == [
+        "REST",
+        "Python",
+        "Groups",
+        "Order",
+        "Spark SQL",
+        "Command line",
+    ]
 
 
 def test_the_readmes_first_commands_are_targets_of_make() -> None:
