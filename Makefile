@@ -43,7 +43,8 @@ bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, 
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup ## Crashes, races, damage, histories at full size; prints a table, writes out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history -m "long or not long" -p tests.fault_report $(ARGS)
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history \
+		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \

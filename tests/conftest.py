@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 # A developer's settings must not decide what a test sees; the jars stay where they are.
 for _name in [name for name in os.environ if name.startswith("DELTAMQ_") and name != "DELTAMQ_JARS"]:
     del os.environ[_name]
+
+# A change is judged by the same examples every time; `make faults` looks for new ones.
+settings.register_profile("repeatable", derandomize=True, print_blob=True)
+settings.register_profile("searching", derandomize=False, print_blob=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

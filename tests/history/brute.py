@@ -147,11 +147,10 @@ def _stale_acks(history: History, group: GroupRules) -> Iterator[tuple[str, str]
 def _two_consumers(history: History, group: GroupRules) -> Iterator[tuple[str, str]]:
     """For histories without faults of clients."""
     handled = [one for one in history.handled if one.group == group.group]
-    for one in handled:
-        for other in handled:
-            if one is other or one.partition != other.partition:
-                continue
-            if (other.begun, id(other)) <= (one.begun, id(one)) and other.ended > one.begun:
+    turns = sorted(handled, key=lambda one: (one.begun, one.ended))
+    for place, one in enumerate(turns):
+        for other in turns[:place]:
+            if one.partition == other.partition and other.ended > one.begun:
                 yield "two-consumers", f"{one.partition}/{one.offset}"
 
 

@@ -62,7 +62,8 @@ def _owners(handled: Sequence[Handled], excuses: _Excuses, found: Findings) -> N
         lanes[one.partition].append(one)
     for partition, ones in lanes.items():
         active: list[Handled] = []
-        for one in sorted(ones, key=lambda one: one.begun):
+        # Of two that began together, one that took no time was over before the other.
+        for one in sorted(ones, key=lambda one: (one.begun, one.ended)):
             active = [other for other in active if other.ended > one.begun]
             for other in list(active):
                 if excuses.hurt(other.client, other.begun, min(other.ended, one.ended)):

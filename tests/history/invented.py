@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from tests.history.ops import (
+    FOREVER,
     MS,
     Delivered,
     End,
@@ -178,7 +179,7 @@ def spoil(history: History, seed: int) -> History:
     for _ in range(drawn.randint(1, 3)):
         ops = drawn.choice([found for found in history.lists() if found])
         at = drawn.randrange(len(ops))
-        ops[at] = _changed(ops[at], drawn)
+        ops[at] = _shifted(ops, at, drawn) if drawn.random() < 1 / 3 else _changed(ops[at], drawn)
     return history.sort()
 
 
@@ -188,17 +189,28 @@ def _forget(history: History, id_: str) -> None:
         ops[:] = [replace(op, reads=tuple(read for read in op.reads if read.id != id_)) for op in ops]
 
 
+def _shifted(ops, at: int, drawn: random.Random):  # type: ignore[no-untyped-def] # of its own kind
+    """At another moment, but between the others of its process: nobody does two things at a time."""
+    op = ops[at]
+    shift = drawn.randint(-100, 100) * MS
+    others = [one for place, one in enumerate(ops) if place != at and one.process == op.process]
+    room = op.begun - max((one.ended for one in others if one.ended <= op.begun), default=0)
+    if shift < 0:
+        shift = -min(-shift, max(room - 1, 0))
+    else:
+        room = min((one.begun for one in others if one.begun >= op.ended), default=FOREVER) - op.ended
+        shift = min(shift, max(room - 1, 0))
+    return replace(op, begun=op.begun + shift, ended=op.ended + shift)
+
+
 def _changed(op, drawn: random.Random):  # type: ignore[no-untyped-def] # of its own kind
-    kind = drawn.randrange(3)
-    if kind == 0:
-        shift = drawn.randint(-100, 100) * MS
-        return replace(op, begun=op.begun + shift, ended=op.ended + shift)
+    kind = drawn.randrange(2)
     if isinstance(op, Send) and op.placed:
         place = op.placed[0]
         return replace(op, placed=(place._replace(offset=max(0, place.offset + drawn.randint(-3, 3))),))
     if isinstance(op, Poll | Scan) and op.reads:
         at = drawn.randrange(len(op.reads))
-        if kind == 1:
+        if kind == 0:
             return replace(op, reads=op.reads[:at] + op.reads[at + 1 :])
         moved = op.reads[at]._replace(offset=max(0, op.reads[at].offset + drawn.randint(-2, 2)))
         return replace(op, reads=(*op.reads[:at], moved, *op.reads[at + 1 :]))
