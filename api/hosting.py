@@ -51,6 +51,7 @@ log = logging.getLogger("deltamq.api")
 _READ_AGAIN_S: Final = 0.5
 #: The last try to tell the others at a stop.
 _LEAVE_S: Final = 5.0
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +139,11 @@ class Hosting:
     @property
     def alone(self) -> bool:
         """Whether this process serves all brokers that there are: no request concerns another then."""
-        return self.holds() and all(map(self._life.roles.serves, self._meta.now.brokers.roles))
+        return self._meta.now.brokers.roles.keys() <= self.taking()
 
-    def hosted(self) -> frozenset[str]:
-        """The brokers that this process serves now."""
-        roles = self._life.roles
-        return frozenset(roles.served).difference((META_ROLE, *roles.closing)) if self.holds() else frozenset()
+    def taking(self) -> frozenset[str]:
+        """The roles that this process takes requests for now."""
+        return self._life.roles.taking if self.holds() else _NOTHING
 
     def owner(self, role: str) -> Host | None:
         """The host that has the role, as far as this process knows; None when nobody has it."""
@@ -342,7 +342,7 @@ class Hosting:
             life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
         elif life.roles.ours:
             # Declared dead: nothing is served until this process lives anew.
-            life.roles.served.clear()
+            life.roles.pause()
             self._wanted.set()
 
     # Giving back.

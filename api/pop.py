@@ -53,15 +53,17 @@ async def pop(
     topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
     group = await service.groups.for_use(group_name)
     ask = _checked(service, topic.topic, group, request)
-    call = Call.of(scope, body, wait_ms=request.wait_ms)
+    handles, refused = request.ack, list[FailedHandle]()
     client = Client(receive)
     try:
-        peer = service.owners.of_any(_brokers(ask), call)
-        handles, refused = await ack_elsewhere(service, group_name, request.ack, call, peer)
-        if peer is not None:
-            answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
-            ticket.grow(answer.size)
-            return answer
+        if not service.hosting.alone:
+            call = Call.of(scope, body, wait_ms=request.wait_ms)
+            peer = service.owners.of_any(_brokers(ask), call)
+            handles, refused = await ack_elsewhere(service, group_name, request.ack, call, peer)
+            if peer is not None:
+                answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
+                ticket.grow(answer.size)
+                return answer
         acking = service.handles.begin_ack(group_name, handles)
         try:
             popped = await service.popper.pop(ask, client)

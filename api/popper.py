@@ -110,8 +110,8 @@ class Popper:
     def rest(self, ask: PopAsk) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
         seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
-        hosted = self._hosting.hosted()
-        mine = [seat for seat in seats if seat.broker in hosted and (seat.key.retry or not ask.retries_only)]
+        taking = self._hosting.taking()
+        mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not ask.retries_only)]
         return sum(self._lanes.left(seat) for seat in mine if ask.order is False or not seat.key.retry)
 
     def wake_others(self, ask: PopAsk) -> None:
@@ -121,8 +121,8 @@ class Popper:
     def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
         visits = subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
-        hosted = self._hosting.hosted()
-        here = [seat for seat in visits if seat.broker in hosted]
+        taking = self._hosting.taking()
+        here = [seat for seat in visits if seat.broker in taking]
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
         return [seat for seat in here if seat.key.retry or not ask.retries_only]

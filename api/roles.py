@@ -57,6 +57,8 @@ class Roles:
         self.fresh: set[str] = set()
         #: Of what is served, the ones that take no new requests any more: they are about to be passed on.
         self.closing: set[str] = set()
+        #: What new requests are taken for.
+        self.taking: frozenset[str] = frozenset()
         self._hooks = hooks
         self._beginning: set[asyncio.Task[None]] = set()
         self._passing: dict[str, asyncio.Task[None]] = {}
@@ -64,7 +66,16 @@ class Roles:
 
     def serves(self, role: str) -> bool:
         """Whether new requests are taken for the role."""
-        return role in self.served and role not in self.closing
+        return role in self.taking
+
+    def _note(self) -> None:
+        """What is served, or closing, has changed."""
+        self.taking = frozenset(self.served).difference(self.closing)
+
+    def pause(self) -> None:
+        """Serve nothing of what is ours."""
+        self.served.clear()
+        self._note()
 
     def follow(self, mine: Mapping[str, int], before: Collection[str]) -> None:
         """Begin what became ours, end what did not stay so.
@@ -82,6 +93,7 @@ class Roles:
     def _forget(self, role: str) -> None:
         self.ours.pop(role)
         self.served.pop(role, None)
+        self._note()
         self.fresh.discard(role)
         self._lose(role)
 
@@ -123,6 +135,7 @@ class Roles:
         for role, epoch in roles.items():
             if self.ours.get(role) == epoch:
                 self.served[role] = epoch
+                self._note()
                 log.info("event=role_begun role=%s epoch=%d", role, epoch)
             else:
                 # It went elsewhere meanwhile: what was begun is void.
@@ -145,10 +158,12 @@ class Roles:
         if epoch is None:
             return
         self.closing.add(role)
+        self._note()
         try:
             # What is under way ends meanwhile; what takes longer is told that the role has moved.
             await asyncio.sleep(_CLOSE_S)
             self.served.pop(role, None)
+            self._note()
             for drained in self._hooks.drained:
                 await drained(role)
             await give(role)
@@ -159,6 +174,7 @@ class Roles:
             if self.ours.get(role) == epoch:
                 # It could not be stored, or nobody was there to take it: it stays, as memory knows it.
                 self.served[role] = epoch
+            self._note()
 
     async def end(self, *, is_over: bool) -> None:
         """Begin and pass on nothing more; with `is_over` all that was ours is another's, or nobody's."""

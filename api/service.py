@@ -292,7 +292,7 @@ class Service:
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
-            Gauge("deltamq_hosted_brokers", "That this process serves.", lambda: len(self.hosting.hosted())),
+            Gauge("deltamq_hosted_brokers", "Served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
             Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
             Gauge("deltamq_pull_locks", "Partitions that clients have, of this process.", lambda: self.locks.held),
             Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),

@@ -6,14 +6,15 @@ orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from api.partition import Partition, Partitions
 from mq.checkpoint import LaneKey
 from mq.group import Group
 from mq.names import split_partition
-from mq.pop_turn import Visit, visits
+from mq.pop_turn import visits
 from mq.retry_topic import RetryTopic
 from mq.topics import Topic
 from tables.queue_refs import retry_ref
@@ -67,35 +68,36 @@ class Subscription:
         self.waiters = waiters
         self._loop = partitions.loop
         retry = RetryTopic(group.name, topic.name)
-        self._seats: dict[Visit, Seat] = {}
-        for name in topic.route.partitions:
-            key = LaneKey(topic.id, group.name, False, name)
-            self._seats[Visit(name, False)] = Seat(key, partitions.get(topic, name))
-        self._retries: dict[str, str] = {}
-        for broker in dict.fromkeys(split_partition(name)[1] for name in topic.route.partitions):
-            name = self._retries[broker] = retry.partition(broker)
+        #: By partition, in route order.
+        self._normal = {
+            name: Seat(LaneKey(topic.id, group.name, False, name), partitions.get(topic, name))
+            for name in topic.route.partitions
+        }
+        #: The brokers of the route, in its order.
+        self.brokers = tuple(dict.fromkeys(seat.broker for seat in self._normal.values()))
+        #: By broker.
+        self._retries: dict[str, Seat] = {}
+        for broker in self.brokers:
+            key = LaneKey(topic.id, group.name, True, retry.partition(broker))
             ref = retry_ref(group.name, group.epoch, topic.name, topic.generation, broker)
-            self._seats[Visit(name, True)] = Seat(LaneKey(topic.id, group.name, True, name), partitions.of(ref))
+            self._retries[broker] = Seat(key, partitions.of(ref))
+        self._all = (tuple(self._normal.values()), tuple(self._retries.values()))
+
+    def _places(self, partition: str | None) -> tuple[Sequence[Seat], Sequence[Seat]]:
+        """What a pop reads, and what of it is delivered again."""
+        if partition is None:
+            return self._all
+        seat = self._normal[partition]
+        return (seat,), (self._retries[seat.broker],)
 
     def visits(self, partition: str | None, *, draw: int, ordered: bool) -> list[Seat]:
         """Where a pop looks, one after the other (SPEC POP-1); a named partition is not left but for its retries."""
-        if partition is None:
-            normal, retries = self.topic.route.partitions, tuple(self._retries.values())
-        else:
-            normal, retries = (partition,), (self._retries[split_partition(partition)[1]],)
-        self._follow(retries)
-        return [self._seats[visit] for visit in visits(normal, retries, draw=draw, ordered=ordered)]
-
-    def seats(self, partition: str | None) -> Collection[Seat]:
-        """Where a pop may look, retries included."""
-        if partition is None:
-            return self._seats.values()
-        return [
-            self._seats[Visit(partition, False)],
-            self._seats[Visit(self._retries[split_partition(partition)[1]], True)],
-        ]
-
-    def _follow(self, retries: tuple[str, ...]) -> None:
+        normal, retries = self._places(partition)
         until = self._loop.time() + _FOLLOWED_S
-        for name in retries:
-            self._seats[Visit(name, True)].partition.followed_until = until
+        for seat in retries:
+            seat.partition.followed_until = until
+        return visits(normal, retries, draw=draw, ordered=ordered)
+
+    def seats(self, partition: str | None) -> Iterable[Seat]:
+        """Where a pop may look, retries included."""
+        return chain(*self._places(partition))

@@ -188,14 +188,13 @@ class MemoryQueue:
         invisible = settings.invisible_ms if invisible_ms is None else self._invisible.check(invisible_ms)
         *normal, retry = self.lanes(group, topic)
         self._draw += 1
-        partitions = [lane.partition for lane in normal]
         popped: list[Popped] = []
-        for visit in visits(partitions, [retry.partition], draw=self._draw, ordered=how is not False):
+        for lane in visits(normal, [retry], draw=self._draw, ordered=how is not False):
             if len(popped) == max_messages:
                 break
             wish = Wish(
                 topic=topic,
-                lane=retry._replace(retry=visit.retry, partition=visit.partition),
+                lane=lane,
                 settings=settings,
                 order=how,
                 max_messages=max_messages - len(popped),

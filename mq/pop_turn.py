@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
-__all__ = ["Visit", "visits"]
+__all__ = ["visits"]
+
+#: Whatever stands for a partition.
+Place = TypeVar("Place")
 
 #: One pop in so many tries the retried messages first.
 _RETRY_FIRST_EVERY: Final = 5
 
 
-class Visit(NamedTuple):
-    """One partition to pop from."""
-
-    partition: str
-    retry: bool
-
-
-def visits(partitions: Sequence[str], retries: Sequence[str], *, draw: int, ordered: bool = False) -> list[Visit]:
+def visits(partitions: Sequence[Place], retries: Sequence[Place], *, draw: int, ordered: bool = False) -> list[Place]:
     """Where a pop looks, one after the other, until it has enough.
 
     All partitions, from a random one on, so that pops do not crowd at the first; the group's retry partitions last, and
@@ -26,8 +22,8 @@ def visits(partitions: Sequence[str], retries: Sequence[str], *, draw: int, orde
     random number.
     """
     at = draw // _RETRY_FIRST_EVERY % len(partitions) if partitions else 0
-    normal = [Visit(partition, retry=False) for partition in (*partitions[at:], *partitions[:at])]
     if ordered:
-        return normal
-    again = [Visit(partition, retry=True) for partition in retries]
-    return [*again, *normal] if draw % _RETRY_FIRST_EVERY == 0 else [*normal, *again]
+        return [*partitions[at:], *partitions[:at]]
+    if draw % _RETRY_FIRST_EVERY == 0:
+        return [*retries, *partitions[at:], *partitions[:at]]
+    return [*partitions[at:], *partitions[:at], *retries]
