@@ -2,7 +2,7 @@
 
     checkpoints of a pop --> the queue whose turn it is        acks and changes --> the queue of their checkpoint
 
-The turn moves every few milliseconds rather than with every pop: records that arrive together then share a commit.
+The turn moves every second rather than with every pop: records that arrive together then share a commit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tables.records import rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]
 
-#: About the time of a few commits.
-_TURN_S: Final = 0.25
+#: So long that nearly all acknowledgements go to the queue to which checkpoints go, too; all queues have their share.
+_TURN_S: Final = 1.0
 
 
 class Destined(NamedTuple):

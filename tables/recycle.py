@@ -7,6 +7,11 @@ as a database does with its old log segments.
 
 A file is overwritten only when nobody has it open any more: the kernel grants a write lease exactly then. Without
 a lease (another system, another owner) the file is deleted and a new one made; nothing depends on the pool.
+
+    unlink --> pool --lease granted, opened (upkeep)--> ready --> write_new: rename, write
+
+Some are made ready in advance: each system call of a writer lets go of the interpreter's lock, and a busy service takes
+longer to give it back than the call took.
 """
 
 from __future__ import annotations
@@ -34,6 +39,9 @@ POOL_FILES_MAX: Final = 16_384
 POOL_FILE_BYTES_MAX: Final = 64 * KIB
 #: At most so many files are made in advance at once.
 _REFILL_MAX: Final = 1_024
+#: So many are opened in advance, at least and at most: each costs a file descriptor.
+_READY_MIN: Final = 8
+_READY_MAX: Final = 128
 _PREFIX: Final = ".pool-"
 _UNSEEN_PREFIX: Final = ".newpool-"
 _LOCK: Final = "lock"
@@ -47,6 +55,8 @@ class RecyclingFiles(OsFiles):
     def __init__(self, root: str, *, files_max: int = POOL_FILES_MAX) -> None:
         self._files_max = files_max
         self._pool: deque[str] = deque()
+        #: Of these nobody else has any open; each with the descriptor to write it.
+        self._ready: deque[tuple[str, int]] = deque()
         self._names = 0
         self._taken = 0
         self._lock = threading.Lock()
@@ -76,10 +86,32 @@ class RecyclingFiles(OsFiles):
     def _reused(self, path: str) -> int | None:
         """A dead file under its new name, open for writing; None when there is none that nobody holds."""
         self._taken += 1
-        try:
-            dead = self._pool.popleft()
-        except IndexError:
+        found = self._next()
+        if found is None:
             return None
+        dead, fd = found
+        try:
+            os.rename(dead, path)
+        except OSError:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(dead)
+            return None
+        return fd
+
+    def _next(self) -> tuple[str, int] | None:
+        """A dead file that nobody has open, and its descriptor; None when there is none at hand."""
+        with contextlib.suppress(IndexError):
+            return self._ready.popleft()
+        with contextlib.suppress(IndexError):
+            return self._opened(self._pool.popleft())
+        return None
+
+    def _opened(self, dead: str) -> tuple[str, int] | None:
+        """The file, open for writing; None, and it is gone, when somebody else has it open.
+
+        Who opens it from now on reads a file of the pool, which nobody needs.
+        """
         try:
             fd = os.open(dead, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -89,13 +121,12 @@ class RecyclingFiles(OsFiles):
             fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            os.rename(dead, path)
         except OSError:
             os.close(fd)
             with contextlib.suppress(OSError):
                 os.unlink(dead)
             return None
-        return fd
+        return dead, fd
 
     def unlink(self, path: str) -> None:
         if len(self._pool) >= self._files_max or os.stat(path).st_size > POOL_FILE_BYTES_MAX:
@@ -112,15 +143,22 @@ class RecyclingFiles(OsFiles):
         self._pool.append(dead)
 
     def refill(self) -> None:
-        """Make as many empty files as writers took since the last call: creating is slow, and they should not wait."""
-        wanted = min(self._taken, _REFILL_MAX) - len(self._pool)
-        self._taken = 0
-        for _ in range(wanted):
+        """Make as many empty files as writers took since the last call, and open what they will take until the next.
+
+        Creating is slow, and writers should not wait.
+        """
+        taken, self._taken = self._taken, 0
+        ready = min(max(2 * taken, _READY_MIN), _READY_MAX)
+        for _ in range(min(taken, _REFILL_MAX) - len(self._pool) - len(self._ready)):
             with self._lock:
                 self._names += 1
                 path = f"{self._folder}/{self._names}"
             super().write_new(path, b"", sync=False)
             self._pool.append(path)
+        while self._pool and len(self._ready) < ready:
+            found = self._opened(self._pool.popleft())
+            if found is not None:
+                self._ready.append(found)
 
     def close(self) -> None:
         """Remove the pool; a second call does nothing."""
@@ -129,6 +167,8 @@ class RecyclingFiles(OsFiles):
         if guard >= 0:
             self._files_max = 0
             self._pool.clear()
+            while self._ready:
+                os.close(self._ready.popleft()[1])
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(guard)
 

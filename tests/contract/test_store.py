@@ -380,11 +380,14 @@ def test_entries_know_when_a_file_was_stored(s3_store: ObjectStore) -> None:
 # What is special about local disk.
 
 
-def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_path: Path, is_prepared: bool) -> None:
     store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
     store.put("a/old", b"old content", durable=True)
     with (tmp_path / "a" / "old").open("rb") as reader:
         store.delete("a/old")
+        if is_prepared:
+            store.prepare()
         for i in range(3):
             store.put(f"a/new{i}", b"new content", durable=True)
         assert reader.read() == b"old content"
@@ -434,6 +437,28 @@ def test_a_file_that_is_opened_while_it_is_recycled_does_not_end_the_process(
     store.put("a/new", b"new content", durable=True)
     assert len(opened) == 1 and store.read("a/new").to_pybytes() == b"new content"
     store.close()
+
+
+def test_files_made_ready_are_written_next_and_closing_lets_go_of_them(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    for i in range(300):
+        store.put(f"a/old{i}", b"old content", durable=False)
+    inodes = {path.stat().st_ino for path in (tmp_path / "a").iterdir()}
+    for i in range(300):
+        store.delete(f"a/old{i}")
+    store.prepare()
+    assert 1 < descriptors() - before <= 130
+    for i in range(200):
+        store.put(f"a/new{i}", b"new", durable=False)
+    assert {path.stat().st_ino for path in (tmp_path / "a").iterdir()} < inodes
+    assert all(store.read(f"a/new{i}").to_pybytes() == b"new" for i in range(200))
+    store.prepare()
+    store.close()
+    assert descriptors() == before
 
 
 def test_pools_of_dead_processes_are_removed_and_those_of_live_ones_kept(tmp_path: Path) -> None:
