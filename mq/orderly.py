@@ -251,9 +251,13 @@ class OrderlyRun:
 
     def may_commit(self, now_ms: int) -> bool:
         """Whether the position may be committed now; a run that is lost leaves that to its successor."""
+        return not self._is_lost(now_ms)
+
+    def _is_lost(self, now_ms: int) -> bool:
+        """Whether the right is over, or was when somebody looked: a commit may ask while the listener runs."""
         if self.state is not RunState.LOST and not self._right.holds(now_ms):
             self.state = self.state.to(RunState.LOST)
-        return self.state is not RunState.LOST
+        return self.state is RunState.LOST
 
     def finished(self, verdict: Verdict, now_ms: int, *, done: int = 0, asked_ms: int | None = None) -> MoveAway | None:
         """The listener is through with the batch; what must be done before anything else, if anything.
@@ -261,10 +265,9 @@ class OrderlyRun:
         Of a batch that fails, the first `done` messages have succeeded. A result that comes without the right to the
         partition is discarded (SPEC ORDER-10).
         """
-        assert self.state is RunState.PROCESSING, f"the run is {self.state.value}"
-        if not self._right.holds(now_ms):
-            self.state = self.state.to(RunState.LOST)
+        if self._is_lost(now_ms):
             return None
+        assert self.state is RunState.PROCESSING, f"the run is {self.state.value}"
         assert 0 <= done <= self._batch
         self._drop(self._batch if verdict is Verdict.SUCCESS else done)
         if self._batch and self._goes_away(verdict):
@@ -283,10 +286,9 @@ class OrderlyRun:
 
     def moved(self, ok: bool, now_ms: int) -> None:
         """The batch was appended elsewhere, or could not be: then it is tried again in place (SPEC ORDER-8)."""
-        assert self.state is RunState.MOVING, f"the run is {self.state.value}"
-        if not self._right.holds(now_ms):
-            self.state = self.state.to(RunState.LOST)
+        if self._is_lost(now_ms):
             return
+        assert self.state is RunState.MOVING, f"the run is {self.state.value}"
         if ok:
             self._drop(self._batch)
         else:

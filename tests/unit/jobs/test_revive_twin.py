@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 from hypothesis import given, settings
@@ -51,7 +52,8 @@ class Game:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.real = QueueTables("twin", self.store)
+        self._open = contextlib.ExitStack()
+        self.real = self._open.enter_context(closing(QueueTables("twin", self.store)))
         self.topic: Topic = self.real.topic(partitions=2)
         self.group: Group = self.real.group(max_attempts=2)
         self.job = self._new_job()
@@ -67,7 +69,12 @@ class Game:
         self.popped: list[Checkpoint] = []
 
     def _new_job(self) -> Reviver:
-        return Reviver(Warehouse.open("twin", store=self.store), self.real.conf)
+        warehouse = self._open.enter_context(closing(Warehouse.open("twin", store=self.store)))
+        return Reviver(warehouse, self.real.conf)
+
+    def close(self) -> None:
+        """Let go of what the jobs have opened."""
+        self._open.close()
 
     def _record(self, checkpoint: Checkpoint) -> None:
         self.popped.append(checkpoint)
@@ -154,7 +161,7 @@ def _of_twin(row: Row) -> tuple[object, ...]:
 @settings(max_examples=20, deadline=None)
 @given(games)
 def test_pop_11_the_job_over_tables_does_what_the_core_does(game: list[tuple[Any, ...]]) -> None:
-    both = Game()
-    for name, *arguments in game:
-        getattr(both, name)(*arguments)
-    both.check()
+    with closing(Game()) as both:
+        for name, *arguments in game:
+            getattr(both, name)(*arguments)
+        both.check()

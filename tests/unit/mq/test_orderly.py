@@ -160,6 +160,22 @@ def test_order_10_a_result_without_authorization_or_lock_is_discarded() -> None:
         assert not client.run.may_commit(300)
 
 
+def test_order_10_a_result_is_discarded_when_a_commit_found_the_right_over_before() -> None:
+    """The position is committed by another thread, while the listener runs or a message is appended elsewhere."""
+    client = Client(0)
+    client.run.next(0)
+    client.lock.lose()
+    assert not client.run.may_commit(1)
+    assert client.run.finished(SUCCESS, 2) is None
+    assert (client.run.position, client.run.next(2)) == (0, Stop(RunState.LOST))
+    client = Client(0, max_attempts=1)
+    client.fails(0)
+    client.lock.lose()
+    assert not client.run.may_commit(1)
+    client.run.moved(True, 2)
+    assert (client.run.position, client.run.next(2)) == (0, Stop(RunState.LOST))
+
+
 def test_order_10_a_dead_letter_that_was_stored_too_late_moves_nothing() -> None:
     client = Client(0, max_attempts=1)
     client.fails(0)

@@ -8,6 +8,7 @@ it after a refresh.
 from __future__ import annotations
 
 import contextlib
+from contextlib import closing
 from typing import Final
 
 from hypothesis import settings
@@ -95,7 +96,8 @@ class LogMachine(RuleBasedStateMachine):
     def _learn(self, end: int) -> None:
         """Requests whose outcome was unknown turn out to be stored when something lies behind them."""
         while len(self.model) < end:
-            witness = all_bodies(Warehouse.open("", store=self.files, clock=self.clock).open_partition(REF))
+            with closing(Warehouse.open("", store=self.files, clock=self.clock)) as warehouse:
+                witness = all_bodies(warehouse.open_partition(REF))
             found = witness[len(self.model) - self.first]
             seq = int(found.split(b"-")[0])
             bodies = self.pending[seq]
@@ -277,9 +279,9 @@ class LogMachine(RuleBasedStateMachine):
 
     def _retained(self, allowed: set[int]) -> None:
         """A process that opens the files now finds the minimum offset at one of these."""
-        found = Warehouse.open("", store=self.files, clock=self.clock).open_partition(REF)
-        assert found.min_offset in allowed
-        self.first = found.min_offset
+        with closing(Warehouse.open("", store=self.files, clock=self.clock)) as warehouse:
+            self.first = warehouse.open_partition(REF).min_offset
+        assert self.first in allowed
 
     @rule(who=WHO, rival=st.sampled_from(["append", "maintain", "delete_below"]), data=st.data())
     def retain_against_a_rival(self, who: int, rival: str, data: st.DataObject) -> None:
