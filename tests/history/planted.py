@@ -419,6 +419,16 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
         {"two-consumers"},
         lambda: orderly(handled(60, 70, "b"), fault(61), handled(65, 66, "b", "c2", Outcome.INFO)),
     ),
+    "a client that was stopped before its listener, and begins when it wakes up": (
+        set(),
+        lambda: orderly(fault(60, "client_pause", "c2", ms=100), handled(155, 170, "b"), handled(162, 163, "a", "c2")),
+    ),
+    "a client that begins without a right long after it was stopped": (
+        {"two-consumers", "processed-twice"},
+        lambda: orderly(
+            fault(60, "client_pause", "c2", ms=100), handled(1_155, 1_170, "b"), handled(1_162, 1_163, "a", "c2")
+        ),
+    ),
     "a handover repeats a message": ({"processed-twice"}, lambda: orderly(handled(60, 61, "a", "c2"))),
     "a key's message before the one before it": ({"key-order"}, lambda: orderly(handled(60, 61, "c"))),
     "an exclusive group leaves a message": (
