@@ -138,7 +138,7 @@ class HandleCalls:
     def _ack_ordered(self, acking: Acking, opened: Opened, key: LaneKey, now_ms: int) -> None:
         for handle, position in _each(opened, acking.handles):
             try:
-                ordered = self._lanes.ordered.of_handle(key, handle.lease.epoch)
+                ordered = self._lanes.ordered_of_handle(key, handle.lease.epoch)
                 ordered.ack(_delivery(handle), now_ms)
             except Conflict as error:
                 acking.failed[position] = error.code
@@ -258,7 +258,7 @@ class HandleCalls:
     async def _change_ordered(self, group: Group, key: LaneKey, handle: Handle, fate: Fate) -> str:
         """The same in a lane that is popped in order; a dead letter is written at once."""
         lease, lanes = handle.lease, self._lanes.ordered
-        ordered = lanes.of_handle(key, lease.epoch)
+        ordered = self._lanes.ordered_of_handle(key, lease.epoch)
         now_ms = self._logs.now_ms()
         if fate.dead_reason is not None:
             ordered.condemn(_delivery(handle), now_ms, fate.dead_reason)

@@ -25,7 +25,7 @@ from api.wish import Taken, Wish, mixed_orders
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
-from mq.errors import DeltaMQError, NotFound, Unavailable
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.group import Group, GroupsState
 from mq.handle import HandleKeys
 from mq.lane import Lane
@@ -256,6 +256,17 @@ class Lanes:
         covered, states = stored.live(known.epoch, known.offset, now_ms)
         return self.buffer.open_lane(key, known, now_ms=now_ms, states=states, covered=covered)
 
+    def ordered_of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
+        """The lane in order that a live handle of this epoch belongs to, as memory has it, or as the tables do."""
+        self.check_hosted(key)
+        ordered = self.ordered.get(key)
+        if ordered is not None and ordered.epoch == epoch:
+            return ordered
+        known = self._known(key)
+        if known is None or known.epoch != epoch:
+            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
+        return self.ordered.open_for_handle(key, known)
+
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
         """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""
         lane = self.buffer.lane(key)
@@ -332,12 +343,24 @@ class Lanes:
         """If the lane was popped in order, go on from where it is in another, or without."""
         ordered = self.ordered.get(wish.lane)
         if ordered is None:
+            if wish.order is False and self._is_held_in_order(wish.lane):
+                raise mixed_orders()
             return
         if ordered.epoch == self._meta.groups.epoch_of(wish.lane):
             if ordered.flights:
                 raise mixed_orders()
             self._offsets.note(wish.lane, wish.topic.name, ordered.progress())
         self.ordered.forget(wish.lane)
+        # A late acknowledgement of before may have opened it; it has not seen what was done in order.
+        self.buffer.drop_lane(wish.lane)
+
+    def _is_held_in_order(self, lane: LaneKey) -> bool:
+        """Whether the tables have messages in flight there that were popped in order, before this process began."""
+        stored = self._offsets.get(lane)
+        if stored is None or not stored.delivered:
+            return False
+        known = self._known(lane)
+        return known is not None and bool(known.delivered)
 
     async def _begin(self, wish: Wish) -> None:
         """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""

@@ -1,7 +1,8 @@
 """Ordered pops: a whole partition in order, or each key in order (SPEC POP-16, POP-17).
 
-What is in flight is in memory; what must survive (offset, what is done above it, deliveries so far) is stored in the
-offsets log before each answer. So a crash delivers the same messages again, in order, and counts on.
+All that a lane knows (offset, what is done above it, the leases of what is in flight) is stored in the offsets log
+before each answer. So leases and handles outlive a crash, a takeover and the giving back of a broker; only a pop that
+was not answered may or may not have happened.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from api.lane_read import Look, Seen, allowed, look, look_now
 from api.queue_logs import Dying, QueueLogs
 from api.wish import Taken, Wish
 from mq.checkpoint import LaneKey, spans_of
-from mq.errors import Conflict, Unavailable
+from mq.errors import Unavailable
 from mq.group import Group
 from mq.handle import mint
 from mq.keyed_pop import KeyedPop
@@ -61,14 +62,26 @@ class OrderedLanes:
         return iter(list(self._lanes.items()))
 
     def fits(self, wish: Wish, epoch: int) -> OrderedLane | None:
-        """The lane, if it is open in the order that this pop wants."""
-        ordered = self._lanes.get(wish.lane)
-        return ordered if ordered is not None and ordered.epoch == epoch and isinstance(ordered, _kind(wish)) else None
+        """The lane, if it is open in the order that this pop wants; one that only handles have used takes it."""
+        ordered, kind = self._lanes.get(wish.lane), _kind(wish)
+        if ordered is None or ordered.epoch != epoch:
+            return None
+        if type(ordered) is OrderedLane:
+            ordered = self._lanes[wish.lane] = ordered.as_kind(kind, max_attempts=_limit(wish))
+        return ordered if isinstance(ordered, kind) else None
 
     def open(self, wish: Wish, start: Committed) -> OrderedLane:
         """A lane that goes on from `start`."""
         ordered = self._lanes[wish.lane] = _kind(wish)(start, max_attempts=_limit(wish))
         self._stored[wish.lane] = start
+        return ordered
+
+    def open_for_handle(self, key: LaneKey, known: Committed) -> OrderedLane:
+        """A lane as it is stored, whose first handle comes before its first pop."""
+        ordered = OrderedLane(known, max_attempts=None)
+        if ordered.flights:
+            self._lanes[key] = ordered
+            self._stored[key] = known
         return ordered
 
     async def _store(self, key: LaneKey, topic: str, ordered: OrderedLane) -> None:
@@ -184,17 +197,23 @@ class OrderedLanes:
         ordered: OrderedLane,
         offsets: Sequence[int],
     ) -> None:
-        """Dead-letter messages; the progress, which says so, is stored before and after."""
+        """Dead-letter messages; the progress, which says so, is stored before and after.
+
+        Meanwhile a first pop may have given a lane that handles had opened its kind: then that one goes on.
+        """
         for offset in offsets:
-            await self._store(key, topic, ordered)
+            await self.store(key, topic)
             given = ordered.reason_of(offset) or _REJECTED
             why = given if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
             failures = ordered.attempts_of(offset)
             request = dead_producer_id(key, ordered.epoch, offset)
             await self._logs.bury(Dying(group, topic, key, offset, failures, why, request), log)
             ordered.end(offset)
+            now = self._lanes.get(key)
+            if now is not None and now.epoch == ordered.epoch:
+                now.end(offset)
         if offsets:
-            await self._store(key, topic, ordered)
+            await self.store(key, topic)
 
     # Handles.
 
@@ -203,13 +222,6 @@ class OrderedLanes:
         ordered = self._lanes.get(key)
         if ordered is not None:
             await self._store(key, topic, ordered)
-
-    def of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
-        """The lane of a live handle; `handle_expired` when a crash forgot what is in flight."""
-        ordered = self._lanes.get(key)
-        if ordered is None or ordered.epoch != epoch:
-            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
-        return ordered
 
 
 def _kind(wish: Wish) -> type[OrderedPop] | type[KeyedPop]:

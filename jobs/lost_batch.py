@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.record_columns import Damaged, checked, columns_of, pairs_of, required
+from jobs.record_columns import Damaged, checked, columns_of, required, tuples_of
 from mq.revive import LostReason
 from tables.records import lost_records_of
 from tables.schema import TIME
@@ -49,7 +49,7 @@ def _decode(rows: pa.Table) -> pa.Table:
     required(found, *_SCHEMA.names)
     if not pc.all(pc.is_in(found.column("reason"), value_set=_REASONS), min_count=0).as_py():
         raise Damaged("an unknown reason")
-    at, ranges = pairs_of(found.column("ranges"))
+    at, ranges = tuples_of(found.column("ranges"), 2)
     of_range = found.take(pa.array(at))
     columns = {name: of_range.column(name) for name in ("group", "topic", "topic_id", "retry", "partition", "reason")}
     columns |= {"low": pa.array(ranges[:, 0]), "high": pa.array(ranges[:, 1])}

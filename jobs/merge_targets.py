@@ -162,7 +162,7 @@ OFFSETS_OF_GROUPS: Final = Target(
         ON {_on(LANE_KEY)}
         WHEN MATCHED AND s.forget THEN DELETE
         WHEN MATCHED THEN UPDATE SET
-            epoch = s.epoch, committed_offset = s.committed_offset, done = s.done, attempts = s.attempts,
+            epoch = s.epoch, committed_offset = s.committed_offset, done = s.done, delivered = s.delivered,
             merged_at = s.merged_at
         {_insert(CONSUMER_OFFSETS_SCHEMA.names)}
     """,

@@ -1,7 +1,7 @@
 """Records of the offsets logs, many at once, folded to the progress of each lane they are about.
 
 The fold is that of `mq.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what only
-ordered groups have (offsets done above the committed one, deliveries counted) is made unique in columns, and then
+ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then
 joined by the core once for each lane.
 """
 
@@ -13,16 +13,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.record_columns import Ints, checked, columns_of, lists_of, pairs_of, required
+from jobs.record_columns import Ints, checked, columns_of, lists_of, required, tuples_of
 from mq.checkpoint import LaneKey
-from mq.progress import Committed
+from mq.progress import Committed, Delivered
 from tables.records import offset_records_of
 from tables.state_rows import Progress
 from tables.state_schema import LANE_KEY
 
 __all__ = ["decode", "fold", "joined"]
 
-_PAIRS: Final = pa.list_(pa.list_(pa.int64()))
+_TUPLES: Final = pa.list_(pa.list_(pa.int64()))
 _SCHEMA: Final = pa.schema(
     [
         ("group", pa.string()),
@@ -32,11 +32,12 @@ _SCHEMA: Final = pa.schema(
         ("partition", pa.string()),
         ("epoch", pa.int64()),
         ("offset", pa.int64()),
-        ("done", _PAIRS),
-        ("attempts", _PAIRS),
+        ("done", _TUPLES),
+        ("delivered", _TUPLES),
     ]
 )
-_ORDERED: Final = ("done", "attempts")
+#: With how many numbers each of their values has.
+_ORDERED: Final = {"done": 2, "delivered": len(Delivered._fields)}
 
 
 def decode(rows: pa.Table) -> pa.Table:
@@ -53,8 +54,8 @@ def decode(rows: pa.Table) -> pa.Table:
 def _decode(rows: pa.Table) -> pa.Table:
     found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
     required(found, *(name for name in _SCHEMA.names if name not in _ORDERED))
-    for name in _ORDERED:
-        pairs_of(found.column(name))
+    for name, width in _ORDERED.items():
+        tuples_of(found.column(name), width)
     return found
 
 
@@ -75,24 +76,26 @@ def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
     highest = np.maximum.reduceat(offsets, starts[:-1])
     lane_of_row = np.full(table.num_rows, -1)
     lane_of_row[order[present]] = lanes[present]
-    done, attempts = (_pairs_of_lanes(table.column(name), lane_of_row) for name in _ORDERED)
+    done, delivered = (_tuples_of_lanes(table.column(name), lane_of_row, width) for name, width in _ORDERED.items())
     keys = zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "topic_min")), strict=True)
     found = {}
     for at, (*key, topic) in enumerate(keys):
-        committed = Committed(int(newest[at]), int(highest[at]), done.get(at, ()), attempts.get(at, ()))
-        found[LaneKey(*key)] = (topic, committed.join(committed) if at in done or at in attempts else committed)
+        ranges = tuple((low, high) for low, high in done.get(at, ()))
+        leases = tuple(Delivered(*one) for one in delivered.get(at, ()))
+        committed = Committed(int(newest[at]), int(highest[at]), ranges, leases)
+        found[LaneKey(*key)] = (topic, committed.join(committed) if ranges or leases else committed)
     return found
 
 
-def _pairs_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints) -> dict[int, tuple[tuple[int, int], ...]]:
-    """For each lane that has any, the different pairs in rows that belong to it (-1: to none)."""
-    rows, pairs = pairs_of(column)
+def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> dict[int, list[list[int]]]:
+    """For each lane that has any, the different tuples in rows that belong to it (-1: to none)."""
+    rows, tuples = tuples_of(column, width)
     lanes = lane_of_row[rows]
-    unique = np.unique(np.column_stack([lanes, pairs])[lanes >= 0], axis=0)
-    found: dict[int, list[tuple[int, int]]] = {}
-    for lane, one, other in unique.tolist():
-        found.setdefault(lane, []).append((one, other))
-    return {lane: tuple(all_of_it) for lane, all_of_it in found.items()}
+    unique = np.unique(np.column_stack([lanes, tuples])[lanes >= 0], axis=0)
+    found: dict[int, list[list[int]]] = {}
+    for lane, *one in unique.tolist():
+        found.setdefault(lane, []).append(one)
+    return found
 
 
 def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mq.errors import Corrupt
 from mq.limits import MIB
 
-__all__ = ["Damaged", "Ints", "checked", "columns_of", "lists_of", "pairs_of", "required"]
+__all__ = ["Damaged", "Ints", "checked", "columns_of", "lists_of", "required", "tuples_of"]
 
 Ints = NDArray[np.int64]
 
@@ -67,24 +67,24 @@ def lists_of(column: pa.ChunkedArray) -> pa.ListArray:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def pairs_of(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """Of a column of lists of pairs, all pairs and the row of each.
+def tuples_of(column: pa.ChunkedArray, width: int) -> tuple[Ints, Ints]:
+    """Of a column of lists of tuples of `width` numbers, the row of each tuple, and all tuples.
 
     Raises
     ------
     Damaged
-        Something in it is no pair of numbers.
+        Something in it is no such tuple.
     """
     there = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
     outer = lists_of(column.drop_null())
     inner = outer.flatten()
-    if inner.null_count or (pc.list_value_length(inner).to_numpy() != 2).any():
-        raise Damaged("a pair that is none")
+    if inner.null_count or (pc.list_value_length(inner).to_numpy() != width).any():
+        raise Damaged(f"no {width} numbers")
     values = inner.flatten()
     if values.null_count:
-        raise Damaged("a pair with nothing in it")
+        raise Damaged("a number that is not there")
     rows = np.repeat(there, pc.list_value_length(outer).to_numpy())
-    return rows, values.to_numpy().reshape(-1, 2).astype(np.int64)
+    return rows, values.to_numpy().reshape(-1, width).astype(np.int64)
 
 
 def checked(rows: pa.Table, fast: Callable[[pa.Table], pa.Table], slow: Callable[[pa.Table], object]) -> pa.Table:

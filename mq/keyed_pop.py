@@ -3,8 +3,11 @@
     offset   0:a  1:b  2:a  3:c  4:a          in flight: 0 (a)  1 (b)  3 (c)      waiting: a -> 2 4
     ack 0                                     in flight: 2 (a)  1 (b)  3 (c)      waiting: a -> 4
 
-A poison key stops only itself. Memory is bounded: the offsets that are in flight or wait for their key are at most
-`outstanding_max`; beyond, no new messages are read until some are done.
+A poison key stops only itself. What was in flight before a restart is known by its offset alone until it is read again;
+then it holds its key until its time is over.
+
+Memory is bounded: the offsets that are in flight or wait for their key are at most `outstanding_max`; beyond, no new
+messages are read until some are done.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class KeyedPop(OrderedLane):
     while wanted: deliveries += take(...);  if short: read from `read_from`, `offer(...)`, take again
     """
 
-    __slots__ = ("_due", "_is_ready", "_key_of", "_outstanding_max", "_ready", "_waiting")
+    __slots__ = ("_due", "_is_ready", "_key_of", "_lines", "_outstanding_max", "_ready")
 
     def __init__(
         self, start: Committed, *, max_attempts: int | None, outstanding_max: int = ORDERED_OUTSTANDING_MAX
@@ -38,8 +41,8 @@ class KeyedPop(OrderedLane):
         self._outstanding_max = outstanding_max
         #: The key of each offset that is known and not done.
         self._key_of: dict[int, Key] = {}
-        #: For each key that has a message ready or in flight, the offsets behind it.
-        self._waiting: dict[str, deque[int]] = {}
+        #: For each key, its offsets that are known and not done; the first one holds the others.
+        self._lines: dict[str, deque[int]] = {}
         #: First of their keys and not in flight: a heap, with entries to be passed over, and what it really holds.
         self._ready: list[int] = []
         self._is_ready: set[int] = set()
@@ -71,12 +74,24 @@ class KeyedPop(OrderedLane):
 
     def _add(self, offset: int, key: Key) -> None:
         self._key_of[offset] = key
-        if key is not None and key in self._waiting:
-            self._waiting[key].append(offset)
-            return
         if key is not None:
-            self._waiting[key] = deque()
-        self._make_ready(offset)
+            self._lines.setdefault(key, deque()).append(offset)
+        if self._is_first(offset):
+            self._begin(offset)
+
+    def _is_first(self, offset: int) -> bool:
+        """Whether a message is known, and no other one of its key comes before it."""
+        if offset not in self._key_of:
+            return False
+        key = self._key_of[offset]
+        return key is None or self._lines[key][0] == offset
+
+    def _begin(self, offset: int) -> None:
+        """It is the first of its key now: ready, or in flight since before a restart."""
+        if offset in self.flights:
+            self._note(offset)
+        else:
+            self._make_ready(offset)
 
     def _make_ready(self, offset: int) -> None:
         if offset not in self._is_ready:
@@ -113,7 +128,7 @@ class KeyedPop(OrderedLane):
         while self._due and self._due[0][0] <= now_ms:
             visible_ms, offset = heappop(self._due)
             flight = self.flights.get(offset)
-            if flight is not None and flight.visible_ms == visible_ms:
+            if flight is not None and flight.visible_ms == visible_ms and self._is_first(offset):
                 self._make_ready(offset)
 
     def next_release(self) -> int | None:
@@ -129,32 +144,36 @@ class KeyedPop(OrderedLane):
     def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
         """A new invisible time; 0 releases the message, and it is delivered again before others of its key."""
         changed = super().change(delivery, now_ms, invisible_ms)
+        self._is_ready.discard(changed.offset)
         self._note(changed.offset)
         return changed
 
     def condemn(self, delivery: Delivery, now_ms: int, reason: str | None = None) -> None:
         """Its consumer wants it dead-lettered: the next `take` tells it as if it had failed too often."""
         super().condemn(delivery, now_ms, reason)
-        self._make_ready(delivery.offset)
+        if self._is_first(delivery.offset):
+            self._make_ready(delivery.offset)
 
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""
         if self.is_done(offset):
             return
-        key = self._key_of.pop(offset)
         super().end(offset)
         self._is_ready.discard(offset)
+        key = self._key_of.pop(offset, None)
         if key is None:
             return
-        behind = self._waiting[key]
-        if behind:
-            self._make_ready(behind.popleft())
-        else:
-            del self._waiting[key]
+        line = self._lines[key]
+        was_first = line[0] == offset
+        line.remove(offset)
+        if not line:
+            del self._lines[key]
+        elif was_first:
+            self._begin(line[0])
 
     def lose_below(self, min_offset: int) -> None:
         """Retention has removed everything below: what is known there is over; the caller records the loss."""
         # In order, so that each is the first of its key when its turn comes.
-        for offset in sorted(offset for offset in self._key_of if offset < min_offset):
+        for offset in sorted(offset for offset in {*self._key_of, *self.flights} if offset < min_offset):
             self.end(offset)
         self.skip(self.committed, min_offset)

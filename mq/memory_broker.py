@@ -1,7 +1,7 @@
 """The broker of the in-memory twin: what a crash forgets, and how pops, acknowledgements and changes go.
 
 A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order, by the
-in-memory match and the revive log; or in order, where nothing but the progress is stored.
+in-memory match and the revive log; or in order, where the progress is stored with all that is in flight.
 """
 
 from __future__ import annotations
@@ -110,8 +110,11 @@ class MemoryBroker:
     def _ordered_lane(self, wish: Wish) -> OrderedLane:
         ordered = self._ordered.get(wish.lane)
         kind = KeyedPop if wish.order == "key" else OrderedPop
-        if isinstance(ordered, kind) and ordered.epoch == self._tables.groups.epoch_of(wish.lane):
-            return ordered
+        if ordered is not None and ordered.epoch == self._tables.groups.epoch_of(wish.lane):
+            if type(ordered) is OrderedLane:
+                ordered = self._ordered[wish.lane] = ordered.as_kind(kind, max_attempts=wish.settings.max_attempts)
+            if isinstance(ordered, kind):
+                return ordered
         states = [
             state
             for key, state in self._tables.states.items()
@@ -153,9 +156,11 @@ class MemoryBroker:
 
     def _pop_any(self, wish: Wish, now_ms: int) -> list[Popped]:
         ordered = self._ordered.get(wish.lane)
-        if ordered is not None and ordered.flights:
+        known = self._known(wish.lane)
+        if ordered.flights if ordered is not None else known is not None and known.delivered:
             raise _mixed()
-        self._ordered.pop(wish.lane, None)
+        if self._ordered.pop(wish.lane, None) is not None:
+            self._buffer.drop_lane(wish.lane)
         self._begin(wish)
         lane, log = self._lane(wish.lane, now_ms), self._tables.lane_log(wish.lane)
         assert lane is not None, "it has begun"
@@ -277,9 +282,8 @@ class MemoryBroker:
     def ack(self, opened: Opened, lane: LaneKey, now_ms: int) -> int:
         """Acknowledge messages of one lease; returns the bits that are refused (`handle_expired`)."""
         lease = opened.lease
-        ordered = self._ordered.get(lane)
         if lease.revive_queue == ORDERED_REVIVE_QUEUE:
-            return opened.bits if ordered is None else self._ack_ordered(ordered, opened, lane, now_ms)
+            return self._ack_ordered(self._ordered_of_handle(lane), opened, lane, now_ms)
         held = self._lane(lane, now_ms)
         if held is None:
             return opened.bits
@@ -289,6 +293,16 @@ class MemoryBroker:
             self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
             self._buffer.ack_stored(result.held, result.store, now_ms)
         return result.refused
+
+    def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
+        """The lane in order that a live handle belongs to, as it is in memory, or as the tables have it."""
+        ordered, known = self._ordered.get(key), self._known(key)
+        assert known is not None, "it was popped"
+        if ordered is None or ordered.epoch != known.epoch:
+            ordered = OrderedLane(known, max_attempts=None)
+            if ordered.flights:
+                self._ordered[key] = ordered
+        return ordered
 
     def _ack_ordered(self, ordered: OrderedLane, opened: Opened, lane: LaneKey, now_ms: int) -> int:
         refused = 0
@@ -325,15 +339,13 @@ class MemoryBroker:
     def _change_ordered(
         self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None
     ) -> str:
-        ordered = self._ordered.get(wish.lane)
-        if ordered is None:
-            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
-        delivery = _delivery(handle)
+        ordered, delivery = self._ordered_of_handle(wish.lane), _delivery(handle)
         if dead_reason is not None:
             ordered.condemn(delivery, now_ms)
             self._bury(ordered, wish, [handle.offset], now_ms, dead_reason)
             return ""
         delivery = ordered.change(delivery, now_ms, invisible_ms)
+        self._tables.commit(wish.lane, ordered.progress())
         pop = self._pop(wish, delivery.pop_time_ms, invisible_ms, ORDERED_REVIVE_QUEUE)
         return mint(self._keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])[0]
 

@@ -5,22 +5,24 @@ acknowledged; what is not comes again when its invisible time has ended, in orde
 
     pop -> 7 8 9      ack 8      pop -> nothing      60 s later: pop -> 7 9      ack 7 9      pop -> 10 ...
 
-Its in-flight state is in memory; what must survive is the committed offset, what is done above it, and how often the
-rest was delivered (`Committed`). After a crash the rest is delivered again, in order, and counted on.
+What must survive a crash or a takeover is stored before each answer (`progress`): the committed offset, what is done
+above it, and the leases of the rest. Whoever goes on from there knows the handles that were given out, and delivers
+nothing again before its time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict
 from mq.offset_ranges import OffsetRanges
-from mq.progress import Committed
+from mq.progress import Committed, Delivered
 
 __all__ = ["Delivery", "Flight", "OrderedLane", "OrderedPop", "Turn", "dead_producer_id"]
 
@@ -38,7 +40,7 @@ def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
 class Delivery(NamedTuple):
     """One message given to a client, and what its handle says.
 
-    The attempt is part of it: after a crash, a pop in the same millisecond gives the message to somebody else.
+    The attempt is part of it: after a crash that came before a pop was stored, its pop time may be given again.
     """
 
     offset: int
@@ -80,14 +82,17 @@ class OrderedLane:
     """What ordered pops of both kinds share. Not safe for threads: the pops of a lane are serial (SPEC POP-2).
 
     `max_attempts` is None where a failing message is repeated in place for ever (SPEC ORDER-8).
+
+    By itself it knows what is in flight and what handles do to it, but not in which order the rest follows: so a lane
+    is opened by a handle that comes before the first pop, which makes it one of a kind (`as_kind`).
     """
 
     __slots__ = (
-        "_attempts",
         "_done",
         "_max_attempts",
         "_pop_time_ms",
         "_reasons",
+        "_unread_end",
         "committed",
         "epoch",
         "flights",
@@ -98,16 +103,22 @@ class OrderedLane:
         self.epoch = start.epoch
         self.limit(max_attempts)
         self._done = OffsetRanges(start.done)
-        #: Deliveries from before a restart.
-        self._attempts = dict(start.attempts)
-        self._pop_time_ms = -1
         self.committed = start.offset
         #: Where new messages begin.
         self.next_offset = start.offset
         #: Delivered and not done, by offset.
-        self.flights: dict[int, Flight] = {}
+        self.flights = {at: Flight(*lease) for at, *lease in start.delivered if not self.is_done(at)}
+        #: Below it there may be flights at or behind `next_offset`: from before a restart.
+        self._unread_end = 1 + max(self.flights, default=-1)
+        self._pop_time_ms = max((flight.pop_time_ms for flight in self.flights.values()), default=-1)
         #: Why consumers want messages dead; a restart forgets it.
         self._reasons: dict[int, str] = {}
+
+    def as_kind(self, kind: Callable[..., Kind], *, max_attempts: int | None) -> Kind:
+        """The same lane as one of this kind."""
+        after = kind(self.progress(), max_attempts=max_attempts)
+        after._reasons.update(self._reasons)
+        return after
 
     def limit(self, max_attempts: int | None) -> None:
         """The group's settings have changed while messages are in flight."""
@@ -126,7 +137,7 @@ class OrderedLane:
         given = []
         for offset in offsets:
             before = self.flights.get(offset)
-            attempt = 1 + (before.attempt if before else self._attempts.pop(offset, 0))
+            attempt = before.attempt + 1 if before else 1
             self.flights[offset] = Flight(attempt, pop_time_ms, pop_time_ms + invisible_ms)
             given.append(Delivery(offset, attempt, pop_time_ms))
         return given
@@ -148,7 +159,7 @@ class OrderedLane:
 
     def _counted(self, offset: int) -> int:
         flight = self.flights.get(offset)
-        return flight.attempt if flight else self._attempts.get(offset, 0)
+        return flight.attempt if flight else 0
 
     def _flight(self, delivery: Delivery, now_ms: int) -> Flight:
         """The flight that a handle stands for; `handle_expired` when it is over."""
@@ -201,7 +212,6 @@ class OrderedLane:
     def end(self, offset: int) -> None:
         """The message is done: acknowledged, or in the dead letters."""
         self.flights.pop(offset, None)
-        self._attempts.pop(offset, None)
         self._reasons.pop(offset, None)
         self.skip(offset, offset + 1)
 
@@ -220,23 +230,39 @@ class OrderedLane:
 
     def skip_between(self, offsets: Iterable[int], next_offset: int) -> None:
         """Of the new messages up to `next_offset` only `offsets` need a delivery."""
-        at = self.next_offset
+        at = start = self.next_offset
         for offset in offsets:
             self.skip(at, offset)
             at = offset + 1
         self.skip(at, next_offset)
         self.next_offset = max(next_offset, self.committed)
+        if start < self._unread_end:
+            # What was delivered before a restart, and is filtered out now, is done as well.
+            for offset in [offset for offset in self.flights if self.is_done(offset)]:
+                del self.flights[offset]
+                self._reasons.pop(offset, None)
 
     def progress(self) -> Committed:
         """What must be stored to go on from here after a crash."""
-        counted = {**self._attempts, **{offset: flight.attempt for offset, flight in self.flights.items()}}
-        return Committed(self.epoch, self.committed, tuple(self._done), tuple(sorted(counted.items())))
+        flights = sorted(self.flights.items())
+        leases = tuple(Delivered(at, one.attempt, one.pop_time_ms, one.visible_ms) for at, one in flights)
+        return Committed(self.epoch, self.committed, tuple(self._done), leases)
+
+
+#: Of which kind a lane is.
+Kind = TypeVar("Kind", bound=OrderedLane)
 
 
 class OrderedPop(OrderedLane):
     """`order: true` in one partition."""
 
     __slots__ = ()
+
+    def __init__(self, start: Committed, *, max_attempts: int | None) -> None:
+        super().__init__(start, max_attempts=max_attempts)
+        # A group that was popped by key before has undelivered messages between its flights: read on from the first.
+        behind = OffsetRanges([*start.done, *((offset, offset + 1) for offset in self.flights)])
+        self.next_offset = behind.gap_from(self.next_offset)
 
     def turn(self, now_ms: int, max_messages: int) -> Turn:
         """What a pop may do now: nothing, the same messages again, or new ones (POP-16; R63, R65)."""
@@ -250,7 +276,8 @@ class OrderedPop(OrderedLane):
         wait_until_ms = max(flight.visible_ms for flight in flights.values())
         if now_ms < wait_until_ms:
             return Turn(wait_until_ms=wait_until_ms)
-        return Turn(again=tuple(offsets[:max_messages]))
+        again = offsets[: bisect_left(offsets, self.next_offset)]
+        return Turn(again=tuple(again[:max_messages])) if again else Turn(read_from=self.next_offset)
 
     def again(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
         """Deliver what `turn` said again; what it left out stays behind these."""
@@ -259,18 +286,11 @@ class OrderedPop(OrderedLane):
     def new(self, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int) -> list[Delivery]:
         """Deliver new messages, read from where `turn` said up to `next_offset`; the rest was filtered out.
 
-        Stops before a message that was delivered too often before a restart; nothing is delivered if that is the first
-        one, and the next `turn` tells.
+        Stops before a message that was delivered too often by now, which the next `turn` tells.
         """
-        assert not self.flights, "the partition is held"
         wanted = [offset for offset in offsets if not self.is_done(offset)]
         over = next((at for at, offset in enumerate(wanted) if self.is_over(offset)), len(wanted))
         if over < len(wanted):
-            next_offset = wanted[over] + (over == 0)
-        given = wanted[: over or 1]
-        self.skip_between(given, next_offset)
-        if over == 0 and wanted:
-            # Delivered often enough before a restart: the next turn says that it is dead.
-            self.flights[wanted[0]] = Flight(self._counted(wanted[0]), -1, now_ms)
-            return []
-        return self.deliver(given, now_ms, invisible_ms)
+            next_offset = wanted[over]
+        self.skip_between(wanted[:over], next_offset)
+        return self.deliver(wanted[:over], now_ms, invisible_ms)

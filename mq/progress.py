@@ -13,16 +13,17 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.checkpoint import LaneKey
 from mq.errors import Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
-from mq.stored_json import corrupt_when_damaged, integer, mapping, pairs, text
+from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = [
     "Bounds",
     "Committed",
+    "Delivered",
     "OffsetRecord",
     "Position",
     "Start",
@@ -109,18 +110,29 @@ def reset_position(target: Start | int, bounds: Bounds) -> int:
     return min(max(offset, bounds.min_offset), bounds.end_offset)
 
 
+class Delivered(NamedTuple):
+    """A message of an ordered lane that was delivered and is not done: its newest lease. Greater is later."""
+
+    offset: int
+    #: How often it was delivered; a change of the invisible time is no delivery, but has a later pop time.
+    attempt: int
+    pop_time_ms: int
+    #: When it may be delivered again.
+    visible_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A group's progress in a partition; greater is later.
 
-    `done` and `attempts` are used by ordered groups alone (SPEC POP-16, POP-17): offsets above the committed one that
-    are finished, and how often unfinished ones were delivered.
+    `done` and `delivered` are used by ordered groups alone (SPEC POP-16, POP-17): offsets above the committed one that
+    are finished, and the leases of those that were delivered and are not.
     """
 
     epoch: int
     offset: int
     done: tuple[tuple[int, int], ...] = ()
-    attempts: tuple[tuple[int, int], ...] = ()
+    delivered: tuple[Delivered, ...] = ()
 
     def join(self, other: Committed) -> Committed:
         """The later of both epochs; within one epoch all progress of both. Order and repetition do not matter."""
@@ -129,11 +141,11 @@ class Committed:
         done = OffsetRanges(ranges for part in parts for ranges in part.done)
         offset = done.gap_from(max(part.offset for part in parts))
         done.drop_below(offset)
-        counted: dict[int, int] = {}
-        for at, count in (pair for part in parts for pair in part.attempts):
-            if at >= offset and at not in done:
-                counted[at] = max(count, counted.get(at, 0))
-        return Committed(epoch, offset, tuple(done), tuple(sorted(counted.items())))
+        newest: dict[int, Delivered] = {}
+        for one in (one for part in parts for one in part.delivered):
+            if one.offset >= offset and one.offset not in done:
+                newest[one.offset] = max(one, newest.get(one.offset, one))
+        return Committed(epoch, offset, tuple(done), tuple(sorted(newest.values())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +167,9 @@ class OffsetRecord:
             "epoch": committed.epoch,
             "offset": committed.offset,
         }
-        if committed.done or committed.attempts:
+        if committed.done or committed.delivered:
             body["done"] = [list(part) for part in committed.done]
-            body["attempts"] = [list(pair) for pair in committed.attempts]
+            body["delivered"] = [list(one) for one in committed.delivered]
         return body
 
     @classmethod
@@ -172,7 +184,7 @@ class OffsetRecord:
                 integer(stored["epoch"]),
                 integer(stored["offset"]),
                 pairs(stored.get("done", [])),
-                pairs(stored.get("attempts", [])),
+                tuple(Delivered(*map(integer, array(one))) for one in array(stored.get("delivered", []))),
             )
             return cls(lane=lane, topic=text(stored["topic"]), committed=committed)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from mq.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span
 from mq.checkpoint_state import CheckpointState
 from mq.names import split_partition
-from mq.progress import Committed
+from mq.progress import Committed, Delivered
 from tables.schema import TIME
 from tables.state_schema import CONSUMER_OFFSETS_SCHEMA
 
@@ -31,7 +31,7 @@ OFFSET_COLUMNS: Final = (
     "epoch",
     "committed_offset",
     "done",
-    "attempts",
+    "delivered",
 )
 CHECKPOINT_COLUMNS: Final = (
     "topic_id",
@@ -63,10 +63,10 @@ def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
     """The progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
     columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
     found = {}
-    for topic_id, group, retry, partition, topic, epoch, offset, done, attempts in zip(*columns, strict=True):
+    for topic_id, group, retry, partition, topic, epoch, offset, done, delivered in zip(*columns, strict=True):
         ranges = tuple((one["low"], one["high"]) for one in done or ())
-        counts = tuple((one["offset"], one["deliveries"]) for one in attempts or ())
-        found[LaneKey(topic_id, group, retry, partition)] = (topic, Committed(epoch, offset, ranges, counts))
+        leases = tuple(Delivered(**one) for one in delivered or ())
+        found[LaneKey(topic_id, group, retry, partition)] = (topic, Committed(epoch, offset, ranges, leases))
     return found
 
 
@@ -80,7 +80,7 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
             "epoch": committed.epoch,
             "committed_offset": committed.offset,
             "done": [{"low": low, "high": high} for low, high in committed.done] or None,
-            "attempts": [{"offset": at, "deliveries": count} for at, count in committed.attempts] or None,
+            "delivered": [one._asdict() for one in committed.delivered] or None,
             "merged_at": merged_at,
         }
         for lane, (topic, committed) in progress.items()

@@ -23,6 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from mq.progress import Delivered
 from tables.schema import TIME
 
 __all__ = [
@@ -91,8 +92,8 @@ CONSUMER_OFFSETS_SCHEMA: Final = pa.schema(
         _required("committed_offset", pa.int64()),
         # Ordered groups only: ranges [low, high) above the committed offset that are finished ...
         pa.field("done", pa.list_(pa.struct([("low", pa.int64()), ("high", pa.int64())]))),
-        # ... and how often unfinished ones were delivered.
-        pa.field("attempts", pa.list_(pa.struct([("offset", pa.int64()), ("deliveries", pa.int64())]))),
+        # ... and the leases of those that were delivered and are not finished.
+        pa.field("delivered", pa.list_(pa.struct([(name, pa.int64()) for name in Delivered._fields]))),
         _required("merged_at", TIME),
     ]
 )

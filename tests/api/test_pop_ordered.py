@@ -69,17 +69,59 @@ def test_pop_16_the_group_may_say_it_and_partitions_are_apart(queue: Queue) -> N
     assert bodies == {"a", "c"} and billing.pop().bodies == []
 
 
-def test_pop_16_a_crash_delivers_the_same_again_and_counts_on(queue: Queue) -> None:
+@pytest.mark.parametrize("in_order", [False, True])
+def test_pop_16_leases_outlive_a_crash_and_the_rest_is_counted_on(queue: Queue, in_order: bool) -> None:
     queue.send(*"abcd")
     billing = queue.consumer("billing")
-    first = billing.pop(3, order=True)
+    first = billing.pop(3, order=True, invisible_ms=10_000)
     billing.ack([first.handles[1]])
-    queue.crash()
+    queue.restart() if in_order else queue.crash()
     billing = queue.consumer("billing")
-    assert billing.ack([first.handles[0]]) == {first.handles[0]: "handle_expired"}
+    assert billing.pop(3, order=True).bodies == [], "the partition is held as before"
+    queue.advance(9_000)
+    assert billing.pop(3, order=True).bodies == []
+    queue.advance(1_000)
     again = billing.pop(3, order=True)
     assert again.bodies == ["a", "c"] and again.attempts == [2, 2]
+    assert billing.ack([first.handles[0]]) == {first.handles[0]: "handle_expired"}
     assert billing.pop(3, order=True, ack=again.handles).bodies == ["d"]
+
+
+@pytest.mark.parametrize("order", [True, "key"])
+def test_pop_08_handles_outlive_a_crash_also_when_they_come_before_the_first_pop(queue: Queue, order: object) -> None:
+    queue.send(*"abcde")
+    billing = queue.consumer("billing")
+    found = billing.pop(4, order=order)
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.ack(found.handles[:1]) == billing.ack(found.handles[:1]) == {}
+    assert billing.dead(found.handles[1:2], "cannot be parsed") == {}
+    new = billing.invisible(found.handles[2], 2 * MINUTE).json["handle"]
+    assert billing.nack(found.handles[3:], delay_ms=0) == {}
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.ack([found.handles[2]]) == {found.handles[2]: "handle_expired"}, "it was changed"
+    assert billing.ack([found.handles[1]]) == {}, "it is done"
+    assert billing.pop(1, order=order).bodies == ([] if order is True else ["d"])
+    assert billing.ack([new]) == {}
+    assert _offset(queue, billing) == 3
+    again = billing.pop(order=order)
+    assert again.bodies == (["d"] if order is True else ["e"])
+    assert [dict(dead["headers"])[DEAD_REASON_HEADER] for dead in queue.dead_letters("billing")] == ["cannot be parsed"]
+
+
+def test_pop_08_a_lane_whose_flights_are_all_done_says_so_after_a_crash(queue: Queue) -> None:
+    """An acknowledgement whose answer was lost is repeated at who took over."""
+    queue.send(*"ab")
+    billing = queue.consumer("billing")
+    found = billing.pop(order=True)
+    billing.ack(found.handles)
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.ack(found.handles) == {}
+    assert billing.nack(found.handles) == dict.fromkeys(found.handles, "handle_expired")
+    queue.send("c")
+    assert billing.pop().bodies == ["c"], "nothing is in flight in order"
 
 
 def test_pop_16_a_released_batch_comes_again_at_once(queue: Queue) -> None:
@@ -120,6 +162,7 @@ def test_retry_03_a_condemned_ordered_message_is_dead_at_once(queue: Queue) -> N
     assert dict(dead["headers"])[DEAD_REASON_HEADER] == "cannot be parsed"
     assert billing.pop(order=True, ack=found.handles[1:]).bodies == ["c"]
     queue.crash()
+    queue.advance(MINUTE)
     assert queue.consumer("billing").pop(order=True).bodies == ["c"]
     assert len(queue.dead_letters("billing")) == 1
 
@@ -229,8 +272,29 @@ def test_pop_17_a_crash_goes_on_with_each_key_where_it_was(queue: Queue) -> None
     found = billing.pop(order="key")
     billing.ack(found.handles[:1])
     queue.crash()
-    again = queue.consumer("billing").pop(order="key")
-    assert again.bodies == ["a1", "b2"] and again.attempts == [1, 2]
+    billing = queue.consumer("billing")
+    again = billing.pop(order="key")
+    assert again.bodies == ["a1"] and again.attempts == [1], "b2 is still leased"
+    assert billing.ack(found.handles[1:]) == {}
+    assert billing.pop(order="key").bodies == ["b3"]
+
+
+@pytest.mark.parametrize(("one", "other"), [(True, "key"), ("key", True)])
+def test_pop_17_after_a_crash_a_group_may_be_popped_in_the_other_order(
+    queue: Queue, one: object, other: object
+) -> None:
+    _send_keys(queue, "aab")
+    found = queue.consumer("billing").pop(order=one)
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.pop(order=other).bodies == []
+    queue.advance(MINUTE)
+    again = billing.pop(order=other)
+    assert again.bodies == {True: ["a0", "b2"], "key": ["a0"]}[one]  # type: ignore[index] # True or "key"
+    assert billing.ack(found.handles) == dict.fromkeys(found.handles, "handle_expired")
+    more = billing.pop(order=other, ack=again.handles)
+    assert more.bodies == {True: ["a1"], "key": ["a1", "b2"]}[one]  # type: ignore[index] # True or "key"
+    assert more.attempts == {True: [2], "key": [1, 2]}[one]  # type: ignore[index] # True or "key"
 
 
 # Both ways --------------------------------------------------------------------------------------------------------
@@ -247,6 +311,31 @@ def test_the_order_changes_only_when_nothing_is_in_flight(queue: Queue, one: obj
     more = billing.pop(1, order=other)
     assert more.bodies == ["c"]
     assert billing.pop(1, order=one, ack=more.handles).bodies == ["d"]
+
+
+@pytest.mark.parametrize("order", [True, "key"])
+def test_a_pop_without_order_is_refused_also_after_a_crash(queue: Queue, order: object) -> None:
+    queue.send(*"abc")
+    found = queue.consumer("billing").pop(2, order=order)
+    queue.crash()
+    billing = queue.consumer("billing")
+    assert billing.ask().json["code"] == "order_conflict", "they are leased"
+    assert billing.ack(found.handles[:1]) == {}
+    assert billing.ask().json["code"] == "order_conflict"
+    assert billing.ack(found.handles[1:]) == {}
+    assert billing.pop().bodies == ["c"]
+
+
+def test_a_late_handle_of_before_does_not_take_a_lane_back(queue: Queue) -> None:
+    """An acknowledgement that comes twice, when the lane was popped in order meanwhile and is not any more."""
+    queue.send(*"abc")
+    billing = queue.consumer("billing")
+    first = billing.pop(1)
+    billing.ack(first.handles)
+    second = billing.pop(1, order=True)
+    assert billing.ack(first.handles) == {}
+    billing.ack(second.handles)
+    assert billing.pop().bodies == ["c"]
 
 
 def test_a_partition_in_another_order_keeps_no_message_of_the_others(queue: Queue) -> None:

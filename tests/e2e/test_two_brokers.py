@@ -267,6 +267,35 @@ def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Tw
     assert two.a.ack("billing", handle).json == {"acked": 1, "failed": []}
 
 
+@pytest.mark.parametrize("order", [True, "key"])
+def test_pop_16_leases_in_order_outlive_a_takeover_and_the_giving_back(two: Two, order: object) -> None:
+    """The owner is killed, and comes back: who has the messages keeps them, and renews and acknowledges at either."""
+    assert two.a.send("orders", "x", "y", partition="orders@broker-b").status == 200
+    ask: dict[str, Any] = {"partition": "orders@broker-b", "order": order, "max_messages": 2}
+    first, second = _handles(two.b.pop("orders", "billing", invisible_ms=60_000, **ask))
+    two.b.process.kill()
+    until(lambda: two.a.serves().get("broker-b") == two.a.url)
+    renewed = until(lambda: (r := _renew(two.a, first)).status == 200 and r).json["handle"]
+    assert _pop_when_served(two.a, ask) == []
+    two.b.process.start()
+    until(lambda: two.b.serves().get("broker-b") == two.b.url == two.a.serves().get("broker-b"))
+    assert _pop_when_served(two.b, ask) == []
+    assert two.a.ack("billing", first).json["failed"] == [{"handle": first, "code": "handle_expired"}], "it was renewed"
+    assert two.a.ack("billing", renewed, second).json == {"acked": 2, "failed": []}
+    assert _offsets(two.b, "orders", "billing") == {"orders@broker-b": 2}
+
+
+def _renew(at: Broker, handle: str) -> Reply:
+    return at.call("POST", "/v1/groups/billing/invisible", {"handle": handle, "invisible_ms": 50_000})
+
+
+def _pop_when_served(at: Broker, ask: dict[str, Any]) -> list[Any]:
+    """What a pop gives as soon as the broker's owner answers."""
+    reply = until(lambda: (r := at.pop("orders", "billing", **ask)).status == 200 and r)
+    messages: list[Any] = reply.json["messages"]
+    return messages
+
+
 def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(two: Two) -> None:
     """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (F3)."""
     assert two.a.send("orders", "1", "2", "3", "4", partition="orders@broker-b").status == 200

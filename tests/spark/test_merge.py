@@ -22,7 +22,7 @@ from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
 from mq.group import decide_delete_group, decide_reset_offsets
 from mq.lost import LostRecord
-from mq.progress import Committed, OffsetRecord, committed_of
+from mq.progress import Committed, Delivered, OffsetRecord, committed_of
 from mq.revive import LostReason
 from mq.revive_record import Ack, Done, Record
 from tables import failpoints
@@ -299,10 +299,12 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
     lanes = [LaneKey(topic.id, group.name, False, name) for name in topic.route.partitions]
     epoch = group.epoch
     commit(tables, lanes[0], Committed(epoch, 5), Committed(epoch, 9), Committed(epoch, 7), broker="a")
-    commit(tables, lanes[1], Committed(epoch, 2, ((4, 6),), ((3, 2), (7, 1))), broker="b")
+    leases = Delivered(3, 2, 50, 90), Delivered(7, 1, 50, 90)
+    commit(tables, lanes[1], Committed(epoch, 2, ((4, 6),), leases), broker="b")
     merges.run()
     commit(tables, lanes[0], Committed(epoch, 8), broker="a")
-    commit(tables, lanes[1], Committed(epoch, 3, ((5, 7), (9, 10)), ((3, 3), (7, 1))), broker="b")
+    leases = Delivered(3, 3, 91, 99), Delivered(7, 1, 60, 95)
+    commit(tables, lanes[1], Committed(epoch, 3, ((5, 7), (9, 10)), leases), broker="b")
     merges.run()
     records = logged(tables, OFFSETS, offset_records_of)
     assert merged_progress(tables) == committed_of({}, records)
@@ -311,7 +313,10 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
     second = shown["orders@b"]
     assert (second["committed_offset"], second["broker"], second["topic"]) == (3, "b", "orders")
     assert second["done"] == [{"low": 4, "high": 7}, {"low": 9, "high": 10}]
-    assert second["attempts"] == [{"offset": 3, "deliveries": 3}, {"offset": 7, "deliveries": 1}]
+    assert second["delivered"] == [
+        {"offset": 3, "attempt": 3, "pop_time_ms": 91, "visible_ms": 99},
+        {"offset": 7, "attempt": 1, "pop_time_ms": 60, "visible_ms": 95},
+    ]
     reset = tables.meta.submit_groups(lambda m: decide_reset_offsets(m.groups, group.name, "orders", {lanes[0]: 1}))
     commit(tables, lanes[0], Committed(reset.groups.epoch, 2), Committed(epoch, 50), broker="a")
     merges.run()

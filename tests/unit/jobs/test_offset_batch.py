@@ -16,16 +16,16 @@ from jobs.offset_batch import decode, fold, joined
 from mq.checkpoint import LaneKey
 from mq.errors import Corrupt
 from mq.lost import LostRecord
-from mq.progress import Committed, OffsetRecord, committed_of
+from mq.progress import Committed, Delivered, OffsetRecord, committed_of
 from mq.revive import LostReason
 from tables.records import rows_of_lost_records, rows_of_offset_records
 
 LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]
 small = st.integers(0, 30)
 ranges = st.lists(st.tuples(small, small).map(sorted).map(tuple), max_size=3).map(tuple)
-counts = st.lists(st.tuples(small, st.integers(1, 5)), max_size=3).map(tuple)
+leases = st.lists(st.builds(Delivered, small, st.integers(1, 5), small, small), max_size=3).map(tuple)
 plain = st.builds(Committed, st.integers(1, 2), small)
-ordered = st.builds(Committed, st.integers(1, 2), small, ranges, counts)
+ordered = st.builds(Committed, st.integers(1, 2), small, ranges, leases)
 records = st.lists(
     st.builds(
         OffsetRecord, lane=st.sampled_from(LANES), topic=st.just("orders"), committed=st.one_of(plain, plain, ordered)
@@ -73,14 +73,15 @@ def test_no_commits_make_no_rows() -> None:
     assert fold([decode(stored(rows_of_offset_records([])))]) == {}
 
 
-GOOD = OffsetRecord(lane=LANES[0], topic="orders", committed=Committed(3, 9, ((11, 12),), ((10, 2),)))
+GOOD = OffsetRecord(lane=LANES[0], topic="orders", committed=Committed(3, 9, ((11, 12),), (Delivered(10, 2, 5, 7),)))
 DAMAGE: dict[str, object] = {
     "no object": [],
     "a commit without its topic": {k: v for k, v in GOOD.to_json().items() if k != "topic"},
     "text for a number": {**GOOD.to_json(), "offset": "9"},
     "a range with one end": {**GOOD.to_json(), "done": [[1]]},
     "a range of nothing": {**GOOD.to_json(), "done": [None]},
-    "a count of nothing": {**GOOD.to_json(), "attempts": [[1, None]]},
+    "a lease of nothing": {**GOOD.to_json(), "delivered": [[1, 1, 5, None]]},
+    "a lease without its end": {**GOOD.to_json(), "delivered": [[1, 1, 5]]},
 }
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mq.errors import Conflict
 from mq.keyed_pop import KeyedPop
-from mq.ordered_pop import Delivery
-from mq.progress import Committed
+from mq.ordered_pop import Delivery, OrderedPop
+from mq.progress import Committed, Delivered
 
 MINUTE = 60_000
 
@@ -47,7 +47,7 @@ def test_pop_17_the_offset_moves_over_what_is_done() -> None:
     offsets(one)
     one.ack(Delivery(1, 1, 0), 1)
     assert one.committed == 0
-    assert one.progress() == Committed(1, 0, ((1, 2),), ((0, 1), (2, 1)))
+    assert one.progress() == Committed(1, 0, ((1, 2),), (Delivered(0, 1, 0, MINUTE), Delivered(2, 1, 0, MINUTE)))
     one.ack(Delivery(0, 1, 0), 1)
     assert one.committed == 2
 
@@ -135,12 +135,78 @@ def test_cons_3_filtered_messages_count_as_consumed() -> None:
     assert one.committed == 10
 
 
-def test_pop_17_after_a_crash_what_is_done_stays_done_and_attempts_go_on() -> None:
+def test_pop_17_after_a_crash_what_is_done_stays_done_and_leases_go_on() -> None:
     one = lane("abab")
     offsets(one)
     one.ack(Delivery(1, 1, 0), 1)
     after = lane("abab", start=one.progress())
-    assert after.take(5, 32, MINUTE)[0] == [Delivery(0, 2, 5), Delivery(3, 1, 5)]
+    assert after.take(5, 32, MINUTE)[0] == [Delivery(3, 1, 5)]
+    assert after.next_release() == MINUTE
+    assert after.take(MINUTE, 32, MINUTE)[0] == [Delivery(0, 2, MINUTE)]
+
+
+def test_pop_08_a_handle_from_before_a_crash_is_good_before_its_key_is_known() -> None:
+    one = lane("aabbc")
+    offsets(one)
+    after = lane(start=one.progress())
+    after.ack(Delivery(0, 1, 0), 1)
+    renewed = after.change(Delivery(2, 1, 0), 2, 2 * MINUTE)
+    after.condemn(Delivery(4, 1, 0), 3)
+    assert after.take(4, 32, MINUTE) == ([], []), "nothing is known yet"
+    after.offer(keyed("aabbc")[1:], 5)
+    assert after.take(5, 32, MINUTE) == ([Delivery(1, 1, 5)], [4])
+    assert after.take(MINUTE, 32, MINUTE) == ([], [4])
+    after.ack(renewed, MINUTE)
+    assert [one.offset for one in after.take(MINUTE, 32, MINUTE)[0]] == [3]
+
+
+def test_pop_17_several_flights_of_one_key_follow_each_other() -> None:
+    """The group was popped with `order: true` before; a restart let it change that."""
+    line = OrderedPop(Committed(1, 0), max_attempts=16)
+    first = line.new(range(4), 4, 0, MINUTE)
+    after = lane("aaab", start=line.progress())
+    assert offsets(after, now_ms=MINUTE - 1) == []
+    assert offsets(after, now_ms=MINUTE) == [0, 3]
+    with pytest.raises(Conflict):
+        after.ack(first[1], MINUTE)
+    after.ack(Delivery(0, 2, MINUTE), MINUTE + 1)
+    assert offsets(after, now_ms=MINUTE + 1) == [1]
+
+
+def test_pop_17_one_behind_others_of_its_key_ends_and_leaves_the_line() -> None:
+    line = OrderedPop(Committed(1, 0), max_attempts=16)
+    first = line.new(range(3), 3, 0, MINUTE)
+    after = lane("aaa", start=line.progress())
+    after.ack(first[1], 1)
+    after.condemn(first[2], 2)
+    assert after.take(2, 32, MINUTE) == ([], []), "its turn has not come"
+    after.ack(first[0], 3)
+    assert after.take(3, 32, MINUTE) == ([], [2])
+    after.end(2)
+    assert (after.committed, after.outstanding, after.flights) == (3, 0, {})
+
+
+@pytest.mark.parametrize("kind", [OrderedPop, KeyedPop])
+def test_cons_3_what_is_filtered_out_after_a_restart_holds_nothing(kind: type[OrderedPop | KeyedPop]) -> None:
+    """The consumers came back with other tags."""
+    one = lane("ab")
+    offsets(one)
+    one.offer([(3, "c")], 4)
+    offsets(one, now_ms=1)
+    after = kind(Committed(1, 0, (), one.progress().delivered), max_attempts=16)
+    if isinstance(after, KeyedPop):
+        after.offer([(2, "b")], 4)
+        assert sorted(after.flights) == []
+        assert offsets(after, now_ms=2) == [2]
+    else:
+        assert after.turn(2, 32).wait_until_ms == MINUTE + 1
+        assert after.turn(MINUTE + 1, 32).again == (0, 1)
+        for delivery in after.again((0, 1), MINUTE + 1, MINUTE):
+            after.ack(delivery, MINUTE + 1)
+        assert [d.offset for d in after.new([2], 4, MINUTE + 1, MINUTE)] == [2]
+        assert sorted(after.flights) == [2]
+    after.ack(Delivery(2, 1, after.flights[2].pop_time_ms), MINUTE + 1)
+    assert after.committed == 4
 
 
 def test_pop_17_a_condemned_message_is_dead_also_after_a_crash() -> None:
@@ -168,7 +234,7 @@ steps = st.lists(
         st.tuples(st.just("ack"), st.integers(0, 6)),
         st.tuples(st.just("change"), st.integers(0, 6)),
         st.tuples(st.just("wait"), st.sampled_from([1, 500, 1_000])),
-        st.tuples(st.just("crash"), st.just(0)),
+        st.tuples(st.just("crash"), st.integers(0, 1)),
     ),
     max_size=40,
 )
@@ -226,11 +292,14 @@ class World:
                     self.done.add(delivery.offset)
             self.held.pop(delivery.offset, None)
         except Conflict:
-            pass
+            mine = self.held.get(delivery.offset) == delivery and self.now_ms < delivery.pop_time_ms + 1_000
+            assert not mine, "a live handle was refused"
 
-    def crash(self) -> None:
+    def crash(self, reads: int) -> None:
+        """All is stored after each step here, so leases go on; the first pop may come later than handles."""
         self.lane = lane(max_attempts=self.limit, start=self.stored, most=5)
-        self.held.clear()
+        if reads:
+            self.pop(0)
 
 
 @settings(deadline=None, max_examples=300)
@@ -245,7 +314,7 @@ def test_pop_17_per_key_order_holds_whatever_happens(
         elif kind == "wait":
             world.now_ms += value
         elif kind == "crash":
-            world.crash()
+            world.crash(value)
         elif world.deliveries:
             world.finish(kind, value)
         world.stored = world.stored.join(world.lane.progress())

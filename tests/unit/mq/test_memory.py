@@ -342,6 +342,20 @@ def test_pop_14_a_crash_brings_back_what_was_only_in_memory() -> None:
     assert bodies(again) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("order", [True, "key"])
+def test_pop_16_and_pop_17_leases_in_order_outlive_a_crash(order: bool) -> None:
+    queue = queue_of(4, order=order)
+    popped = queue.pop("billing", "orders", 3, invisible_ms=2_000)
+    renewed = queue.change("billing", popped[0].handle, 9_000)
+    queue.crash()
+    assert queue.ack("billing", handles(popped)[:2]).failed == {0: "handle_expired"}
+    queue.crash()
+    assert bodies(queue.pop("billing", "orders", 1)) == ([] if order is True else [b"3"])
+    assert queue.ack("billing", [renewed]).acked == 1
+    queue.advance(2_000)
+    assert bodies(queue.pop("billing", "orders", 1)) == [b"2"]
+
+
 def test_meta_3_an_ack_right_after_a_crash_finds_its_stored_checkpoint() -> None:
     queue = queue_of(2)
     popped = queue.pop("billing", "orders", invisible_ms=2_000)
@@ -361,8 +375,10 @@ def test_pop_16_and_pop_17_the_order_of_a_partition_cannot_be_mixed(order: bool)
     queue.ack("billing", handles(popped))
     ordered = queue.pop("billing", "orders", 1, order=order)
     assert bodies(ordered) == [b"1"]
-    with pytest.raises(Conflict):
-        queue.pop("billing", "orders", order=False)
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            queue.pop("billing", "orders", order=False)
+        queue.crash()
     queue.ack("billing", handles(ordered))
     queue.send("orders", b"2", key="k")
     assert bodies(queue.pop("billing", "orders", order=False)) == [b"2"]

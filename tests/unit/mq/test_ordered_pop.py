@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict
 from mq.keyed_pop import KeyedPop
-from mq.ordered_pop import Delivery, OrderedPop, Turn, dead_producer_id
-from mq.progress import Committed
+from mq.ordered_pop import Delivery, OrderedLane, OrderedPop, Turn, dead_producer_id
+from mq.progress import Committed, Delivered
 
 MINUTE = 60_000
 
@@ -138,44 +138,67 @@ def test_cons_3_filtered_messages_count_as_consumed() -> None:
     assert one.turn(1, 1) == Turn(read_from=20)
 
 
-def test_pop_16_after_a_crash_the_rest_comes_again_and_is_counted_on() -> None:
+def test_pop_16_after_a_crash_leases_go_on_and_the_rest_is_counted_on() -> None:
     one = lane(max_attempts=2)
     first = popped(one)
     acked(one, [first[1]])
     after = lane(max_attempts=2, start=one.progress())
-    assert after.turn(5, 32) == Turn(read_from=0)
-    with pytest.raises(Conflict):
-        acked(after, first[:1])
-    again = after.new([0, 1, 2, 3], 4, 5, MINUTE)
-    assert again == [Delivery(0, 2, 5), Delivery(2, 2, 5), Delivery(3, 1, 5)]
+    assert after.turn(5, 32) == Turn(wait_until_ms=MINUTE)
+    assert after.turn(MINUTE, 32) == Turn(again=(0, 2))
+    again = after.again((0, 2), MINUTE, MINUTE)
+    assert again == [Delivery(0, 2, MINUTE), Delivery(2, 2, MINUTE)]
     third = lane(max_attempts=2, start=after.progress())
-    assert third.new([0, 1, 2, 3], 4, 6, MINUTE) == [], "0 was delivered twice"
-    assert third.turn(6, 32) == Turn(dead=(0,))
-    third.end(0)
-    assert third.new([2, 3], 4, 6, MINUTE) == []
-    assert third.turn(6, 32) == Turn(dead=(2,))
+    acked(third, again[:1], MINUTE + 1)
+    assert third.turn(2 * MINUTE, 32) == Turn(dead=(2,)), "it was delivered twice"
     third.end(2)
-    assert third.new([3], 4, 6, MINUTE) == [Delivery(3, 2, 6)]
+    assert third.turn(2 * MINUTE, 32) == Turn(read_from=3)
 
 
-def test_pop_16_a_handle_from_before_a_crash_does_not_fit_a_pop_in_the_same_millisecond() -> None:
+def test_pop_09_a_handle_from_before_a_crash_is_as_good_as_it_was() -> None:
     one = lane()
-    (old,) = popped(one, 1)
+    first = popped(one)
+    renewed = one.change(first[2], 5, 2 * MINUTE)
     after = lane(start=one.progress())
-    (new,) = popped(after, 1)
-    assert (old.pop_time_ms, new.pop_time_ms) == (0, 0)
     with pytest.raises(Conflict):
-        after.ack(old, 0)
-    after.ack(new, 0)
+        after.change(first[2], 6, MINUTE)
+    acked(after, [*first[:2], renewed], 6)
+    assert after.committed == 3
+
+
+def test_pop_16_a_new_handle_differs_from_all_before_a_crash() -> None:
+    one = lane()
+    (old,) = popped(one, 1, now_ms=9)
+    after = lane(start=one.progress())
+    released = after.change(old, 9, 0)
+    assert released.pop_time_ms == 10, "in the same millisecond, or with a clock that went back"
+    (new,) = popped(after, 1, now_ms=9)
+    assert (new.attempt, new.pop_time_ms) == (2, 11)
+
+
+def test_pop_16_what_was_not_delivered_between_flights_comes_in_its_place() -> None:
+    """The group was popped by key before; a restart let it change that."""
+    keyed = KeyedPop(Committed(1, 0), max_attempts=16)
+    keyed.offer([(0, "a"), (1, "a"), (2, "b")], 3)
+    keyed.take(0, 32, MINUTE)
+    one = lane(start=keyed.progress())
+    assert one.turn(5, 32) == Turn(wait_until_ms=MINUTE), "the partition is held"
+    assert one.turn(MINUTE, 32) == Turn(again=(0,)), "nothing overtakes 1"
+    acked(one, one.again((0,), MINUTE, MINUTE), MINUTE)
+    assert one.turn(MINUTE + 1, 32) == Turn(read_from=1)
+    assert one.new([1, 2, 3], 4, MINUTE + 1, MINUTE) == [
+        Delivery(1, 1, MINUTE + 1), Delivery(2, 2, MINUTE + 1), Delivery(3, 1, MINUTE + 1)
+    ]  # fmt: skip
 
 
 def test_pop_16_a_message_over_its_limit_waits_for_those_before_it() -> None:
-    start = Committed(1, 0, (), ((0, 1), (2, 9)))
+    """A clock that goes back while messages are read puts a lease off that was over."""
+    start = Committed(1, 0, (), (Delivered(2, 9, 0, MINUTE),))
     one = lane(max_attempts=3, start=start)
     given_now = one.new([0, 1, 2, 3], 4, 0, MINUTE)
-    assert given_now == [Delivery(0, 2, 0), Delivery(1, 1, 0)]
+    assert given_now == [Delivery(0, 1, 1), Delivery(1, 1, 1)]
     acked(one, given_now)
-    assert one.turn(1, 9) == Turn(read_from=2)
+    assert one.turn(1, 9) == Turn(wait_until_ms=MINUTE)
+    assert one.turn(MINUTE, 9) == Turn(dead=(2,))
 
 
 @pytest.mark.parametrize("limit", [None, 9])
@@ -185,16 +208,24 @@ def test_pop_16_a_condemned_message_is_dead_also_after_a_crash(limit: int | None
     one.condemn(first[1], 5)
     assert one.turn(5, 32) == Turn(dead=(1,)), "the others fly on"
     after = lane(max_attempts=limit, start=one.progress())
-    assert [d.offset for d in after.new([0, 1, 2], 3, 9, MINUTE)] == [0]
-    acked(after, [Delivery(0, 2, 9)], 10)
-    assert after.new([1, 2], 3, 10, MINUTE) == []
-    assert after.turn(10, 32) == Turn(dead=(1,))
+    assert after.turn(9, 32) == Turn(dead=(1,))
     assert after.is_condemned(1) and after.attempts_of(1) == 1
-    with pytest.raises(Conflict):
-        one.condemn(first[1], 6)
-    one.end(1)
-    acked(one, first)
-    assert one.committed == 3
+    for known in (one, after):
+        with pytest.raises(Conflict):
+            known.condemn(first[1], 6)
+        known.end(1)
+        acked(known, first)
+        assert known.committed == 3
+
+
+def test_retry_3_the_reason_goes_with_a_lane_that_a_handle_had_opened() -> None:
+    one = lane()
+    first = popped(one)
+    opened = OrderedLane(one.progress(), max_attempts=None)
+    opened.condemn(first[1], 5, "no such customer")
+    after = opened.as_kind(OrderedPop, max_attempts=3)
+    assert after.turn(5, 32) == Turn(dead=(1,))
+    assert after.reason_of(1) == "no such customer"
 
 
 @pytest.mark.parametrize("kind", [OrderedPop, KeyedPop])
@@ -293,12 +324,16 @@ class World:
                 self.done |= {offset} - self.dead
             self.held.pop(offset, None)
         except Conflict:
-            pass
+            mine = self.held.get(offset) == delivery and self.now_ms < delivery.pop_time_ms + INVISIBLE_MS
+            assert not mine, "a live handle was refused"
 
-    def crash(self) -> None:
-        """Progress is stored after each step here, so that attempts are never forgotten."""
-        self.lane = lane(max_attempts=self.limit, start=self.stored)
-        self.held.clear()
+    def crash(self, by_handle: bool) -> None:
+        """All is stored after each step here, so leases go on; a handle may open the lane before a pop does."""
+        start = self.stored
+        if by_handle:
+            self.lane = OrderedLane(start, max_attempts=None).as_kind(OrderedPop, max_attempts=self.limit)
+        else:
+            self.lane = lane(max_attempts=self.limit, start=start)
 
     def drain(self) -> None:
         for _ in range(50):
@@ -320,7 +355,7 @@ def test_pop_16_nothing_is_lost_overtaken_or_given_twice(sequence: list[tuple[st
         elif kind == "wait":
             world.now_ms += value
         elif kind == "crash":
-            world.crash()
+            world.crash(bool(value))
         elif world.deliveries:
             world.finish(kind, value)
         world.stored = world.stored.join(world.lane.progress())

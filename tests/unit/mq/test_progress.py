@@ -14,6 +14,7 @@ from mq.errors import Corrupt, Refused, Unprocessable
 from mq.progress import (
     Bounds,
     Committed,
+    Delivered,
     OffsetRecord,
     Start,
     StartKind,
@@ -30,12 +31,13 @@ FIRST, LAST = Start(StartKind.FIRST), Start(StartKind.LAST)
 AT_TIME = Start(StartKind.TIME, 5_000)
 
 pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=4)
+small = st.integers(0, 30)
 committed = st.builds(
     Committed,
     st.integers(1, 3),
     st.integers(0, 30),
     pairs.map(lambda found: tuple((low, low + size) for low, size in found)),
-    pairs.map(tuple),
+    st.lists(st.builds(Delivered, small, st.integers(1, 3), small, small), max_size=4).map(tuple),
 )
 
 
@@ -96,8 +98,19 @@ def test_a_join_holds_the_progress_of_both(one: Committed, two: Committed) -> No
 
 
 def test_pop_17_done_ranges_that_reach_the_offset_move_it() -> None:
-    joined = Committed(1, 3, ((5, 8),), ((3, 2), (4, 1))).join(Committed(1, 0, ((3, 5), (9, 10)), ((3, 7), (8, 1))))
-    assert joined == Committed(1, 8, ((9, 10),), ((8, 1),))
+    one = Committed(1, 3, ((5, 8),), (Delivered(3, 2, 5, 9), Delivered(4, 1, 5, 9)))
+    joined = one.join(Committed(1, 0, ((3, 5), (9, 10)), (Delivered(3, 7, 5, 9), Delivered(8, 1, 5, 9))))
+    assert joined == Committed(1, 8, ((9, 10),), (Delivered(8, 1, 5, 9),))
+
+
+def test_pop_09_of_a_messages_leases_the_newest_counts_in_any_order() -> None:
+    leases = [Delivered(3, 1, 50, 90), Delivered(3, 1, 60, 60), Delivered(3, 2, 55, 70)]
+    for order in permutations(leases):
+        joined = Committed(1, 3)
+        for at, lease in enumerate(order):
+            joined = joined.join(Committed(1, 0, (), (lease,)))
+            assert joined.delivered == (max(order[: at + 1]),)
+    assert joined.join(Committed(2, 0)).delivered == (), "a reset is a new epoch"
 
 
 @given(

@@ -36,7 +36,7 @@ class Lease:
     handle: str
     attempt: int
     until_ms: int
-    #: Ended by its client, by a crash that forgot it, or by a reset.
+    #: Ended by its client, by a reset, or by a crash that forgot it, which no lease in order is.
     over: bool = False
 
 
@@ -265,8 +265,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert committed is not None, "it was popped"
         done = OffsetRanges([(0, committed.offset), *committed.done])
         if GROUPS[group] is not False:
+            # Leases in order go on: each is stored with its answer, and so is its end.
             assert not life.acked or handle.offset in done, "an ack of an ordered lane is stored with its answer"
-            lease.over = True
             return
         state = tables.states.get(handle.lease.key(lane.topic_id, group), CheckpointState())
         bit = 1 << handle.index

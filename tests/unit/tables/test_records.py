@@ -13,12 +13,13 @@ from mq.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from mq.delay_mark import Cancelled, Ended
 from mq.errors import Corrupt
 from mq.lost import LostRecord
-from mq.progress import Committed, OffsetRecord
+from mq.progress import Committed, Delivered, OffsetRecord
 from mq.revive import LostReason
 from mq.revive_record import Ack, Done
 from tables import records
 
 LANE = LaneKey("id-1", "billing", False, "orders@a")
+ORDERED = Committed(3, 9, ((11, 12),), (Delivered(10, 2, 5, 7),))
 POP = Pop(
     topic="orders",
     topic_id="id-1",
@@ -48,7 +49,11 @@ def _stored(rows: pa.RecordBatch, base: int) -> pa.Table:
         (
             records.rows_of_offset_records,
             records.offset_records_of,
-            [OffsetRecord(lane=LANE, topic="orders", committed=Committed(3, 9, ((11, 12),), ((10, 2),)))],
+            [
+                OffsetRecord(
+                    lane=LANE, topic="orders", committed=Committed(3, 9, ((11, 12),), (Delivered(10, 2, 5, 7),))
+                )
+            ],
         ),
         (
             records.rows_of_lost_records,
