@@ -20,6 +20,8 @@ __all__ = ["Queue", "check_queue"]
 
 #: Faults after which a service has forgotten what was only in its memory.
 FORGETTING: Final = ("kill", "stop", "pause", "clock", "partition")
+#: The same for groups in order: all that they are told is stored before, so that only a clock can end a lease early.
+_FORGETTING_IN_ORDER: Final = ("clock",)
 _EXPIRED: Final = "handle_expired"
 _UNKNOWN: Final = "outcome_unknown"
 
@@ -85,7 +87,8 @@ class Queue:
             for id_, attempts, reason in letters.letters if letters.group == rules.group else ():
                 queue.dead[id_].append((attempts, reason))
         if not rules.durable:
-            queue.forgot = sorted((f.begun, f.ended) for f in history.faults if f.kind in FORGETTING)
+            kinds = _FORGETTING_IN_ORDER if rules.order else FORGETTING
+            queue.forgot = sorted((f.begun, f.ended) for f in history.faults if f.kind in kinds)
         return queue
 
     def _note(self, settle: Settle, receipt: str, id_: str, *, in_time: bool) -> None:

@@ -221,7 +221,8 @@ class GroupRules:
     #: "" (none), "partition" or "key".
     order: str = ""
     exclusive: bool = False
-    #: Leases and acknowledgements are stored before they are answered: a crash of a service forgets none.
+    #: Leases and acknowledgements are stored before they are answered: a crash of a service forgets none. Those of
+    #: groups in order always are.
     durable: bool = False
 
 

@@ -135,7 +135,7 @@ def queue(*ops: object, rules: GroupRules = GROUP) -> History:
 
 def ordered(*ops: object) -> History:
     """A group in which messages of a key follow each other: a is given at once, the rest is the case's."""
-    rules = GroupRules(group="g", topics=("orders",), order="key", durable=True)
+    rules = GroupRules(group="g", topics=("orders",), order="key")
     return three().add(rules, pop(50, "a"), *ops)  # type: ignore[arg-type]
 
 
@@ -197,6 +197,14 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     "a message given back and given again": (
         set(),
         lambda: queue(pop(60, "a"), settle(65, "a1", "nack"), pop(70, "a", 2, process=4), settle(80, "a2")),
+    ),
+    "in order, a service is killed after it stored a pop, and before it answered": (
+        set(),
+        lambda: ordered(fault(54), settle(152, "a1", said="handle_expired"), pop(260, "a", 3), settle(262, "a3")),
+    ),
+    "in order, a clock ends a lease": (
+        set(),
+        lambda: ordered(fault(54, "clock"), pop(60, "a", 2, process=4), settle(70, "a2")),
     ),
     "a service forgets its memory": (
         set(),
@@ -333,6 +341,14 @@ PLANTED: Final[dict[str, tuple[set[str], Callable[[], History]]]] = {
     "given to two at once": (
         {"double-lease"},
         lambda: queue(pop(60, "a"), pop(80, "a", 2, process=4), settle(90, "a2")),
+    ),
+    "in order, given to two at once, and a service was killed in between": (
+        {"double-lease"},
+        lambda: ordered(fault(54), pop(60, "a", 2, process=4), settle(70, "a2")),
+    ),
+    "in order, given again after its acknowledgement, and a service was killed in between": (
+        {"redelivered-after-ack"},
+        lambda: ordered(settle(52, "a1"), fault(54), pop(300, "a", 2, process=4)),
     ),
     "given to another though it was renewed": (
         {"double-lease"},
