@@ -23,7 +23,7 @@ from mq.errors import Unavailable
 from mq.group import Group
 from mq.handle import mint
 from mq.keyed_pop import KeyedPop
-from mq.ordered_pop import Delivery, OrderedLane, OrderedPop, dead_producer_id
+from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.progress import Bounds, Committed, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.retry import DeadReason
@@ -33,8 +33,6 @@ from tables.picked import pick
 
 __all__ = ["OrderedLanes"]
 
-#: Why a client's own condemnation is in the dead letters of a lane that was restarted: its state has no room for words.
-_REJECTED: Final = "rejected"
 _STRICT: Final = "strict"
 
 
@@ -203,7 +201,7 @@ class OrderedLanes:
         """
         for offset in offsets:
             await self.store(key, topic)
-            given = ordered.reason_of(offset) or _REJECTED
+            given = ordered.reason_of(offset) or REJECTED
             why = given if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
             failures = ordered.attempts_of(offset)
             request = dead_producer_id(key, ordered.epoch, offset)

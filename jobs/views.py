@@ -3,7 +3,7 @@
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
 | `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
-| `mq_in_flight`    | message that is given away and not acknowledged; `overdue`: waits for revive |
+| `mq_in_flight`    | message that is given away and not acknowledged; `overdue`: its time is over |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those `waiting`     |
 | `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
@@ -13,7 +13,7 @@
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
 
 Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
-What was popped within the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
+What was popped without order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
 Each is evaluated anew by every query. A view whose state table was never merged is empty until the next call.
 """
 
@@ -27,6 +27,7 @@ from jobs.queue_source import register_queue_sources
 from jobs.session import absolute
 from jobs.state_tables import STATE_TABLES, spark_schema
 from jobs.storage import storage
+from mq.ordered_pop import CONDEMNED, REJECTED
 from mq.retry import DEAD_REASON_HEADER
 from tables.config import Config, load
 from tables.queue_refs import TOPIC_LIVES_MAX
@@ -34,7 +35,7 @@ from tables.state_table import read_state_log
 
 __all__ = ["VIEWS", "register_views"]
 
-_IN_FLIGHT: Final = """
+_IN_FLIGHT: Final = f"""
     SELECT `group`, topic, partition, broker, retry,
            start_offset + coalesce(diffs[i], i) AS offset, attempts[i] AS attempt,
            pop_time, revive_time, invisible_ms, revive_time < current_timestamp() AS overdue, dead_reason, merged_at
@@ -42,6 +43,13 @@ _IN_FLIGHT: Final = """
         SELECT *, explode(sequence(0, num - 1)) AS i FROM mq_state_pop_checkpoints WHERE in_flight > 0
     )
     WHERE getbit(acked | replaced | done, i) = 0
+    UNION ALL
+    SELECT `group`, topic, partition, broker, retry, one.offset, cast(one.attempt % {CONDEMNED} AS int) AS attempt,
+           timestamp_millis(one.pop_time_ms) AS pop_time, timestamp_millis(one.visible_ms) AS revive_time,
+           one.visible_ms - one.pop_time_ms AS invisible_ms,
+           timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
+           if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason, merged_at
+    FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
 """
 
 _LAG: Final = f"""
@@ -60,7 +68,7 @@ _LAG: Final = f"""
     )
     SELECT o.`group`, o.topic, p.partition, p.broker, o.retry, c.committed_offset, p.min_offset, p.end_offset,
            greatest(0, p.end_offset - greatest(coalesce(c.committed_offset, 0), p.min_offset)) AS lag,
-           coalesce(f.in_flight, 0) AS in_flight, c.merged_at
+           coalesce(f.in_flight, 0) + coalesce(array_size(c.delivered), 0) AS in_flight, c.merged_at
     FROM owners o
     JOIN mq_partitions p ON p.space = o.space AND p.topic = o.stored_as AND p.generation = o.generation
     LEFT JOIN mq_state_consumer_offsets c

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings, StoreCheckpoint
@@ -20,7 +19,7 @@ from mq.keyed_pop import KeyedPop
 from mq.lane import Lane
 from mq.memory_log import MemoryLog, Origin, Row, Tables
 from mq.offset_ranges import OffsetRanges
-from mq.ordered_pop import Delivery, OrderedLane, OrderedPop, dead_producer_id
+from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.progress import Committed, first_position, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from mq.retry import DeadReason, with_reason
@@ -28,9 +27,6 @@ from mq.revive import LostReason
 from mq.revive_record import Ack
 
 __all__ = ["MemoryBroker", "Popped", "Wish"]
-
-#: Why a client's own condemnation is in the dead letters of an ordered lane, whose state has no room for words.
-_REJECTED: Final = "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +257,7 @@ class MemoryBroker:
                 self._tables.lose(lane, [offset], LostReason.RETENTION)
                 ordered.end(offset)
                 continue
-            why = (reason or _REJECTED) if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
+            why = (reason or REJECTED) if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
             row = rows[0]
             dead = Row(
                 body=row.body,

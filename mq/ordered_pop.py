@@ -24,11 +24,15 @@ from mq.errors import Conflict
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Committed, Delivered
 
-__all__ = ["Delivery", "Flight", "OrderedLane", "OrderedPop", "Turn", "dead_producer_id"]
+__all__ = ["CONDEMNED", "REJECTED", "Delivery", "Flight", "OrderedLane", "OrderedPop", "Turn", "dead_producer_id"]
 
 
 #: Added to the attempts of a message whose consumer condemned it, so that a crash does not forget it.
-_CONDEMNED: Final = 1 << 30
+CONDEMNED: Final = 1 << 30
+#: A clock that is farther behind the newest pop time was set back.
+_SET_BACK_MS: Final = 1_000
+#: Why it is dead, where nobody knows the words any more: what is stored of a lane has no room for them.
+REJECTED: Final = "rejected"
 
 
 def dead_producer_id(lane: LaneKey, epoch: int, offset: int) -> str:
@@ -122,11 +126,16 @@ class OrderedLane:
 
     def limit(self, max_attempts: int | None) -> None:
         """The group's settings have changed while messages are in flight."""
-        self._max_attempts = _CONDEMNED if max_attempts is None else max_attempts
+        self._max_attempts = CONDEMNED if max_attempts is None else max_attempts
 
     def pop_time(self, now_ms: int) -> int:
-        """The pop time of a delivery: later than all before it, so that a handle names one delivery."""
-        self._pop_time_ms = max(now_ms, self._pop_time_ms + 1)
+        """The pop time of a delivery: later than all before it, so that a handle names one delivery.
+
+        Not so when the clock was set back, or that of who had the lane before was ahead: leases are as long as they are
+        asked to be by the clock of now, and the attempt alone tells handles apart.
+        """
+        next_ms = self._pop_time_ms + 1
+        self._pop_time_ms = next_ms if now_ms < next_ms <= now_ms + _SET_BACK_MS else now_ms
         return self._pop_time_ms
 
     def deliver(self, offsets: Sequence[int], now_ms: int, invisible_ms: int) -> list[Delivery]:
@@ -147,11 +156,11 @@ class OrderedLane:
 
     def attempts_of(self, offset: int) -> int:
         """How often the message was delivered."""
-        return self._counted(offset) % _CONDEMNED
+        return self._counted(offset) % CONDEMNED
 
     def is_condemned(self, offset: int) -> bool:
         """Whether a consumer wants the message dead."""
-        return self._counted(offset) >= _CONDEMNED
+        return self._counted(offset) >= CONDEMNED
 
     def is_over(self, offset: int) -> bool:
         """Whether the message is not to be delivered again, but dead-lettered."""
@@ -189,7 +198,7 @@ class OrderedLane:
         0 releases the message: it may be delivered again at once.
         """
         flight = self._flight(delivery, now_ms)
-        flight.pop_time_ms = self.pop_time(now_ms)
+        flight.pop_time_ms = max(self.pop_time(now_ms), flight.pop_time_ms + 1)
         flight.visible_ms = flight.pop_time_ms + invisible_ms if invisible_ms else now_ms
         return delivery._replace(pop_time_ms=flight.pop_time_ms)
 
@@ -200,7 +209,7 @@ class OrderedLane:
         `progress` before the dead letter, and a crash between the two does not bring the message back.
         """
         flight = self._flight(delivery, now_ms)
-        flight.attempt += _CONDEMNED
+        flight.attempt += CONDEMNED
         flight.visible_ms = now_ms
         if reason is not None:
             self._reasons[delivery.offset] = reason

@@ -18,7 +18,8 @@ from mq.checkpoint import LaneKey
 from mq.errors import Refused
 from mq.group import decide_delete_group
 from mq.lost import LostRecord
-from mq.progress import Committed, OffsetRecord
+from mq.ordered_pop import CONDEMNED, REJECTED
+from mq.progress import Committed, Delivered, OffsetRecord
 from mq.revive import LostReason
 from tables.log import Batch
 from tables.queue_refs import LOST, OFFSETS, system_ref
@@ -42,8 +43,8 @@ def rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(query).collect()]
 
 
-def commit(tables: QueueTables, lane: LaneKey, epoch: int, offset: int) -> None:
-    record = OffsetRecord(lane=lane, topic="orders", committed=Committed(epoch, offset))
+def commit(tables: QueueTables, lane: LaneKey, epoch: int, offset: int, *delivered: Delivered) -> None:
+    record = OffsetRecord(lane=lane, topic="orders", committed=Committed(epoch, offset, (), delivered))
     tables.warehouse.create(system_ref(OFFSETS, CLUSTER, BROKER)).append([Batch(rows_of_offset_records([record]))])
 
 
@@ -107,6 +108,26 @@ def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     assert rows(spark, "SELECT sum(lag) AS lag FROM mq_lag WHERE NOT retry") == [{"lag": 7}]
     assert rows(spark, "SELECT waiting FROM mq_retries") == [{"waiting": 0}]
     assert rows(spark, "SELECT offset FROM mq_in_flight WHERE partition = 'orders#1@broker-a'") == [{"offset": 1}]
+
+
+def test_pop_19_what_is_in_flight_in_order_is_sql(spark: SparkSession, tables: QueueTables) -> None:
+    topic, group = tables.topic(), tables.group()
+    tables.send(topic, *"abc")
+    lane = LaneKey(topic.id, group.name, False, topic.route.partitions[0])
+    condemned = Delivered(2, CONDEMNED + 3, NOW_MS, NOW_MS + 5)
+    commit(tables, lane, group.epoch, 1, Delivered(1, 2, NOW_MS, NOW_MS + 10**10), condemned)
+    Merger(tables.warehouse, tables.conf).run(spark, NOW)
+    register_views(spark, tables.conf)
+    shown = rows(
+        spark,
+        "SELECT offset, attempt, unix_millis(pop_time) AS popped, invisible_ms, dead_reason, overdue FROM mq_in_flight",
+    )
+    known = {"popped": NOW_MS, "overdue": False}
+    assert sorted(shown, key=lambda row: row["offset"]) == [
+        {**known, "offset": 1, "attempt": 2, "invisible_ms": 10**10, "dead_reason": None},
+        {**known, "offset": 2, "attempt": 3, "invisible_ms": 5, "dead_reason": REJECTED, "overdue": True},
+    ]
+    assert rows(spark, "SELECT lag, in_flight FROM mq_lag WHERE NOT retry") == [{"lag": 2, "in_flight": 2}]
 
 
 def test_a_group_that_was_made_again_has_none_of_the_old_retries(spark: SparkSession, tables: QueueTables) -> None:

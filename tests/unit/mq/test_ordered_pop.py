@@ -175,6 +175,20 @@ def test_pop_16_a_new_handle_differs_from_all_before_a_crash() -> None:
     assert (new.attempt, new.pop_time_ms) == (2, 11)
 
 
+def test_pop_16_leases_are_no_longer_when_the_clock_is_set_back() -> None:
+    """By its machine, or since another one, whose clock was ahead, served the lane before."""
+    one = lane()
+    hour = 60 * MINUTE
+    first = popped(one, 2, now_ms=hour)
+    after = lane(start=one.progress())
+    assert after.turn(0, 32) == Turn(wait_until_ms=hour + MINUTE), "as long as it was said"
+    renewed = after.change(first[0], 5, MINUTE)
+    assert renewed.pop_time_ms > first[0].pop_time_ms, "whoever folds what is stored takes the newer one"
+    acked(after, [renewed, first[1]], 6)
+    assert [d.pop_time_ms for d in popped(after, 2, now_ms=7)] == [7, 7]
+    assert after.turn(8, 32) == Turn(wait_until_ms=7 + MINUTE)
+
+
 def test_pop_16_what_was_not_delivered_between_flights_comes_in_its_place() -> None:
     """The group was popped by key before; a restart let it change that."""
     keyed = KeyedPop(Committed(1, 0), max_attempts=16)
