@@ -28,6 +28,8 @@ __all__ = ["Scheduler"]
 
 #: A lock that was lost, to an outage of the object store or to another driver, is asked for again after so long.
 _LOST_LOCK_RETRY_S: Final = 5.0
+#: The main thread wakes so often: a signal that another thread got has its handler run only then.
+_LOOK_S: Final = 0.2
 _DETAIL_LENGTH_MAX: Final = 1_000
 #: A job that is due several times a second is told of when it did something, and at least this often.
 _TELL_IDLE_S: Final = 60.0
@@ -95,7 +97,8 @@ class Scheduler:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(_LOOK_S)
         if self._broken is not None:
             raise self._broken
 

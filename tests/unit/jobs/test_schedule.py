@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,23 @@ def test_a_schedule_goes_on_until_stopped_whatever_fails() -> None:
     bench.does["a"] = third_ends
     bench.scheduler.run_until_stopped()
     assert bench.ran == ["a"] * 3
+
+
+def test_a_signal_that_a_jobs_thread_got_stops_a_schedule() -> None:
+    """As after a suspension, when the system hands it to any thread."""
+    bench = Bench(_job("a"))
+
+    def stopped_from_outside() -> Facts:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        return {}
+
+    bench.does["a"] = stopped_from_outside
+    before = signal.signal(signal.SIGTERM, lambda *_: bench.scheduler.stop())
+    try:
+        bench.scheduler.run_until_stopped()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert bench.ran == ["a"]
 
 
 @pytest.mark.parametrize(
