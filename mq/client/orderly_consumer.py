@@ -18,17 +18,16 @@ begin.
 from __future__ import annotations
 
 import logging
-import queue
 import ssl
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from mq.client.attempts import Patience
+from mq.client.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.consumer_settings import OrderlyManner, check_handler, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
 from mq.client.orderly_calls import OrderlyCalls
@@ -40,7 +39,7 @@ from mq.client.orderly_rights import Rights
 from mq.client.orderly_turns import FetchSize, Turns
 from mq.client.orderly_work import Place, monotonic_ms
 from mq.client.workers import Workers
-from mq.errors import DeltaMQError, Refused
+from mq.errors import Refused
 from mq.limits import MIB
 from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from mq.orderly import OrderlySettings
@@ -49,7 +48,6 @@ __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 
 log = logging.getLogger("deltamq.client")
 
-_CLOSE_TIMEOUT_S: Final = 30.0
 #: How long threads that were told to end may take.
 _JOIN_S: Final = 2.0
 _REQUESTS_MAX: Final = 32
@@ -73,7 +71,7 @@ class OrderlyClosed:
         return self.unfinished == 0 and self.unreleased == 0
 
 
-class OrderlyConsumer:
+class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
     """Takes partitions of `topics` for `group`, and lets `listener` hear their messages in order.
 
     The group must be exclusive (CONS-1); one that does not exist is made so.
@@ -150,7 +148,7 @@ class OrderlyConsumer:
         self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
         patience = patience if patience is not None else Patience()
         self._calls = OrderlyCalls(url, group, self.client_id, token=token, ssl_context=ssl_context, patience=patience)
-        self.group = self._calls.group
+        super().__init__(self._calls.group)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
         listening = Listening(listener, self._counters, before, after)
@@ -162,14 +160,6 @@ class OrderlyConsumer:
             if self._manner.uses_retry_topic
             else None
         )
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._closing = False
-        self._closed: OrderlyClosed | None = None
-        #: Not an event: a signal's handler may put into it, whatever it interrupted.
-        self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
-        #: Why the service refuses this consumer for good.
-        self.error: DeltaMQError | None = None
 
     def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
         """Make the parts and tell each whom to tell what."""
@@ -213,40 +203,18 @@ class OrderlyConsumer:
 
     def start(self) -> None:
         """Begin to consume, in threads of its own; once started, it goes on until `close`."""
-        with self._lock:
-            if self._closing:
-                raise Refused("the consumer is closed; make another one", code="consumer_closed")
-            if self._threads:
-                return
-            self._threads = [
-                self._thread("deltamq-heartbeats", self._heartbeats.run),
-                self._thread("deltamq-rights", self._look),
-                self._thread("deltamq-fetches", self._turns.fetches.run),
-            ]
-            for thread in self._threads:
-                thread.start()
+        super().start()
         if self._retries is not None:
             self._retries.start()
 
-    def run(self) -> None:
-        """Consume until `stop` is called (from a listener, another thread, a signal's handler), then close.
+    def _make_threads(self) -> Sequence[threading.Thread]:
+        return [
+            self._thread("deltamq-heartbeats", self._heartbeats.run),
+            self._thread("deltamq-rights", self._look),
+            self._thread("deltamq-fetches", self._turns.fetches.run),
+        ]
 
-        Raises
-        ------
-        DeltaMQError
-            When the service refuses this consumer for good: what it asks for is wrong, or not allowed.
-        """
-        self.start()
-        self._stop.get()
-        self.close()
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """Let `run` end; returns at once."""
-        self._stop.put(None)
-
-    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> OrderlyClosed:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> OrderlyClosed:
         """Hand everything over: let running listeners end for at most `timeout_s`, commit, and give the locks back.
 
         Closing twice is harmless.
@@ -254,13 +222,10 @@ class OrderlyConsumer:
         if getattr(self._turns.inside, "active", False):
             raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
         until_ms = monotonic_ms() + round(timeout_s * 1000)
-        with self._lock:
-            if self._closed is not None:
-                return self._closed
-            self._closing = True
-            started = bool(self._threads)
-        self.stop()
-        if started:
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
+        if self._threads:
             self._rights.leave()
             self._heartbeats.leave(until_ms)
             if self._retries is not None:
@@ -278,17 +243,6 @@ class OrderlyConsumer:
         self._requests.close()
         self._calls.close()
         return self._closed
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-        if error is None and self.error is not None:
-            raise self.error
 
     # Looking ----------------------------------------------------------------------------------------------------
 
@@ -311,18 +265,6 @@ class OrderlyConsumer:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """A thread whose failure ends the consumer: it must not look alive while nothing is heard."""
-
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:
-                log.exception("event=consumer_failed thread=%s", name)
-                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
-
-        return threading.Thread(target=run, name=name, daemon=True)
-
     def _look(self) -> None:
         """Do what is due, until the end."""
         while not self._ended.is_set():
@@ -341,9 +283,3 @@ class OrderlyConsumer:
         if attempts is None:
             attempts = self._group_attempts = self._calls.max_attempts()
         return self._manner.settings(strict=strict, max_attempts=attempts)
-
-    def _fail(self, error: DeltaMQError) -> None:
-        """There is no going on: end, and let `run` say why."""
-        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
-        self.error = self.error or error
-        self.stop()

@@ -17,18 +17,17 @@ time. While a handler runs, its message is renewed.
 from __future__ import annotations
 
 import logging
-import queue
 import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from mq.client.attempts import Patience
+from mq.client.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.consumer_settings import check_handler, check_settings, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
 from mq.client.deliveries import Deliveries, in_handler
@@ -40,7 +39,7 @@ from mq.client.pop_client import PopClient
 from mq.client.renewer import Renewer
 from mq.client.settler import Settler
 from mq.client.slots import Slots
-from mq.errors import DeltaMQError, Refused
+from mq.errors import Refused
 from mq.group_settings import Ordering
 from mq.queue_limits import POP_MESSAGES_MAX
 
@@ -48,7 +47,6 @@ __all__ = ["ConsumerClosed", "PopConsumer"]
 
 log = logging.getLogger("deltamq.client")
 
-_CLOSE_TIMEOUT_S: Final = 30.0
 _MESSAGES_DEFAULT: Final = 32
 
 
@@ -68,7 +66,7 @@ class ConsumerClosed:
         return self.unfinished == 0 and self.untold == 0
 
 
-class PopConsumer:
+class PopConsumer(ConsumerLife[ConsumerClosed]):
     """Takes messages of `topics` for `group` and calls `handler` with them.
 
     Parameters
@@ -146,7 +144,7 @@ class PopConsumer:
         self._client = PopClient(
             url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
         )
-        self.group = self._client.group
+        super().__init__(self._client.group)
         self._batch = batch_messages is not None or format == "arrow"
         self._order = order
         self._max_messages = batch_messages or max_messages
@@ -154,15 +152,7 @@ class PopConsumer:
         ask = self._client.ask(self.topics[0], most, invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, retry=retry)
         self._ask = replace(ask, arrow=format == "arrow")
         self._build(Handling(handler, self._counters, before, after), concurrency, prefetch, renew_for_s, ack_within_ms)
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._helpers: list[threading.Thread] = []
-        self._closing = False
-        self._closed: ConsumerClosed | None = None
-        #: Not an event: a signal's handler may put into it, whatever it interrupted.
-        self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
-        #: Why the service refuses this consumer for good.
-        self.error: DeltaMQError | None = None
+        self._helpers: Sequence[threading.Thread] = ()
 
     def _build(
         self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
@@ -187,40 +177,14 @@ class PopConsumer:
 
     # Life -------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to consume, in threads of its own; once started, it goes on until `close`."""
-        with self._lock:
-            if self._closing:
-                raise Refused("the consumer is closed; make another one", code="consumer_closed")
-            if self._threads:
-                return
-            self._threads = [self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
-            self._helpers = [
-                self._thread("deltamq-settler", self._settler.run),
-                self._thread("deltamq-renewer", self._renewer.run),
-            ]
-            for thread in (*self._helpers, *self._threads):
-                thread.start()
+    def _make_threads(self) -> Sequence[threading.Thread]:
+        self._helpers = (
+            self._thread("deltamq-settler", self._settler.run),
+            self._thread("deltamq-renewer", self._renewer.run),
+        )
+        return [*self._helpers, self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
 
-    def run(self) -> None:
-        """Consume until `stop` is called (from a handler, another thread, a signal's handler), then close.
-
-        Raises
-        ------
-        DeltaMQError
-            When the service refuses this consumer for good: what it asks for is wrong, or not allowed.
-        """
-        self.start()
-        self._stop.get()
-        self.close()
-        if self.error is not None:
-            raise self.error
-
-    def stop(self) -> None:
-        """Let `run` end; returns at once."""
-        self._stop.put(None)
-
-    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> ConsumerClosed:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> ConsumerClosed:
         """Take nothing more, let running handlers end for at most `timeout_s`, and give back what is left.
 
         What was not begun, and what is not finished in time, is released: others of the group get it at once. While
@@ -229,11 +193,9 @@ class PopConsumer:
         if in_handler():
             raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
         deadline = time.monotonic() + timeout_s
-        with self._lock:
-            if self._closed is not None:
-                return self._closed
-            self._closing = True
-        self.stop()
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
         self._deliveries.give_back_queued()
         self._pollers.end()
         self._slots.wait_all(deadline - time.monotonic())
@@ -257,17 +219,6 @@ class PopConsumer:
             helper.join(until + request_s - time.monotonic())
         return self._settler.untold
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-        if error is None and self.error is not None:
-            raise self.error
-
     # Looking ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> ConsumerStats:
@@ -277,18 +228,6 @@ class PopConsumer:
         )
 
     # Inside -----------------------------------------------------------------------------------------------------
-
-    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """A thread whose failure ends the consumer: it must not look alive while nothing is popped or told."""
-
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:
-                log.exception("event=consumer_failed thread=%s", name)
-                self._fail(DeltaMQError(f"{name} failed: {error}", code="consumer_failed"))
-
-        return threading.Thread(target=run, name=name, daemon=True)
 
     def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
         """How one topic is popped, which follows from the order."""
@@ -305,12 +244,6 @@ class PopConsumer:
             fail=self._fail,
             count=self._count_pop,
         )
-
-    def _fail(self, error: DeltaMQError) -> None:
-        """There is no going on: end, and let `run` say why."""
-        log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
-        self.error = self.error or error
-        self.stop()
 
     def _count_pop(self, answered: bool) -> None:
         self._counters.add(**{"pops" if answered else "failed_pops": 1})

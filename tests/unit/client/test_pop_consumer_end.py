@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -142,26 +140,6 @@ def test_a_handler_stops_its_consumer_but_does_not_close_it(stub: StubService, c
     consumer.run()
     assert refused == ["close_in_handler"]
     wait_done(stub)
-
-
-def test_a_signal_stops_a_run(stub: StubService, consume: Consume, seen: Seen) -> None:
-    stub.queue.fill("orders", 3)
-    consumer = consume(seen, start=False)
-
-    def end() -> None:
-        stub.queue.wait_for(lambda: stub.queue.is_done("billing", "orders"))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    ending = threading.Thread(target=end)
-    try:
-        ending.start()
-        consumer.run()
-    finally:
-        ending.join()
-        signal.signal(signal.SIGTERM, before)
-    assert sorted(seen.numbers) == [0, 1, 2]
-    assert consumer.close()
 
 
 def test_leaving_the_block_closes(stub: StubService, seen: Seen) -> None:
