@@ -5,22 +5,30 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypedDict, TypeVar
 
 import msgspec
 
 from mq.client.attempts import Attempts, Patience, is_worth_retrying
+from mq.client.closing import Closing
 from mq.client.endpoint import Answer, Query
 from mq.client.hosts import Hosts
 from mq.errors import DeltaMQError, Unknown
 
-__all__ = ["Calls", "decoded", "read_answer"]
+__all__ = ["Access", "Calls", "decoded", "read_answer"]
 
 T = TypeVar("T")
 
 
-class Calls:
+class Access(TypedDict, total=False):
+    """How a cluster is asked; see `Calls`."""
+
+    token: str | None
+    ssl_context: ssl.SSLContext | None
+    patience: Patience | None
+
+
+class Calls(Closing):
     """Calls of one cluster that are repeated while it is away, up to `patience`. Safe for any number of threads.
 
     Parameters
@@ -45,14 +53,6 @@ class Calls:
     def close(self) -> None:
         """Close the connections."""
         self.hosts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def repeat(
         self,

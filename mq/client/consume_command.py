@@ -13,8 +13,9 @@ from mq.client.group_commands import ORDERS, parse_order
 from mq.client.group_consume import GroupWish, consume_for_group
 from mq.client.message_lines import json_line, text_line, write_lines
 from mq.client.orderly_consume import consume_in_order, is_exclusive
-from mq.client.pull import PullConsumer, Start
+from mq.client.pull import PullConsumer
 from mq.client.received import ReceivedMessage
+from mq.client.start import Start
 
 __all__ = ["consume", "parse_start"]
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mq.client.consumer_stats import ConsumerCounters
+from mq.client.hook import call_hook
 from mq.client.popped import PoppedMessage
 from mq.client.result import Dead, Result, Retry
 from mq.errors import Refused
@@ -43,7 +44,7 @@ class Handling:
 
     def run(self, subject: Handled, count: int, place: str) -> list[Result]:
         """Handle one message, or a batch of `count`; never raises. `place` is for logs."""
-        self._hook(self.before, subject)
+        call_hook(self.before, subject)
         began = time.monotonic()
         born_ms = _age_ms(subject)
         error: BaseException | None = None
@@ -63,18 +64,8 @@ class Handling:
             consume_ms=(time.monotonic() - began) * 1000,
             born_ms=born_ms,
         )
-        self._hook(self.after, subject, results, error)
+        call_hook(self.after, subject, results, error)
         return results
-
-    @staticmethod
-    def _hook(hook: Callable[..., object] | None, *arguments: object) -> None:
-        """A hook looks on: its failure is told, and changes nothing."""
-        if hook is None:
-            return
-        try:
-            hook(*arguments)
-        except Exception:
-            log.exception("event=hook_failed")
 
 
 def _results(returned: object, count: int) -> list[Result]:

@@ -6,14 +6,12 @@ a failure means, and asks again.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 import msgspec
 
-from mq.client.attempts import Patience
-from mq.client.calls import Calls, read_answer
+from mq.client.calls import Access, Calls, read_answer
 from mq.client.endpoint import Answer, Query, path_of
 from mq.client.hosts import META
 from mq.client.orderly_work import OrderlyWork
@@ -50,17 +48,8 @@ class _Group(msgspec.Struct):
 class OrderlyCalls(Calls):
     """The calls of one client of a group. Safe for any number of threads."""
 
-    def __init__(
-        self,
-        url: str | Sequence[str],
-        group: str,
-        client_id: str,
-        *,
-        token: str | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        patience: Patience | None = None,
-    ) -> None:
-        super().__init__(url, token=token, ssl_context=ssl_context, patience=patience)
+    def __init__(self, url: str | Sequence[str], group: str, client_id: str, **access: Unpack[Access]) -> None:
+        super().__init__(url, **access)
         self.group = check_group(group)
         self.client_id = client_id
         self.hosts.follow()

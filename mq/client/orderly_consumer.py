@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from mq.client.attempts import Patience
+from mq.client.calls import Access
 from mq.client.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
 from mq.client.consumer_settings import OrderlyManner, check_handler, checked_topics
 from mq.client.consumer_stats import ConsumerCounters, ConsumerStats
@@ -146,20 +147,17 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             commit_ms=commit_ms,
         )
         self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
-        patience = patience if patience is not None else Patience()
-        self._calls = OrderlyCalls(url, group, self.client_id, token=token, ssl_context=ssl_context, patience=patience)
+        access = Access(token=token, ssl_context=ssl_context, patience=patience)
+        self._calls = OrderlyCalls(url, group, self.client_id, **access)
         super().__init__(self._calls.group)
         self._group_attempts: int | None = None
         self._counters = ConsumerCounters()
         listening = Listening(listener, self._counters, before, after)
         size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
         self._build(dict.fromkeys(self.topics, tags), listening, size)
-        retries = partial(retries_of, url, group, self.topics, listening, batches=batch_messages is not None, tags=tags)
-        self._retries = (
-            retries(client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience)
-            if self._manner.uses_retry_topic
-            else None
-        )
+        batches = batch_messages is not None
+        retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
+        self._retries = retries(tags=tags, **access) if self._manner.uses_retry_topic else None
 
     def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
         """Make the parts and tell each whom to tell what."""

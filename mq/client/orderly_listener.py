@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from mq.client.consumer_stats import ConsumerCounters
+from mq.client.hook import call_hook
 from mq.client.received import OrderedMessage
 from mq.errors import Refused
 from mq.orderly import Verdict
@@ -51,7 +52,7 @@ class Listening:
 
     def run(self, heard: Heard, count: int, place: str) -> Outcome:
         """Let it hear one message, or a batch of `count`; never raises. `place` is for logs."""
-        self._hook(self.before, heard)
+        call_hook(self.before, heard)
         began = time.monotonic()
         born_ms = _age_ms(heard)
         error: BaseException | None = None
@@ -69,18 +70,8 @@ class Listening:
             consume_ms=(time.monotonic() - began) * 1000,
             born_ms=born_ms,
         )
-        self._hook(self.after, heard, outcome.verdict, error)
+        call_hook(self.after, heard, outcome.verdict, error)
         return outcome
-
-    @staticmethod
-    def _hook(hook: Callable[..., object] | None, *arguments: object) -> None:
-        """A hook looks on: its failure is told, and changes nothing."""
-        if hook is None:
-            return
-        try:
-            hook(*arguments)
-        except Exception:
-            log.exception("event=hook_failed")
 
 
 def _outcome(returned: object) -> Outcome:

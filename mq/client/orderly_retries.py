@@ -6,10 +6,10 @@ anything else lets them come again when the group's retry policy says, until the
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
+from typing import Unpack
 
-from mq.client.attempts import Patience
+from mq.client.calls import Access
 from mq.client.orderly_listener import Listening
 from mq.client.pop_consumer import PopConsumer
 from mq.client.popped import PoppedMessage
@@ -29,9 +29,7 @@ def retries_of(
     batches: bool,
     client_id: str,
     tags: str,
-    token: str | None,
-    ssl_context: ssl.SSLContext | None,
-    patience: Patience,
+    **access: Unpack[Access],
 ) -> PopConsumer:
     """A consumer of the group's retried messages of these topics, one at a time."""
 
@@ -64,7 +62,5 @@ def retries_of(
         retry="only",
         tags=tags,
         client_id=client_id,
-        token=token,
-        ssl_context=ssl_context,
-        patience=patience,
+        **access,
     )

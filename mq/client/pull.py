@@ -14,30 +14,28 @@ import selectors
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from mq.client.admin import Admin, topic_info
 from mq.client.attempts import Patience, is_worth_retrying
+from mq.client.closing import Closing
 from mq.client.endpoint import Endpoint, path_of
 from mq.client.fetch import FetchAsk, FetchConnection, Fetched
 from mq.client.fetch_connections import FetchConnections
 from mq.client.offset_stores import OffsetStore
 from mq.client.out_of_range import OffsetOutOfRange, out_of_range
 from mq.client.partition_reader import PartitionReader
-from mq.client.received import ReceivedMessage, messages_of
+from mq.client.received import ReceivedMessage, messages_of, with_partition
+from mq.client.start import Start, start_offsets
 from mq.errors import DeltaMQError, NotFound, Refused, Unknown
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from mq.names import check_topic
 
-__all__ = ["OffsetOutOfRange", "PullConsumer", "Start"]
-
-Start: TypeAlias = str | int | datetime | Mapping[str, int]
+__all__ = ["OffsetOutOfRange", "PullConsumer"]
 
 #: Fetches open at once; more partitions take turns.
 _CONNECTIONS_MAX: Final = 64
@@ -46,7 +44,7 @@ _TURN_MS: Final = 200
 _FIND_TIMEOUT_S: Final = 2.0
 
 
-class PullConsumer:
+class PullConsumer(Closing):
     """Reads some or all partitions of a topic. One thread at a time may use it.
 
     Parameters
@@ -127,7 +125,7 @@ class PullConsumer:
 
         Where progress is kept, reading goes on there.
         """
-        offsets = self._starts(start)
+        offsets = start_offsets(self._admin, self.topic, start)
         if self._offsets is not None:
             kept = self._offsets.load(self._admin, self.topic)
             offsets.update((name, kept[name]) for name in offsets.keys() & kept.keys())
@@ -144,21 +142,6 @@ class PullConsumer:
         self._follows_route = partitions is None
         self._readers = deque(PartitionReader(name, offsets[name], self._patience) for name in chosen)
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
-
-    def _starts(self, start: Start) -> dict[str, int]:
-        """The offset at which to start, for every partition of the topic."""
-        info = self._admin.get_topic(self.topic)
-        if isinstance(start, datetime):
-            return self._admin.offsets_at(self.topic, start)
-        if isinstance(start, Mapping):
-            return {p.partition: start.get(p.partition, p.min_offset) for p in info.partitions}
-        if start == "first":
-            return {p.partition: p.min_offset for p in info.partitions}
-        if start == "last":
-            return {p.partition: p.max_offset for p in info.partitions}
-        if not isinstance(start, int) or start < 0:
-            raise Refused("start must be 'first', 'last', an offset, a time or offsets by partition", field="start")
-        return {p.partition: start for p in info.partitions}
 
     def partitions(self) -> tuple[str, ...]:
         """The partitions that are read, sorted."""
@@ -183,7 +166,7 @@ class PullConsumer:
     def seek(self, partition: str, to: str | int | datetime) -> None:
         """Go on reading `partition` at an offset, its first message, its end, or a time."""
         reader = self._reader(partition)
-        offset = to if isinstance(to, int) else self._starts(to)[partition]
+        offset = to if isinstance(to, int) else start_offsets(self._admin, self.topic, to)[partition]
         self._drop_fetch(reader)
         reader.seek(offset)
 
@@ -212,7 +195,7 @@ class PullConsumer:
         taken = self._take(max_messages, wait_ms)
         if not taken:
             return None
-        return pa.concat_tables([_with_partition(partition, rows) for partition, rows in taken])
+        return pa.concat_tables([with_partition(partition, rows) for partition, rows in taken])
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Every message, for ever; ends when the consumer is closed."""
@@ -398,18 +381,3 @@ class PullConsumer:
         self._connections.close()
         self._selector.close()
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _with_partition(partition: str, rows: pa.Table) -> pa.Table:
-    """The rows with their partition as a dictionary column: a few bytes for each row, no text."""
-    indices = pa.array(np.zeros(len(rows), dtype=np.int32))
-    names = pa.DictionaryArray.from_arrays(indices, pa.array([partition], pa.string()))
-    return rows.add_column(0, "partition", names)

@@ -1,0 +1,20 @@
+"""A user's function that looks on while handlers and listeners run (SPEC CONS-6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+__all__ = ["call_hook"]
+
+log = logging.getLogger("deltamq.client")
+
+
+def call_hook(hook: Callable[..., object] | None, *arguments: object) -> None:
+    """Let it look on: its failure is told, and changes nothing."""
+    if hook is None:
+        return
+    try:
+        hook(*arguments)
+    except Exception:
+        log.exception("event=hook_failed")
