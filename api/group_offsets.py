@@ -17,8 +17,8 @@ from api.json_body import json_object, known_fields
 from api.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.openapi import json_request, problems
 from api.order_request import lock_numbers_of
-from api.owners import Peer, together
-from api.peers import Call, is_forwarded
+from api.owners import together
+from api.peers import Call, Peer, is_forwarded
 from api.service import Service
 from api.topics import Running, TopicName
 from mq.checkpoint import LaneKey

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from api.hosted_group import lanes_of
-from api.owners import Peer, Relayed, together
-from api.peers import Call
+from api.owners import Relayed, together
+from api.peers import Call, Peer
 from api.service import Service
 from api.topics import rfc3339
 from mq.checkpoint import LaneKey

@@ -18,7 +18,7 @@ from api.groups import GroupName
 from api.json_body import json_object
 from api.openapi import json_request, problems
 from api.order_request import LocksAsked, LocksReleased, LocksRequest, ReleaseRequest, locks_of, release_of
-from api.peers import Call, is_forwarded
+from api.peers import Call, Peer, is_forwarded
 from api.pull_locks import Asked, Taken
 from api.request import Client
 from api.service import Service
@@ -68,9 +68,9 @@ class ReleaseAnswer(BaseModel):
 
 
 class _Share(NamedTuple):
-    """The partitions of one process: its id and address, None for this one."""
+    """The partitions of one process; `owner` is None for this one."""
 
-    owner: tuple[str, str] | None
+    owner: Peer | None
     partitions: tuple[str, ...]
 
 
@@ -85,7 +85,7 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     body = await json_object(request)
     found, hosted = await _exclusive(service, group, topic)
     asked = locks_of(body, hosted)
-    shares, nobody = _shares(service, asked.partitions, is_forwarded(request.scope["headers"]))
+    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
     wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
     client = Client(request.receive)
     try:
@@ -111,7 +111,7 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     body = await json_object(request)
     _, hosted = await _exclusive(service, group, topic)
     asked = release_of(body, hosted)
-    shares, nobody = _shares(service, asked.partitions, is_forwarded(request.scope["headers"]))
+    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
     released: set[str] = set()
     for share in shares:
         if share.owner is None:
@@ -137,21 +137,17 @@ async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, T
     return found, hosted.topic
 
 
-def _shares(service: Service, partitions: Iterable[str], forwarded: bool) -> tuple[list[_Share], list[str]]:
+def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
     """Which process serves which partitions, and those that nobody serves."""
-    by_owner: dict[tuple[str, str] | None, list[str]] = {}
+    by_owner: dict[Peer | None, list[str]] = {}
     nobody: list[str] = []
     for partition in partitions:
-        broker = split_partition(partition)[1]
-        owner = service.hosting.owner(broker)
-        if service.hosting.hosts(broker):
-            by_owner.setdefault(None, []).append(partition)
-        elif forwarded:
-            service.hosting.epoch(broker)  # says why not
-        elif owner is None or owner.id == service.hosting.id:
+        try:
+            by_owner.setdefault(service.owners.of(split_partition(partition)[1], call), []).append(partition)
+        except Unavailable:
+            if is_forwarded(call.headers):
+                raise
             nobody.append(partition)
-        else:
-            by_owner.setdefault((owner.id, owner.address), []).append(partition)
     return [_Share(owner, tuple(those)) for owner, those in by_owner.items()], nobody
 
 
@@ -173,7 +169,7 @@ async def _take_there(
     request: Request,
     asked: LocksAsked,
     share: _Share,
-    owner: tuple[str, str],
+    owner: Peer,
     wait_ms: int,
     client: Client,
 ) -> Taken:
@@ -220,7 +216,7 @@ def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:
 
 
 async def _release_there(
-    service: Service, request: Request, asked: LocksReleased, share: _Share, owner: tuple[str, str]
+    service: Service, request: Request, asked: LocksReleased, share: _Share, owner: Peer
 ) -> list[str]:
     body: dict[str, object] = {
         "client_id": asked.client,
@@ -233,7 +229,7 @@ async def _release_there(
 async def _ask(
     service: Service,
     request: Request,
-    owner: tuple[str, str],
+    owner: Peer,
     body: Mapping[str, object],
     wait_ms: int,
     client: Client | None,

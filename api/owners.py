@@ -13,30 +13,23 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from api.answer import Answer
 from api.hosting import Hosting
-from api.peers import Call, Peers, is_forwarded
+from api.peers import Call, Peer, Peers
 from api.popped import FailedHandle
 from mq.errors import DeltaMQError, Unavailable
 from mq.handle import HandleKeys, open_handles
 from mq.names import split_partition
 
-__all__ = ["Owners", "Peer", "Relayed", "Split", "failed_of"]
+__all__ = ["Owners", "Relayed", "Split", "failed_of"]
 
 _PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
 #: Who is only told something is not waited for longer.
 _TELL_S: Final = 2.0
-
-
-class Peer(NamedTuple):
-    """Another process."""
-
-    host: str
-    address: str
 
 
 class Relayed(DeltaMQError):
@@ -74,20 +67,8 @@ class Owners:
         self._keys = keys
 
     def of(self, broker: str, call: Call) -> Peer | None:
-        """Who serves the broker; None when this process does.
-
-        Raises
-        ------
-        Unavailable
-            Nobody serves it now, or the request was sent on to here and should not have been.
-        """
-        if self._hosting.hosts(broker):
-            return None
-        owner = self._hosting.owner(broker)
-        if owner is None or owner.id == self._hosting.id or is_forwarded(call.headers):
-            self._hosting.epoch(broker)  # says why not
-            return None
-        return Peer(owner.id, owner.address)
+        """Who serves the broker; None when this process does. Raises what `Peers.of` does."""
+        return self._peers.of(broker, call)
 
     def of_any(self, brokers: Iterable[str], call: Call) -> Peer | None:
         """A process that serves one of the brokers; None when this one does. Raises what `of` does."""

@@ -24,7 +24,7 @@ from api.hosting import Hosting
 from api.request import Client, ClientGone, Scope
 from mq.errors import Overloaded, Unavailable, Unknown
 
-__all__ = ["FORWARDED", "Call", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
+__all__ = ["FORWARDED", "Call", "Peer", "Peers", "as_response", "is_forwarded", "meta_offset_of"]
 
 FORWARDED: Final = b"mq-forwarded"
 #: Up to where the sender has seen the metadata: who answers sees at least as much, or it would contradict the sender.
@@ -43,6 +43,13 @@ _EMPTY: Final = (204, 304)
 _OWN: Final = frozenset(
     b"host content-length connection keep-alive transfer-encoding te trailer upgrade expect proxy-connection".split()
 )
+
+
+class Peer(NamedTuple):
+    """Another process."""
+
+    host: str
+    address: str
 
 
 class Call(NamedTuple):
@@ -93,6 +100,22 @@ class Peers:
         #: Requests sent on so far.
         self.asked = 0
 
+    def of(self, role: str, call: Call) -> Peer | None:
+        """Who has the role; None when this process does.
+
+        Raises
+        ------
+        Unavailable
+            Nobody serves it now, or the request was sent on to here and should not have been.
+        """
+        if self._hosting.hosts(role):
+            return None
+        owner = self._hosting.owner(role)
+        if owner is None or owner.id == self._hosting.id or is_forwarded(call.headers):
+            self._hosting.epoch(role)  # says why not
+            return None
+        return Peer(owner.id, owner.address)
+
     async def elsewhere(self, role: str, call: Call, client: Client | None = None) -> Answer | None:
         """The answer of the process that has a role; None when it is this one, which must answer itself.
 
@@ -104,13 +127,8 @@ class Peers:
         ClientGone
             `client` closed its connection.
         """
-        if self._hosting.hosts(role):
-            return None
-        owner = self._hosting.owner(role)
-        if owner is None or owner.id == self._hosting.id or is_forwarded(call.headers):
-            self._hosting.epoch(role)  # says why not
-            return None
-        return await self.ask(owner.id, owner.address, call, client)
+        peer = self.of(role, call)
+        return None if peer is None else await self.ask(*peer, call, client)
 
     async def elsewhere_as_response(
         self, role: str, request: Request, body: bytes | None = None, *, wait_ms: int = 0

@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 
 from api.answer import Answer
-from api.owners import Peer, failed_of
-from api.peers import Call
+from api.owners import failed_of
+from api.peers import Call, Peer
 from api.pop_request import PopRequest
 from api.popped import ARROW_TYPE, FAILED_KEY, FailedHandle
 from api.request import Client
