@@ -1,11 +1,14 @@
-"""The S3 server of the contract tests, started once."""
+"""What contract tests share: the S3 server, started once, and tables that are opened again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tables.store import MemoryStore
+from tables.warehouse import Warehouse
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 
 
@@ -17,3 +20,18 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
             yield server
     except ServerUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(params=["local", "memory"])
+def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
+    """Opens the same tables again and again, as one process after (or beside) another."""
+    opened: list[Warehouse] = []
+    memory = MemoryStore()
+
+    def open_again() -> Warehouse:
+        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
+        return opened[-1]
+
+    yield open_again
+    for warehouse in opened:
+        warehouse.close()

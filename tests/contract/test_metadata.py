@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +11,7 @@ import pytest
 
 from mq.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
 from mq.checkpoint import LaneKey
-from mq.errors import Conflict, Corrupt, NotFound, Unavailable, Unknown
+from mq.errors import Conflict, Corrupt, NotFound, Unavailable
 from mq.group import GroupEvent, decide_put_group, decide_reset_offsets
 from mq.group_settings import GroupRequest
 from mq.moved_keys import moves_of
@@ -32,35 +28,13 @@ from mq.topics import (
 from tables import metadata, pages
 from tables.log import Batch
 from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog
-from tables.store import MemoryStore
 from tables.warehouse import Warehouse
-
-AB = ("broker-a", "broker-b")
-Open = Callable[[], MetaLog]
+from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 
 def put(name: str, id: str = "id-1", partitions: int | None = None) -> Callable[[MetaState], tuple[Event, ...]]:
     request = TopicRequest(partitions=partitions)
     return lambda state: decide_put_topic(state, name, request, AB, id, 1_000)
-
-
-def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
-    return lambda state: decide_delete_topic(state, name)
-
-
-@pytest.fixture(params=["local", "memory"])
-def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
-    """Opens the same tables again and again, as one process after (or beside) another."""
-    opened: list[Warehouse] = []
-    memory = MemoryStore()
-
-    def open_again() -> Warehouse:
-        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
-        return opened[-1]
-
-    yield open_again
-    for warehouse in opened:
-        warehouse.close()
 
 
 @pytest.fixture
@@ -209,27 +183,16 @@ def test_losing_every_race_ends_in_unavailable(open_meta: Open, monkeypatch: pyt
 def test_meta_2_racing_processes_never_lose_an_event(open_meta: Open) -> None:
     writers, each = 4, 12
     metas: list[MetaLog] = []
-    start = threading.Barrier(writers)
-    failures: list[BaseException] = []
 
     def write(writer: int) -> None:
-        try:
-            start.wait()
-            meta = open_meta()
-            metas.append(meta)
-            for number in range(each):
-                meta.submit(put(f"t-{writer}-{number}", f"id-{writer}-{number}"))
-                # All writers expand one topic, too: what one has done must not be undone by another.
-                meta.submit(lambda state: put("shared", "shared", _more(state))(state))
-        except BaseException as error:
-            failures.append(error)
+        meta = open_meta()
+        metas.append(meta)
+        for number in range(each):
+            meta.submit(put(f"t-{writer}-{number}", f"id-{writer}-{number}"))
+            # All writers expand one topic, too: what one has done must not be undone by another.
+            meta.submit(lambda state: put("shared", "shared", _more(state))(state))
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    race(write, writers)
     assert len(metas) == writers
     for meta in metas:
         meta.refresh()
@@ -243,26 +206,6 @@ def test_meta_2_racing_processes_never_lose_an_event(open_meta: Open) -> None:
 def _more(state: MetaState) -> int:
     shared = state.topics.get("shared")
     return len(shared.route.partitions) + 1 if shared else 1
-
-
-class ForgetfulStore(MemoryStore):
-    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
-
-    lost = 0
-
-    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
-        won = super().put_if_absent(key, data, durable=durable)
-        self._forget()
-        return won
-
-    def _forget(self) -> None:
-        if self.lost > 0:
-            self.lost -= 1
-            raise Unknown
-
-    def read(self, key: str) -> pa.Buffer:
-        self._forget()
-        return super().read(key)
 
 
 def test_an_append_without_an_answer_is_applied_once_and_is_no_failure() -> None:
@@ -328,17 +271,6 @@ meta.submit(put("orders"))
 """
 
 
-def _kill(uri: Path, failpoint: str, moment: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(uri), failpoint, moment],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "armed\n"), killed.stderr
-
-
 @pytest.mark.parametrize(
     ("failpoint", "stored"),
     [
@@ -351,7 +283,7 @@ def _kill(uri: Path, failpoint: str, moment: str) -> None:
 def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
     tmp_path: Path, failpoint: str, stored: bool
 ) -> None:
-    _kill(tmp_path, failpoint, "submit")
+    killed(KILLED, str(tmp_path), failpoint, "submit")
     warehouse = Warehouse.open(str(tmp_path))
     meta = MetaLog(warehouse)
     assert sorted(meta.state.topics) == (["first", "orders"] if stored else ["first"])
@@ -363,7 +295,7 @@ def test_meta_4_a_process_killed_in_submit_leaves_the_event_once_or_not_at_all(
 
 @pytest.mark.parametrize("failpoint", ["commit.before_log_tmp", "commit.after_log_fsync", "commit.after_link"])
 def test_meta_3_a_process_killed_while_it_makes_the_log_does_not_stop_the_next(tmp_path: Path, failpoint: str) -> None:
-    _kill(tmp_path, failpoint, "create")
+    killed(KILLED, str(tmp_path), failpoint, "create")
     warehouse = Warehouse.open(str(tmp_path))
     assert list(MetaLog(warehouse).submit(put("orders")).topics) == ["orders"]
     warehouse.close()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,33 +10,16 @@ import pyarrow as pa
 import pytest
 
 from mq.brokers import Host, decide_register, decide_renew
-from mq.errors import Corrupt, NotFound, Unknown
+from mq.errors import Corrupt, NotFound
 from mq.meta_snapshot import Snapshot
 from mq.topic_settings import TopicRequest
-from mq.topics import Event, MetaState, decide_delete_topic, decide_put_topic
+from mq.topics import Event, MetaState, decide_put_topic
 from tables.log import Batch, PartitionLog
 from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog, read_meta
-from tables.store import MemoryStore
 from tables.warehouse import Warehouse
+from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
-AB = ("broker-a", "broker-b")
 EVERY = 10
-Open = Callable[[], MetaLog]
-
-
-@pytest.fixture(params=["local", "memory"])
-def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
-    """Opens the same tables again and again, as one process after (or beside) another."""
-    opened: list[Warehouse] = []
-    memory = MemoryStore()
-
-    def open_again() -> Warehouse:
-        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
-        return opened[-1]
-
-    yield open_again
-    for warehouse in opened:
-        warehouse.close()
 
 
 @pytest.fixture
@@ -57,10 +36,6 @@ def log(warehouses: Callable[[], Warehouse]) -> Callable[[], PartitionLog]:
 def put(name: str, partitions: int = 2) -> Callable[[MetaState], tuple[Event, ...]]:
     request = TopicRequest(partitions=partitions)
     return lambda state: decide_put_topic(state, name, request, AB, f"id-{name}", 1_000)
-
-
-def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
-    return lambda state: decide_delete_topic(state, name)
 
 
 def register(meta: MetaLog, id: str = "h1") -> None:
@@ -215,50 +190,19 @@ def test_meta_2_racing_processes_make_snapshots_and_lose_no_event(
     open_meta: Open, log: Callable[[], PartitionLog]
 ) -> None:
     writers, each = 3, 4 * EVERY
-    failures: list[BaseException] = []
-    start = threading.Barrier(writers)
 
     def write(writer: int) -> None:
-        try:
-            meta = open_meta()
-            start.wait()
-            register(meta, f"h{writer}")
-            for number in range(each):
-                meta.submit(put(f"t-{writer}-{number}"))
-                renew(meta, 1, id=f"h{writer}")
-        except BaseException as error:
-            failures.append(error)
+        meta = open_meta()
+        register(meta, f"h{writer}")
+        for number in range(each):
+            meta.submit(put(f"t-{writer}-{number}"))
+            renew(meta, 1, id=f"h{writer}")
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    race(write, writers)
     rebuilt = open_meta().meta
     assert len(rebuilt.topics.topics) == writers * each
     assert {host.renewal for host in rebuilt.brokers.hosts.values()} == {each}
     assert log().min_offset > 0
-
-
-class ForgetfulStore(MemoryStore):
-    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
-
-    lost = 0
-
-    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
-        won = super().put_if_absent(key, data, durable=durable)
-        self._forget()
-        return won
-
-    def _forget(self) -> None:
-        if self.lost > 0:
-            self.lost -= 1
-            raise Unknown
-
-    def read(self, key: str) -> pa.Buffer:
-        self._forget()
-        return super().read(key)
 
 
 def test_a_snapshot_whose_append_is_not_answered_is_stored_once() -> None:
@@ -351,9 +295,7 @@ renew(meta, 1)
     ],
 )
 def test_meta_3_a_kill_around_a_snapshot_leaves_a_log_that_opens(tmp_path: Path, failpoint: str, renewed: bool) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), failpoint]
-    killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "armed\n"), killed.stderr
+    killed(KILLED, str(tmp_path), failpoint)
     warehouse = Warehouse.open(str(tmp_path))
     meta = MetaLog(warehouse, snapshot_events=EVERY)
     assert meta.meta.brokers.hosts["h1"].renewal == BEFORE + renewed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,6 @@ from tables.queue_refs import OFFSETS, revive_ref, system_ref
 from tables.records import rows_of_offset_records, rows_of_records
 from tables.recovery import Follower, recover
 from tables.schema import INGEST_SCHEMA
-from tables.store import MemoryStore
 from tables.warehouse import Warehouse
 
 AB = ("a", "b")
@@ -38,21 +36,6 @@ CHECKPOINT = Checkpoint(pop=POP, span=Span(7, 3))
 CHANGED = CHECKPOINT.changed(1, now_ms=2_000, invisible_ms=10_000, revive_queue=5)
 
 
-@pytest.fixture(params=["local", "memory"])
-def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
-    """Opens the same tables again and again, as one process beside another."""
-    opened: list[Warehouse] = []
-    memory = MemoryStore()
-
-    def open_again() -> Warehouse:
-        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
-        return opened[-1]
-
-    yield open_again
-    for warehouse in opened:
-        warehouse.close()
-
-
 def append(warehouse: Warehouse, ref: PartitionRef, rows: pa.RecordBatch) -> None:
     warehouse.create(ref).append([Batch(rows, None)])
 
@@ -61,8 +44,8 @@ def commit(offset: int, epoch: int = 3) -> pa.RecordBatch:
     return rows_of_offset_records([OffsetRecord(lane=LANE, topic="orders", committed=Committed(epoch, offset))])
 
 
-def test_logs_that_nobody_has_written_to_are_empty(another: Callable[[], Warehouse]) -> None:
-    warehouse = another()
+def test_logs_that_nobody_has_written_to_are_empty(warehouses: Callable[[], Warehouse]) -> None:
+    warehouse = warehouses()
     recovered = recover(warehouse, "c", AB)
     assert (recovered.committed, recovered.states) == ({}, {})
     assert Follower(warehouse, "c", AB).refresh() == set()
@@ -70,16 +53,16 @@ def test_logs_that_nobody_has_written_to_are_empty(another: Callable[[], Warehou
 
 
 def test_meta_03_progress_and_checkpoints_come_from_all_logs_of_all_brokers(
-    another: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
+    warehouses: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages_module, "_PAGE_MESSAGES", 2)
-    writer = another()
+    writer = warehouses()
     append(writer, revive_ref("c", 2, "a"), rows_of_records([Ack(CHECKPOINT.key, 0b001, 61_000)] * 3))
     append(writer, revive_ref("c", 5, "b"), rows_of_records([CHANGED, Done(CHANGED.key, 1, 12_000), CHECKPOINT]))
     append(writer, revive_ref("other", 2, "a"), rows_of_records([Ack(CHECKPOINT.key, 0b100, 61_000)]))
     append(writer, system_ref(OFFSETS, "c", "a"), commit(9))
     append(writer, system_ref(OFFSETS, "c", "b"), commit(4))
-    recovered = recover(another(), "c", AB)
+    recovered = recover(warehouses(), "c", AB)
     assert recovered.committed == {LANE: Committed(3, 9)}
     assert set(recovered.states) == {LANE}
     old, new = sorted(recovered.states[LANE], key=lambda one: one.revive_time_ms, reverse=True)
@@ -89,14 +72,14 @@ def test_meta_03_progress_and_checkpoints_come_from_all_logs_of_all_brokers(
     assert [one.checkpoint.revive_offset for one in (old, new) if one.checkpoint] == [2, 0]
 
 
-def test_an_acknowledgement_without_its_checkpoint_is_no_state_of_a_lane(another: Callable[[], Warehouse]) -> None:
-    warehouse = another()
+def test_an_acknowledgement_without_its_checkpoint_is_no_state_of_a_lane(warehouses: Callable[[], Warehouse]) -> None:
+    warehouse = warehouses()
     append(warehouse, revive_ref("c", 0, "a"), rows_of_records([Ack(CHECKPOINT.key, 0b001, 61_000)]))
     assert recover(warehouse, "c", AB).states == {}
 
 
-def test_a_follower_folds_only_what_is_new_and_says_what_changed(another: Callable[[], Warehouse]) -> None:
-    writer, follower = another(), Follower(another(), "c", AB)
+def test_a_follower_folds_only_what_is_new_and_says_what_changed(warehouses: Callable[[], Warehouse]) -> None:
+    writer, follower = warehouses(), Follower(warehouses(), "c", AB)
     assert follower.refresh() == set()
     append(writer, revive_ref("c", 2, "a"), rows_of_records([CHECKPOINT]))
     assert follower.refresh() == {CHECKPOINT.key}
@@ -113,8 +96,8 @@ def test_a_follower_folds_only_what_is_new_and_says_what_changed(another: Callab
 
 
 @pytest.mark.parametrize("start", [recover, lambda *where: Follower(*where).refresh()], ids=["recover", "follow"])
-def test_what_is_no_record_is_found(start: Callable[..., object], another: Callable[[], Warehouse]) -> None:
-    warehouse = another()
+def test_what_is_no_record_is_found(start: Callable[..., object], warehouses: Callable[[], Warehouse]) -> None:
+    warehouse = warehouses()
     ref = revive_ref("c", 1, "b")
     append(warehouse, ref, rows_of_records([CHECKPOINT]))
     fields = [INGEST_SCHEMA.field(name) for name in ("tag", "body")]
@@ -124,10 +107,10 @@ def test_what_is_no_record_is_found(start: Callable[..., object], another: Calla
 
 
 def test_what_a_follower_could_not_fold_it_reads_again(
-    another: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
+    warehouses: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages_module, "_PAGE_MESSAGES", 1)
-    warehouse = another()
+    warehouse = warehouses()
     follower = Follower(warehouse, "c", AB)
     ref = revive_ref("c", 1, "b")
     append(warehouse, ref, rows_of_records([CHECKPOINT]))

@@ -1,0 +1,72 @@
+"""What tests of the metadata log share: decisions, a store that forgets to answer, racing writers, and a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from mq.errors import Unknown
+from mq.topics import Event, MetaState, decide_delete_topic
+from tables.metadata import MetaLog
+from tables.store import MemoryStore
+
+__all__ = ["AB", "ForgetfulStore", "Open", "delete", "killed", "race"]
+
+AB = ("broker-a", "broker-b")
+Open = Callable[[], MetaLog]
+
+
+def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
+    return lambda state: decide_delete_topic(state, name)
+
+
+class ForgetfulStore(MemoryStore):
+    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
+
+    lost = 0
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        won = super().put_if_absent(key, data, durable=durable)
+        self._forget()
+        return won
+
+    def _forget(self) -> None:
+        if self.lost > 0:
+            self.lost -= 1
+            raise Unknown
+
+    def read(self, key: str) -> pa.Buffer:
+        self._forget()
+        return super().read(key)
+
+
+def race(write: Callable[[int], None], writers: int) -> None:
+    """Let so many threads write at the same moment, each with its number."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(writers)
+
+    def run(writer: int) -> None:
+        try:
+            start.wait()
+            write(writer)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def killed(program: str, *arguments: str) -> None:
+    """Run a program that arms a failpoint, says so, and is killed there."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr
