@@ -7,13 +7,15 @@ All times are nanoseconds of the one monotonic clock of the machine. An operatio
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 __all__ = [
     "FOREVER",
+    "KINDS",
     "MS",
+    "TUPLES",
     "Assign",
     "DeadLetters",
     "Delivered",
@@ -209,6 +211,25 @@ class Fault(Op):
 
     kind: str
     target: str
+
+
+#: How histories on disk name them.
+KINDS: Final[dict[str, type[Op]]] = {
+    "send": Send,
+    "assign": Assign,
+    "poll": Poll,
+    "end": End,
+    "scan": Scan,
+    "pop": Pop,
+    "settle": Settle,
+    "dead": DeadLetters,
+    "drained": Drained,
+    "handled": Handled,
+    "lost": LostRight,
+    "fault": Fault,
+}
+#: What their fields of these names are lists of.
+TUPLES: Final[dict[str, Callable[..., Any]]] = {"placed": Place, "reads": Read, "deliveries": Delivered}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

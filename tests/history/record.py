@@ -13,53 +13,15 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
-from tests.history.ops import (
-    FOREVER,
-    Assign,
-    DeadLetters,
-    Delivered,
-    Drained,
-    End,
-    Fault,
-    GroupRules,
-    Handled,
-    History,
-    LostRight,
-    Op,
-    Outcome,
-    Place,
-    Poll,
-    Pop,
-    Read,
-    Scan,
-    Send,
-    Settle,
-    TopicRules,
-)
+from tests.history.ops import FOREVER, KINDS, TUPLES, GroupRules, History, Op, Outcome, TopicRules
 
 __all__ = ["OpenOp", "Recorder", "now_ns", "read_history"]
-
-_KINDS: Final[dict[str, type[Op]]] = {
-    "send": Send,
-    "assign": Assign,
-    "poll": Poll,
-    "end": End,
-    "scan": Scan,
-    "pop": Pop,
-    "settle": Settle,
-    "dead": DeadLetters,
-    "drained": Drained,
-    "handled": Handled,
-    "lost": LostRight,
-    "fault": Fault,
-}
-_TUPLES: Final[dict[str, Callable[..., Any]]] = {"placed": Place, "reads": Read, "deliveries": Delivered}
 
 now_ns = time.monotonic_ns
 
@@ -115,7 +77,7 @@ class Recorder:
 
     def begin(self, process: int, kind: str, /, **asked: object) -> OpenOp:
         """Write that an operation begins now; its bytes leave after that."""
-        assert kind in _KINDS, kind
+        assert kind in KINDS, kind
         number = next(self._numbers)
         self.write(number, process, "invoke", kind, asked)
         return OpenOp(self, number, process, kind)
@@ -181,7 +143,7 @@ def _rules(line: dict[str, Any]) -> GroupRules | TopicRules:
 
 
 def _op(line: dict[str, Any], outcome: Outcome, ended: int) -> Op:
-    kind = _KINDS[line["f"]]
+    kind = KINDS[line["f"]]
     known = {one.name for one in fields(kind)}
     given = {name: _value(name, value) for name, value in line.items() if name in known}
     return kind(**{**given, "process": line["p"], "begun": line["t"], "ended": ended, "outcome": outcome})
@@ -190,7 +152,7 @@ def _op(line: dict[str, Any], outcome: Outcome, ended: int) -> Op:
 def _value(name: str, value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    made = _TUPLES.get(name)
+    made = TUPLES.get(name)
     if made is not None:
         return tuple(made(*one) for one in value)
     return tuple(tuple(one) if isinstance(one, list) else one for one in value)

@@ -27,18 +27,12 @@ from mq.memory import MemoryQueue, Popped
 from mq.memory_log import Row
 from mq.progress import Start
 from mq.retry import DEAD_REASON_HEADER, without_reason
+from tests.unit.client.stub_topics import ROWS
 
 ORIGIN = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])
 POP_ROWS = pa.schema(
     [
-        pa.field("offset", pa.int64()),
-        pa.field("message_id", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("tag", pa.string()),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),
-        pa.field("body", pa.binary()),
-        pa.field("born_time", pa.timestamp("us", tz="UTC")),
-        pa.field("append_time", pa.timestamp("us", tz="UTC")),
+        *ROWS,
         pa.field("deliver_time", pa.timestamp("us", tz="UTC")),
         pa.field("origin", ORIGIN),
         pa.field("partition", pa.string()),
