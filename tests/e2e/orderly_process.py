@@ -6,7 +6,6 @@ python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from mq import OrderlyConsumer, Verdict
 from mq.client import OrderedMessage
+from tests.consumer_process import READY, ConsumerProcess
 
 __all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]
 
@@ -78,50 +78,16 @@ def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-class OrderlyProcess:
-    """The process, its journal and its signals."""
+class OrderlyProcess(ConsumerProcess):
+    """The process and its journal."""
 
     def __init__(self, url: str, group: str, topic: str, client: str, journal: Path, *, work_ms: int = 1) -> None:
         self.journal = journal
-        command = [
-            sys.executable,
-            "-m",
-            "tests.e2e.orderly_process",
-            url,
-            group,
-            topic,
-            client,
-            str(journal),
-            str(work_ms),
-        ]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().strip() == "consuming"
+        super().__init__("tests.e2e.orderly_process", url, group, topic, client, str(journal), str(work_ms))
+        self.wait_ready()
 
     def heard(self) -> list[Heard]:
         return heard_in(self.journal)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(timeout=30)
-
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> int:
-        """SIGTERM; the exit status says whether everything was handed over."""
-        self._process.terminate()
-        return self._process.wait(timeout=60)
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self.resume()
-            self.kill()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: str) -> int:
@@ -131,8 +97,9 @@ def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: 
         consumer.stop()
 
     signal.signal(signal.SIGTERM, stop)
-    print("consuming", flush=True)
+    print(READY, flush=True)
     consumer.run()
+    # Whether everything was handed over.
     return 0 if consumer.close() else 1
 
 

@@ -176,7 +176,7 @@ class LeaveClient:
     @contextmanager
     def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
         at = drawn.randrange(len(self._clients.clients))
-        assert self._clients.clients[at].leave() == 0
+        assert self._clients.clients[at].stop() == 0
         self._clients.replace(at)
         yield ""
 

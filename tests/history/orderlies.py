@@ -17,67 +17,39 @@ from typing import Final
 
 from mq import OrderlyConsumer, Verdict
 from mq.client import OrderedMessage, Patience, Suspend
+from tests.consumer_process import READY, ConsumerProcess
 from tests.history.record import Recorder
 
 __all__ = ["OrderlyClient", "OrderlyClients"]
 
 _TOPIC: Final = "orders"
 _SUSPEND_MS: Final = 20
-_END_S: Final = 45
 #: Processes of a life's history are numbered from here, so that no two lives share one.
 _LIVES_APART: Final = 10_000
 
 
-class OrderlyClient:
+class OrderlyClient(ConsumerProcess):
     """One life of a client, seen from outside."""
 
     def __init__(self, folder: Path, urls: list[str], group: str, name: str, life: int, number: int) -> None:
         self.client = f"{name}.{life}"
-        command = [sys.executable, "-m", "tests.history.orderlies", str(folder / f"history-{self.client}.jsonl")]
-        first = (number + 1) * _LIVES_APART
+        history, first = folder / f"history-{self.client}.jsonl", (number + 1) * _LIVES_APART
         self._log = (folder / f"{self.client}.log").open("wb")
-        self._process = subprocess.Popen(
-            [*command, str(first), group, self.client, str(number), *urls], stdout=subprocess.PIPE, stderr=self._log
-        )
+        arguments = [str(history), str(first), group, self.client, str(number), *urls]
+        super().__init__("tests.history.orderlies", *arguments, log=self._log)
 
-    def wait_ready(self) -> None:
-        """Until it consumes, and can be told to end."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n", self._said()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._buried()
-
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def leave(self) -> int:
-        """As an operator would: finish, commit, hand over; the exit status."""
-        self._process.terminate()
+    def stop(self) -> int:
         try:
-            return self._buried()
+            return super().stop()
         except subprocess.TimeoutExpired:
             # It says where its threads are.
             self._process.send_signal(signal.SIGABRT)
             self._buried()
-            raise AssertionError(f"{self.client} does not end: {self._said()}") from None
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self.resume()
-            self.kill()
-
-    def _said(self) -> str:
-        return Path(self._log.name).read_text(errors="replace")[-6_000:]
+            said = Path(self._log.name).read_text(errors="replace")[-6_000:]
+            raise AssertionError(f"{self.client} does not end: {said}") from None
 
     def _buried(self) -> int:
-        status = self._process.wait(_END_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        status = super()._buried()
         self._log.close()
         return status
 
@@ -110,7 +82,7 @@ class OrderlyClients:
 
     def leave(self) -> list[int]:
         """All go, one after another; their exit statuses."""
-        return [client.leave() for client in self.clients]
+        return [client.stop() for client in self.clients]
 
     def close(self) -> None:
         for client in self.clients:
@@ -170,7 +142,7 @@ def main(path: str, first: str, group: str, client: str, seed: str, *urls: str) 
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     consumer.start()
-    print("ready", flush=True)
+    print(READY, flush=True)
     consumer.run()
 
 

@@ -1,0 +1,56 @@
+"""A consumer in a process of its own, as tests see it: it says when it is ready, and is killed, paused, or stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import IO, Final
+
+__all__ = ["READY", "ConsumerProcess"]
+
+#: What it prints once it can be told to end.
+READY: Final = "ready"
+_END_S: Final = 60
+
+
+class ConsumerProcess:
+    """`python -m MODULE ARGUMENTS`, which prints `READY`; what it logs goes to `log`."""
+
+    def __init__(self, module: str, *arguments: str, log: IO[bytes] | None = None) -> None:
+        command = [sys.executable, "-m", module, *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+
+    def wait_ready(self) -> None:
+        """Until it can be told to end."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == f"{READY}\n".encode()
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._process.kill()
+        self._buried()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """As an operator would: finish, commit, hand over; the exit status."""
+        self._process.terminate()
+        return self._buried()
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self._process.poll() is None:
+            self.resume()
+            self._process.kill()
+        self._buried()
+
+    def _buried(self) -> int:
+        status = self._process.wait(_END_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
