@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -108,7 +108,7 @@ class OffsetFilter:
         return found.part(min(low, found.stop), max(min(low, found.stop), high))
 
 
-def _interval(found: Filter, number: Callable[[object], int] = int) -> tuple[int, int] | None:  # type: ignore[assignment] # int takes any number
+def _interval(found: Filter, number: Callable[[Any], int] = int) -> tuple[int, int] | None:
     """Return the values `[low, high)` that a filter lets through, None if it is not an interval."""
     if isinstance(found, In):
         values = [number(value) for value in found.value]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from mq.checkpoint import LaneKey, Pop, indexes
@@ -135,7 +137,7 @@ def rows_of(picked: Picked, place: tuple[str, str], found: Sequence[Token]) -> p
     return rows
 
 
-def _is_all(places: np.ndarray, picked: Picked) -> bool:  # type: ignore[type-arg] # of any kind of integers
+def _is_all(places: npt.NDArray[np.integer[Any]], picked: Picked) -> bool:
     return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
 
 

@@ -69,11 +69,9 @@ class LaneStates(Sequence[CheckpointState]):
             yield from (state for _, state in states_of_rows(self._rows.take(pa.array(self._places))))
         yield from self._newer
 
+    # Equal by what it holds, so not to be a key: where this is defined, there is no hash.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LaneStates) and list(self) == list(other)
-
-    # Equal by what it holds, so not to be a key.
-    __hash__ = None  # type: ignore[assignment]
 
     def live(self, epoch: int, committed: int, now_ms: int) -> Live:
         """What matters in this epoch of the group, which has committed up to an offset."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,14 +23,14 @@ def rows_of_states(states: Mapping[CheckpointKey, CheckpointState]) -> pa.Table:
 
 
 def _row(key: CheckpointKey, state: CheckpointState) -> dict[str, object]:
-    row: dict[str, object] = {
+    row: dict[str, Any] = {
         **key._asdict(),
         "acked": state.acked,
         "replaced": state.replaced,
         "done": state.done,
         "revive_time": state.revive_time_ms * 1_000,
     }
-    row["pop_time"] = row.pop("pop_time_ms") * 1_000  # type: ignore[operator] # milliseconds
+    row["pop_time"] = row.pop("pop_time_ms") * 1_000
     checkpoint = state.checkpoint
     if checkpoint is not None:
         span, pop = checkpoint.span, checkpoint.pop

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,12 +25,12 @@ class Testimony:
     version: int = -1
     end_offset: int = 0
     files: dict[str, int] = field(default_factory=dict)
-    rows: dict[int, dict[str, object]] = field(default_factory=dict)
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def bodies(self) -> dict[int, bytes]:
         """The bodies by offset."""
-        return {offset: bytes(row["body"]) for offset, row in self.rows.items()}  # type: ignore[arg-type] # binary
+        return {offset: bytes(row["body"]) for offset, row in self.rows.items()}
 
 
 def testify(table: Path, columns: tuple[str, ...] = ("offset", "message_id", "body")) -> Testimony:

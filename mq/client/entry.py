@@ -71,7 +71,7 @@ class Entry(msgspec.Struct, gc=False):
         if future is None:
             return
         if self.single:
-            future.set_result(Sent(partition, base_offset, duplicate, durable))  # type: ignore[arg-type]
+            future.set_result(Sent(partition, base_offset, duplicate, durable))  # type: ignore[arg-type]  # `single` says of which kind it is
             return
         placed = SentRange(
             partition=partition,
@@ -80,7 +80,7 @@ class Entry(msgspec.Struct, gc=False):
             duplicate=duplicate,
             durable=durable,
         )
-        future.set_result((placed,))  # type: ignore[arg-type]
+        future.set_result((placed,))  # type: ignore[arg-type]  # `single` says of which kind it is
 
     def stored(self, ranges: tuple[SentRange, ...]) -> None:
         """Tell the waiting caller where the messages are; `single` ones are in exactly one range."""
@@ -88,7 +88,7 @@ class Entry(msgspec.Struct, gc=False):
             first = ranges[0]
             self.stored_at(first.partition, first.base_offset, first.duplicate, first.durable)
         elif self.future is not None:
-            self.future.set_result(ranges)  # type: ignore[arg-type]
+            self.future.set_result(ranges)  # type: ignore[arg-type]  # `single` says of which kind it is
 
     def failed(self, error: BaseException) -> None:
         """Tell the waiting caller why the messages are not known to be stored."""

@@ -168,7 +168,7 @@ class Queue:
             for timer in lanes._timers:
                 timer.cancel()
 
-        lanes.stop = forgetful  # type: ignore[method-assign]
+        lanes.stop = forgetful
         self.clock.advance_ms(1)
         self.restart(**queue)
 
@@ -250,9 +250,9 @@ class Queue:
 
 
 @contextlib.contextmanager
-def queue_in(folder: Path, **queue: object) -> Iterator[Queue]:
+def queue_in(folder: Path, **queue: Any) -> Iterator[Queue]:
     """A queue whose clock stands still."""
-    found = Queue(folder, SetClock(), QueueSettings(**queue))  # type: ignore[arg-type] # names of settings
+    found = Queue(folder, SetClock(), QueueSettings(**queue))
     try:
         yield found
     finally:

@@ -55,7 +55,7 @@ class Api:
     port: int
     service: Service = field(repr=False)
 
-    def call(self, method: str, path: str, body: object = None, kind: str | None = None, **headers: str) -> Reply:
+    def call(self, method: str, path: str, body: Any = None, kind: str | None = None, **headers: str) -> Reply:
         """One request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if isinstance(body, (dict, list)):
@@ -64,7 +64,7 @@ class Api:
             sent["Content-Type"] = kind
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         with contextlib.closing(connection):
-            connection.request(method, path, body=body, headers=sent)  # type: ignore[arg-type] # bytes, text or None
+            connection.request(method, path, body=body, headers=sent)
             answer = connection.getresponse()
             return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 
@@ -113,9 +113,9 @@ def arrow_stream(**columns: object) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def config_for(warehouse: Path | str, **service: object) -> Config:
+def config_for(warehouse: Path | str, **service: Any) -> Config:
     """Settings for a test's service."""
-    settings = replace(ServiceSettings(port=0), **service)  # type: ignore[arg-type] # names of settings
+    settings = replace(ServiceSettings(port=0), **service)
     return Config(warehouse=WarehouseSettings(uri=str(warehouse)), service=settings)
 
 

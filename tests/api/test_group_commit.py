@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -89,7 +90,7 @@ class Bench:
         self.workers = Workers(2, name="test-commit")
         self.observer = Observer()
         self.loop = asyncio.get_running_loop()
-        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer)  # type: ignore[arg-type, return-value]
+        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer)
 
     def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> Part:
         pending = Pending(1, self.loop)
@@ -246,6 +247,6 @@ def test_workers_run_what_was_submitted_before_they_stop_and_survive_errors() ->
     done: list[int] = []
     workers.submit(lambda: 1 // 0 and None)
     for i in range(100):
-        workers.submit(lambda i=i: done.append(i))  # type: ignore[misc]
+        workers.submit(partial(done.append, i))
     workers.stop()
     assert done == list(range(100))

@@ -181,16 +181,16 @@ class _failing:
 
     def __init__(self, partition: object) -> None:
         self._partition = partition
-        self._open: Callable[[], object] = partition.queue._open_log  # type: ignore[attr-defined]
+        self._open: Callable[[], object] = partition.queue._open_log
 
     def __enter__(self) -> None:
         def full() -> object:
             raise StorageFull
 
-        self._partition.queue._open_log = full  # type: ignore[attr-defined]
+        self._partition.queue._open_log = full
 
     def __exit__(self, *exc: object) -> None:
-        self._partition.queue._open_log = self._open  # type: ignore[attr-defined]
+        self._partition.queue._open_log = self._open
 
 
 def _partition(api: Api, topic: str, name: str) -> object:

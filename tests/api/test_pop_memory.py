@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -258,12 +259,12 @@ class _Disk:
         self.failures = 0
         real = PartitionLog.append_rows
 
-        def append_rows(log: PartitionLog, *args: object, **kwargs: object) -> object:
+        def append_rows(log: PartitionLog, *args: Any, **kwargs: Any) -> object:
             if not log.ref.topic.startswith("rmq_sys_REVIVE") or self.failures == 0:
-                return real(log, *args, **kwargs)  # type: ignore[arg-type] # passed on
+                return real(log, *args, **kwargs)
             self.failures -= 1
             if after:
-                real(log, *args, **kwargs)  # type: ignore[arg-type] # passed on
+                real(log, *args, **kwargs)
             raise error
 
         monkeypatch.setattr(PartitionLog, "append_rows", append_rows)
@@ -330,7 +331,7 @@ def test_an_append_of_unknown_outcome_is_repeated_and_counts_once(
 def test_pop_12_what_retention_took_before_the_group_had_it_is_recorded(queue: Queue) -> None:
     queue.send("a", "b")
     queue.send("c")
-    log = queue.api.service.topics.find("orders").partitions[0].open()  # type: ignore[union-attr] # it was made
+    log = queue.api.service.topics.find("orders").partitions[0].open()
     log.delete_below(2)
     billing = queue.consumer("late")
     assert billing.pop().bodies == ["c"], "a new group begins behind it and has lost nothing"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,13 +34,11 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 class Waiting:
     """A pop in a thread of its own; begun when the service has it among those that wait."""
 
-    def __init__(self, consumer: Consumer, **ask: object) -> None:
+    def __init__(self, consumer: Consumer, **ask: Any) -> None:
         self.answers: list[Reply] = []
         service = consumer.api.service
         before = self._waiters(consumer)
-        self._thread = threading.Thread(
-            target=lambda: self.answers.append(consumer.ask(**{"wait_ms": WAIT_MS, **ask}))  # type: ignore[arg-type]
-        )
+        self._thread = threading.Thread(target=lambda: self.answers.append(consumer.ask(**{"wait_ms": WAIT_MS, **ask})))
         self.began = time.monotonic()
         self._thread.start()
         assert service is not None

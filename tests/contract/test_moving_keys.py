@@ -27,7 +27,7 @@ from mq.routing import logical_partition
 from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables.encode import ProducerStamp
 from tables.log import Batch, PartitionLog
-from tables.metadata import Meta, MetaLog
+from tables.metadata import AnyEvent, Meta, MetaLog
 from tables.paths import PartitionRef, Space
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
@@ -183,12 +183,12 @@ class MovingKeys(RuleBasedStateMachine):
     def expand(self, who: int, more: int) -> None:
         process = self.processes[who]
 
-        def decide(meta: Meta) -> list[object]:
+        def decide(meta: Meta) -> list[AnyEvent]:
             count = min(9, len(meta.topics.topic(TOPIC).route.partitions) + more)
             events = decide_put_topic(meta.topics, TOPIC, TopicRequest(partitions=count), BROKERS, "no", 0)
             return [*moves_of(meta.topics, events), *events]
 
-        process.log.submit_any(decide)  # type: ignore[arg-type] # a list of events is a sequence of them
+        process.log.submit_any(decide)
         process.meta = process.log.meta
 
     @rule(who=WHO, data=st.data())

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,9 @@ class Feed:
     @property
     def total(self) -> int:
         return sum(self.sent.values())
+
+    def has_sent(self, count: int) -> bool:
+        return self.total > count
 
     def stop(self) -> int:
         self._stop.set()
@@ -128,6 +132,10 @@ def keys_heard(*paths: Path) -> dict[str, int]:
     return done
 
 
+def all_have_some(clients: Sequence[OrderlyConsumer]) -> bool:
+    return all(client.partitions() for client in clients)
+
+
 def pauses_s(heard: Sequence[Heard]) -> list[float]:
     """How long each partition stood still when it went from one client to another."""
     last: dict[str, Heard] = {}
@@ -152,8 +160,8 @@ def test_order_05_clients_come_and_go_and_every_key_is_heard_in_order_without_a_
     ]
     for at, client in enumerate(clients):
         client.start()
-        until(lambda at=at: all(one.partitions() for one in clients[: at + 1]))  # type: ignore[misc]
-        until(lambda at=at: heard_in(journals[at]))  # type: ignore[misc]
+        until(partial(all_have_some, clients[: at + 1]))
+        until(partial(heard_in, journals[at]))
     counts = sorted(len(client.partitions()) for client in clients)
     assert counts == [1, 1, 2], "4 partitions are spread evenly (ORDER-1)"
     assert clients[0].close(), "everything was handed over"
@@ -376,7 +384,7 @@ def test_route_06_an_expansion_of_a_strict_topic_under_load_keeps_every_key_in_o
             total = feeding.total
             route = admin.create_topic(topic, partitions=count)
             assert len(route.partitions) == count
-            until(lambda total=total: feeding.total > total + 200)  # type: ignore[misc]
+            until(partial(feeding.has_sent, total + 200))
     until(lambda: sorted(len(client.partitions()) for client in clients) == [4, 4])
     total = feeding.stop()
     until(lambda: len(heard_in(*journals)) >= total, 60)

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,14 @@ class Seen:
             assert self._changed.wait_for(lambda: condition(self.messages), timeout_s), len(self.messages)
 
 
+def has(count: int) -> Callable[[list[PoppedMessage]], bool]:
+    return lambda messages: len(messages) == count
+
+
+def has_more_than(count: int) -> Callable[[list[PoppedMessage]], bool]:
+    return lambda messages: len(messages) > count
+
+
 def fill(url: str, topic: str, count: int, *, partitions: int = 4) -> None:
     with Admin(url) as admin, Producer(url) as producer:
         admin.create_topic(topic, partitions=partitions)
@@ -98,18 +107,18 @@ def test_cons_05_two_consumers_of_a_group_share_a_topic(pop_service: ServiceProc
 
 
 @pytest.mark.parametrize("settings", [{"batch_messages": 200}, {"format": "arrow"}], ids=["messages", "arrow"])
-def test_batches_arrive_once_each(pop_service: ServiceProcess, topic: str, settings: dict[str, object]) -> None:
+def test_batches_arrive_once_each(pop_service: ServiceProcess, topic: str, settings: dict[str, Any]) -> None:
     fill(pop_service.url, topic, 3_000)
     group = f"batches-{topic}"
     bodies: list[bytes] = []
 
-    def handle(batch: object) -> None:
+    def handle(batch: Any) -> None:
         if isinstance(batch, list):
             bodies.extend(message.body for message in batch)
         else:
-            bodies.extend(batch["body"].to_pylist())  # type: ignore[index]
+            bodies.extend(batch["body"].to_pylist())
 
-    with PopConsumer(pop_service.url, group, topic, handle, **settings) as consumer:  # type: ignore[arg-type]
+    with PopConsumer(pop_service.url, group, topic, handle, **settings) as consumer:
         done = threading.Event()
         while len(bodies) < 3_000:
             assert not done.wait(0.01)
@@ -119,13 +128,11 @@ def test_batches_arrive_once_each(pop_service: ServiceProcess, topic: str, setti
 
 
 @pytest.mark.parametrize("order", [True, "key"])
-def test_pop_16_pop_17_order_holds_with_two_consumers(
-    pop_service: ServiceProcess, topic: str, order: bool | str
-) -> None:
+def test_pop_16_pop_17_order_holds_with_two_consumers(pop_service: ServiceProcess, topic: str, order: Any) -> None:
     fill(pop_service.url, topic, 300)
     group = f"ordered-{topic}"
     with Admin(pop_service.url) as admin:
-        admin.create_group(group, order=order)  # type: ignore[arg-type]
+        admin.create_group(group, order=order)
     seen = Seen()
     # Neither says so: the group does.
     with (
@@ -149,7 +156,7 @@ def test_pop_15_a_waiting_consumer_gets_a_message_when_it_comes(pop_service: Ser
         seen.wait_for(lambda messages: len(messages) == 1)
         for n in range(1, 21):
             producer.send(topic, str(n))
-            seen.wait_for(lambda messages, n=n: len(messages) == n + 1, 5)  # type: ignore[misc]
+            seen.wait_for(has(n + 1), 5)
 
 
 def test_close_calls_off_a_waiting_pop(pop_service: ServiceProcess, topic: str) -> None:
@@ -176,7 +183,7 @@ def test_pop_14_a_service_that_is_killed_loses_no_message(small_times: Path, top
         for consumer in consumers:
             consumer.start()
         for share in (300, 900):
-            seen.wait_for(lambda messages, share=share: len(messages) > share)  # type: ignore[misc]
+            seen.wait_for(has_more_than(share))
             service.kill()
             service.start()
         seen.wait_for(lambda messages: len({message.body for message in messages}) == 2_000)

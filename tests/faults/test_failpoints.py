@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -43,7 +43,7 @@ OUTCOMES: Final = {
 }
 POINTS = pytest.mark.parametrize("point", OUTCOMES)
 #: So that a pause of a second is a long one.
-HASTY: Final = {"rollup_files": 4, "checkpoint_commits": 3, "log_keep_ms": 200, "file_keep_ms": 100}
+HASTY: Final[dict[str, Any]] = {"rollup_files": 4, "checkpoint_commits": 3, "log_keep_ms": 200, "file_keep_ms": 100}
 
 
 @POINTS
@@ -118,7 +118,7 @@ def test_f2_a_kill_in_a_roll_up_changes_no_message(tmp_path: Path, writers: Zygo
 
 def _others_move_on(folder: Path, writers: Zygote, notes: Path, known: int) -> None:
     """Append, checkpoint and clean up until the version that the sleeper knows, and the next, are gone."""
-    warehouse = Warehouse.open(str(folder), settings=LogSettings(**HASTY))  # type: ignore[arg-type] # integers only
+    warehouse = Warehouse.open(str(folder), settings=LogSettings(**HASTY))
     log = warehouse.open_partition(REF)
     lines = []
     seq = 0

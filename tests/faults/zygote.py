@@ -166,7 +166,7 @@ def _fork(order: Order) -> int:
 
 
 def _write(order: Order) -> None:
-    warehouse = Warehouse.open(order.folder, settings=LogSettings(**order.settings))  # type: ignore[arg-type] # integers only
+    warehouse = Warehouse.open(order.folder, settings=LogSettings(**order.settings))
     log = warehouse.create(REF)
     notes = os.open(order.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     # Opening passes failpoints, too: armed only now.

@@ -52,7 +52,7 @@ def ack_before_commit() -> None:
         threading.Timer(_LATE_S, lambda: put(self, key, data, durable=durable)).start()
         return True
 
-    LocalStore.put_if_absent = late  # type: ignore[method-assign] # a broken build
+    LocalStore.put_if_absent = late
 
 
 def blind_append() -> None:
@@ -65,7 +65,7 @@ def blind_append() -> None:
             return True
         return put(self, key, data, durable=durable)
 
-    LocalStore.put_if_absent = blind  # type: ignore[method-assign] # a broken build
+    LocalStore.put_if_absent = blind
 
 
 def drop_last_commit() -> None:
@@ -79,7 +79,7 @@ def drop_last_commit() -> None:
 
 def no_duplicate_window() -> None:
     """A repeated request is stored again."""
-    ProducerWindow.find = lambda *_: None  # type: ignore[method-assign,assign] # a broken build
+    ProducerWindow.find = lambda *_: None
 
 
 def fetch_skips() -> None:
@@ -94,7 +94,7 @@ def fetch_skips() -> None:
             return type(found)(found.status, rows.slice(1), found.next_offset, found.min_offset, found.max_offset)
         return found
 
-    PartitionLog.read = skipping  # type: ignore[method-assign] # a broken build
+    PartitionLog.read = skipping
 
 
 def deliver_without_lease() -> None:
@@ -106,7 +106,7 @@ def deliver_without_lease() -> None:
         start, limit = read(self, lane)
         return (lane.committed if drawn.random() < 0.2 else start), limit
 
-    Buffer.next_read = again  # type: ignore[method-assign] # a broken build
+    Buffer.next_read = again
 
 
 def ack_ignored() -> None:
@@ -117,7 +117,7 @@ def ack_ignored() -> None:
     def ignoring(self: HandleCalls, group: str, handles: Sequence[str]) -> Acking:
         return Acking(handles) if drawn.random() < 0.2 else begin(self, group, handles)
 
-    HandleCalls.begin_ack = ignoring  # type: ignore[method-assign] # a broken build
+    HandleCalls.begin_ack = ignoring
 
 
 def order_ignored() -> None:
@@ -127,19 +127,19 @@ def order_ignored() -> None:
     def adding(self: KeyedPop, offset: int, key: Any) -> None:
         add(self, offset, None)
 
-    KeyedPop._add = adding  # type: ignore[method-assign] # a broken build
+    KeyedPop._add = adding
 
 
 def locks_for_all() -> None:
     """Everybody gets every pull lock, and may pull and commit."""
-    PullLocks.take = lambda self, lane, client, *_, **__: 1  # type: ignore[method-assign,assign] # a broken build
-    PullLocks.pull = lambda *_: None  # type: ignore[method-assign] # a broken build
-    PullLocks.check_commit = lambda *_, **__: None  # type: ignore[method-assign] # a broken build
+    PullLocks.take = lambda self, lane, client, *_, **__: 1
+    PullLocks.pull = lambda *_: None
+    PullLocks.check_commit = lambda *_, **__: None
 
 
 def moves_ignored() -> None:
     """After an expansion nobody waits for what a key has in its old partition."""
-    MovedKeys.blocked = lambda *_: None  # type: ignore[method-assign,assign] # a broken build
+    MovedKeys.blocked = lambda *_: None
 
 
 #: What each build breaks, by its name.

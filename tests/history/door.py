@@ -81,7 +81,7 @@ class Door:
         """The connection breaks, whatever is under way; for other threads than the one that asks."""
         connection = self._connection
         with contextlib.suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # it may be gone
+            connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _failed(self) -> None:
         self.close()

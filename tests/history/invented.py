@@ -189,7 +189,7 @@ def _forget(history: History, id_: str) -> None:
         ops[:] = [replace(op, reads=tuple(read for read in op.reads if read.id != id_)) for op in ops]
 
 
-def _shifted(ops, at: int, drawn: random.Random):  # type: ignore[no-untyped-def] # of its own kind
+def _shifted(ops, at: int, drawn: random.Random):
     """At another moment, but between the others of its process: nobody does two things at a time."""
     op = ops[at]
     shift = drawn.randint(-100, 100) * MS
@@ -203,7 +203,7 @@ def _shifted(ops, at: int, drawn: random.Random):  # type: ignore[no-untyped-def
     return replace(op, begun=op.begun + shift, ended=op.ended + shift)
 
 
-def _changed(op, drawn: random.Random):  # type: ignore[no-untyped-def] # of its own kind
+def _changed(op, drawn: random.Random):
     kind = drawn.randrange(2)
     if isinstance(op, Send) and op.placed:
         place = op.placed[0]

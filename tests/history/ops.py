@@ -293,11 +293,11 @@ class History:
             ops.sort(key=lambda op: (op.begun, op.ended))
         return self
 
-    def lists(self) -> list[list]:  # type: ignore[type-arg] # each of its own kind
+    def lists(self) -> list[list]:
         """All operations, by kind."""
         return [getattr(self, name) for name in _KINDS.values()]
 
-    def _list_of(self, op: Op) -> list:  # type: ignore[type-arg] # of that kind
+    def _list_of(self, op: Op) -> list:
         return getattr(self, _KINDS[type(op)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tests.history.ops import (
     FOREVER,
@@ -41,9 +41,9 @@ def crc_of(id_: str) -> int:
     return sum(id_.encode())
 
 
-def send(at: int, id_: str, offset: int | None, *, outcome: Outcome = Outcome.OK, **other: object) -> Send:
+def send(at: int, id_: str, offset: int | None, *, outcome: Outcome = Outcome.OK, **other: Any) -> Send:
     """One message, sent within a millisecond, that lies at an offset."""
-    known = {
+    known: dict[str, Any] = {
         "process": 1,
         "begun": at * MS,
         "ended": at * MS + MS,
@@ -54,10 +54,10 @@ def send(at: int, id_: str, offset: int | None, *, outcome: Outcome = Outcome.OK
         **other,
     }
     placed = (Place(P, offset),) if offset is not None else ()
-    return Send(ids=(id_,), crcs=(crc_of(id_),), placed=placed, outcome=outcome, **known)  # type: ignore[arg-type]
+    return Send(ids=(id_,), crcs=(crc_of(id_),), placed=placed, outcome=outcome, **known)
 
 
-def batch(at: int, ids: str, offsets: tuple[int, ...], **other: object) -> Send:
+def batch(at: int, ids: str, offsets: tuple[int, ...], **other: Any) -> Send:
     """Several messages of one letter each in one request."""
     placed = tuple(Place(P, offset) for offset in offsets)
     return Send(
@@ -71,7 +71,7 @@ def batch(at: int, ids: str, offsets: tuple[int, ...], **other: object) -> Send:
         partition=P,
         producer="p",
         placed=placed,
-        **other,  # type: ignore[arg-type]
+        **other,
     )
 
 
@@ -109,7 +109,7 @@ def pop(at: int, id_: str, attempt: int = 1, *, process: int = 3, invisible_ms: 
     )
 
 
-def settle(at: int, receipt: str, kind: str = "ack", said: str = "ok", **other: object) -> Settle:
+def settle(at: int, receipt: str, kind: str = "ack", said: str = "ok", **other: Any) -> Settle:
     return Settle(
         process=3,
         begun=at * MS,
@@ -118,7 +118,7 @@ def settle(at: int, receipt: str, kind: str = "ack", said: str = "ok", **other: 
         group="g",
         receipts=(receipt,),
         results={receipt: said},
-        **other,  # type: ignore[arg-type]
+        **other,
     )
 
 
@@ -126,17 +126,17 @@ def letters(*found: tuple[str, int, str]) -> DeadLetters:
     return DeadLetters(process=9, begun=9 * _SECOND, ended=9 * _SECOND, group="g", letters=found)
 
 
-def queue(*ops: object, rules: GroupRules = GROUP) -> History:
+def queue(*ops: Any, rules: GroupRules = GROUP) -> History:
     """Three messages, their acknowledgements but for those of `a`, an end, and what the case is about."""
     drained = Drained(process=9, begun=8 * _SECOND, ended=9 * _SECOND, group="g")
     done = [pop(50, "b", process=8), settle(52, "b1"), pop(50, "c", process=8), settle(52, "c1")]
-    return three().add(rules, drained, *done, *ops)  # type: ignore[arg-type]
+    return three().add(rules, drained, *done, *ops)
 
 
-def ordered(*ops: object) -> History:
+def ordered(*ops: Any) -> History:
     """A group in which messages of a key follow each other: a is given at once, the rest is the case's."""
     rules = GroupRules(group="g", topics=("orders",), order="key")
-    return three().add(rules, pop(50, "a"), *ops)  # type: ignore[arg-type]
+    return three().add(rules, pop(50, "a"), *ops)
 
 
 EXCLUSIVE: Final = GroupRules(group="g", topics=("orders",), exclusive=True)
@@ -156,9 +156,9 @@ def handled(at: int, until: int, id_: str, client: str = "c1", outcome: Outcome 
     )
 
 
-def orderly(*ops: object) -> History:
+def orderly(*ops: Any) -> History:
     """An exclusive group that handled a, and what the case is about."""
-    return three().add(EXCLUSIVE, TopicRules(topic="orders", strict=True), handled(50, 51, "a"), *ops)  # type: ignore[arg-type]
+    return three().add(EXCLUSIVE, TopicRules(topic="orders", strict=True), handled(50, 51, "a"), *ops)
 
 
 def fault(at: int, kind: str = "kill", target: str = "service", ms: int = 1) -> Fault:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.fault_report import Table, fault_of
 
 
-def report(nodeid: str, outcome: str = "passed", when: str = "call", **properties: object) -> pytest.TestReport:
+def report(nodeid: str, outcome: Any = "passed", when: Any = "call", **properties: object) -> pytest.TestReport:
     return pytest.TestReport(
         nodeid=nodeid,
         location=("", 0, ""),
         keywords={},
-        outcome=outcome,  # type: ignore[arg-type] # one of three words
+        outcome=outcome,
         longrepr=None,
-        when=when,  # type: ignore[arg-type] # one of three words
+        when=when,
         sections=[("Captured stdout call", "40 kills\nserving again within 0.2 s\n")],
         duration=1.5,
         user_properties=list(properties.items()),

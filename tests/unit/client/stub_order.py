@@ -66,7 +66,7 @@ class StubOrder:
 
     def _scan(self, over: set[Member]) -> None:
         strategies = {group: "sticky" for group, strategy in self.strategies.items() if strategy == "exclusive"}
-        events = decide_scan(self.online, over=over, strategies=strategies, topics=self._topics())  # type: ignore[arg-type]
+        events = decide_scan(self.online, over=over, strategies=strategies, topics=self._topics())
         self.online = self.online.apply_all(events)
         self.changed.notify_all()
 

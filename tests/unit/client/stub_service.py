@@ -37,7 +37,7 @@ class StubService:
         self.fetches_answered = 0
         #: The next answers end after so many bytes.
         self.cuts: deque[int] = deque()
-        self.on_post: Callable[[Post], None] = lambda post: None
+        self.on_post: Callable[[Post], object] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
         self.host_id = f"host-{id(self):x}"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from mq.client.attempts import Attempts, Patience, is_worth_retrying
-from mq.errors import Corrupt, Fenced, NotFound, OffsetMismatch, Overloaded, Refused, Unavailable, Unknown
+from mq.errors import Corrupt, DeltaMQError, Fenced, NotFound, OffsetMismatch, Overloaded, Refused, Unavailable, Unknown
 
 
 def attempts(patience: Patience, *, deadline_s: float = 10.0, retries: int | None = 3, failures: int = 0) -> Attempts:
@@ -76,8 +76,8 @@ def test_an_attempt_gets_what_is_left_of_the_time() -> None:
         (OffsetMismatch(), False),
     ],
 )
-def test_only_trouble_that_may_pass_is_worth_a_retry(error: Exception, worth: bool) -> None:
-    assert is_worth_retrying(error) is worth  # type: ignore[arg-type]
+def test_only_trouble_that_may_pass_is_worth_a_retry(error: DeltaMQError, worth: bool) -> None:
+    assert is_worth_retrying(error) is worth
 
 
 @pytest.mark.parametrize("field", ["timeout_s", "request_timeout_s", "first_wait_ms", "wait_ms_max", "retries"])

@@ -141,5 +141,5 @@ def test_a_wrong_delay_never_leaves_the_process(stub: StubService, producer: Pro
         {"deliver_time": datetime(2026, 1, 1)},
     ):
         with pytest.raises(Refused):
-            producer.send("orders", b"x", **wrong)  # type: ignore[arg-type]
+            producer.send("orders", b"x", **wrong)
     assert stub.posts == []

@@ -65,7 +65,7 @@ def test_a_balancers_url_is_not_taken_for_one_of_its_hosts(hosts: Hosts, pair: t
     document = other.cluster_json()
     document["brokers"][0] |= {"host": mine, "address": "http://127.0.0.1:1"}
     document["meta"] |= {"host": mine, "address": "http://127.0.0.1:1"}
-    one.cluster_json = lambda: {**document, "host": other.host_id}  # type: ignore[method-assign]
+    one.cluster_json = lambda: {**document, "host": other.host_id}
     hosts.look()
     assert urls(hosts, "broker-a", "broker-b") == ["http://127.0.0.1:1", other.url]
 
@@ -162,7 +162,7 @@ def test_pop_01_a_consumer_pops_at_every_host_of_its_topic(pair: tuple[StubServi
             handled.append(int(message.body))
             one.changed.notify_all()
 
-    with PopConsumer(one.url, "billing", "orders", handle, **settings) as consumer:  # type: ignore[arg-type]
+    with PopConsumer(one.url, "billing", "orders", handle, **settings) as consumer:
         one.wait_for(lambda: len(handled) == 40)
         wait_done(one)
         wait_done(other)

@@ -64,7 +64,7 @@ def test_a_file_that_holds_something_else_is_refused(pull: Callable[..., list[in
 
 
 def test_cons_04_shared_pull_goes_on_where_the_group_is(stub: StubService, pull: Callable[..., list[int]]) -> None:
-    stub.queue.offsets = lambda group, topic: kept.get(group, {})  # type: ignore[method-assign]
+    stub.queue.offsets = lambda group, topic: kept.get(group, {})
     kept: dict[str, dict[str, int]] = {"audit": {PARTITION: 7}}
     assert pull(GroupOffsets("audit"), 2) == [7, 8]
     committed = [call.request for call in stub.queue.calls_of("PUT")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -275,9 +276,9 @@ def test_stop_ends_run_also_from_a_listener(stub: StubService, listen: Listen) -
         ({"on_failure": "ignore"}, "on_failure"),
     ],
 )
-def test_settings_out_of_bounds_are_refused(stub: StubService, settings: dict[str, object], field: str) -> None:
+def test_settings_out_of_bounds_are_refused(stub: StubService, settings: dict[str, Any], field: str) -> None:
     with pytest.raises(Refused) as refused:
-        OrderlyConsumer(stub.url, "ledger", "orders", print, **settings)  # type: ignore[arg-type]
+        OrderlyConsumer(stub.url, "ledger", "orders", print, **settings)
     assert refused.value.field == field
 
 

@@ -36,11 +36,13 @@ def test_every_error_of_the_tree_survives_the_way_over_http(kind: type[DeltaMQEr
         (503, "stopping", Unavailable),
     ],
 )
-def test_a_code_of_its_own_keeps_the_class_of_the_status(status: int, code: str | None, kind: type) -> None:
+def test_a_code_of_its_own_keeps_the_class_of_the_status(
+    status: int, code: str | None, kind: type[DeltaMQError]
+) -> None:
     error = error_of(status, {}, json.dumps({"code": code}).encode())
     assert type(error) is kind
     assert error.status == status
-    assert error.code == (code or kind.code)  # type: ignore[attr-defined]
+    assert error.code == (code or kind.code)
 
 
 def test_a_page_that_is_no_problem_document_is_shown_shortened() -> None:

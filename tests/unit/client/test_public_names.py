@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -73,10 +74,10 @@ def test_the_public_names_of_the_client_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("package", [mq, mq.client])
-def test_every_public_name_can_be_imported(package: object) -> None:
-    for name in package.__all__:  # type: ignore[attr-defined]
+def test_every_public_name_can_be_imported(package: ModuleType) -> None:
+    for name in package.__all__:
         assert getattr(package, name).__name__ == name
-    assert dir(package) == sorted(package.__all__)  # type: ignore[attr-defined]
+    assert dir(package) == sorted(package.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from mq.client.workers import Workers
 
 
-def wait_until(condition: object, timeout_s: float = 5.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         threading.Event().wait(0.005)
 
@@ -31,7 +33,7 @@ def test_no_more_threads_than_allowed_and_every_task_runs() -> None:
         done.append(number)
 
     for number in range(6):
-        workers.submit(lambda n=number: task(n))  # type: ignore[misc]
+        workers.submit(partial(task, number))
     assert named("w-bound") == 2
     gate.set()
     wait_until(lambda: sorted(done) == list(range(6)))
@@ -49,9 +51,13 @@ def test_idle_threads_end_and_later_tasks_still_run() -> None:
     workers.close()
 
 
+def fail() -> None:
+    raise ValueError
+
+
 def test_a_task_that_raises_ends_neither_thread_nor_pool(caplog: pytest.LogCaptureFixture) -> None:
     workers = Workers(1, "w-raise")
-    workers.submit(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    workers.submit(fail)
     ran = threading.Event()
     workers.submit(ran.set)
     assert ran.wait(5)

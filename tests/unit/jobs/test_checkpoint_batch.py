@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -75,10 +76,10 @@ def test_pop_11_the_fold_in_columns_is_the_fold_of_the_core(records: list[Record
 
 @settings(deadline=None)
 @given(logs(), st.integers(0, 16), st.randoms(use_true_random=False))
-def test_pop_11_pieces_repetition_and_order_do_not_matter(records: list[Record], cut: int, random: object) -> None:
+def test_pop_11_pieces_repetition_and_order_do_not_matter(records: list[Record], cut: int, random: Random) -> None:
     whole = decode(stored_rows(records))
     pieces = [decode(stored_rows(records[:cut])), decode(stored_rows(records[cut:], cut)), whole]
-    random.shuffle(pieces)  # type: ignore[attr-defined] # hypothesis gives random.Random
+    random.shuffle(pieces)
     assert columns(pieces) == columns([whole])
 
 

@@ -225,7 +225,7 @@ class Groups:
 )
 def test_each_run_has_groups_of_its_own(there: tuple[str, ...], made: list[str]) -> None:
     admin = Groups(*there)
-    groups = fresh_groups(admin)  # type: ignore[arg-type] # two calls of it are enough
+    groups = fresh_groups(admin)
     assert [group.name for group in groups] == list(admin.made) == made
     assert [(group.fails, group.dies, group.workers) for group in groups] == [
         (group.fails, group.dies, group.workers) for group in GROUPS

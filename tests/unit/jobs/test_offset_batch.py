@@ -57,7 +57,7 @@ def test_cons_04_the_fold_in_columns_is_the_fold_of_the_core(some: list[OffsetRe
 @given(records, small, st.randoms(use_true_random=False))
 def test_cons_04_pieces_repetition_and_order_do_not_matter(some: list[OffsetRecord], cut: int, random: object) -> None:
     pieces = [some[:cut], some[cut:], some]
-    random.shuffle(pieces)  # type: ignore[attr-defined] # hypothesis gives random.Random
+    random.shuffle(pieces)
     known: dict[LaneKey, tuple[str, Committed]] = {}
     for piece in pieces:
         new = fold([decode(stored(rows_of_offset_records(piece)))])

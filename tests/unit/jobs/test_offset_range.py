@@ -110,12 +110,16 @@ def test_spark_1_a_start_after_all_messages_is_an_error_or_reads_nothing(orders:
     assert len(_resolve(orders, topic="orders", endingTimestamp="4000000000000")) == 3
 
 
+def _grow(meta: MetaLog, count: int, brokers: tuple[str, ...]) -> None:
+    request = TopicRequest(partitions=count)
+    meta.submit(lambda state: decide_put_topic(state, "t", request, brokers, "id", 1))
+    meta.submit_groups(lambda meta: decide_put_group(meta.groups, f"group-{count}", GroupRequest(), 1))
+
+
 def test_spark_1_partitions_keep_their_numbers_when_brokers_and_partitions_are_added(filled: Filled) -> None:
     meta = MetaLog(filled.warehouse)
     for count, brokers in ((2, ("b", "c")), (5, ("a", "b", "c"))):
-        request = TopicRequest(partitions=count)
-        meta.submit(lambda state: decide_put_topic(state, "t", request, brokers, "id", 1))  # noqa: B023 # called at once
-        meta.submit_groups(lambda meta: decide_put_group(meta.groups, f"group-{count}", GroupRequest(), 1))  # noqa: B023
+        _grow(meta, count, brokers)
     names = [p.ref.name for p in Catalog(storage(filled.uri)).partitions("t")]
     assert names[:2] == ["t@b", "t@c"]
     assert len(names) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,10 +36,10 @@ class Filled:
         settings = LogSettings(row_group_rows=4, rollup_files=rollup_files)
         self.warehouse = Warehouse.open(self.uri, settings=settings)
 
-    def append(self, topic: str, partition: str, *bodies: bytes, **columns: object) -> PartitionLog:
+    def append(self, topic: str, partition: str, *bodies: bytes, **columns: Any) -> PartitionLog:
         """Append the bodies in one commit."""
         log = self.warehouse.create(PartitionRef(Space.TOPICS, topic, partition))
-        log.append([Batch(rows(bodies, **columns))])  # type: ignore[arg-type] # passed through to `rows`
+        log.append([Batch(rows(bodies, **columns))])
         return log
 
     def close(self) -> None:

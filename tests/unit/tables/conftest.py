@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -39,11 +40,11 @@ def open_log(files: MemoryStore, clock: SetClock) -> Iterator[OpenLog]:
     """Opens REF as a process of its own would, making it when it is new: one writer each."""
     opened: list[Warehouse] = []
 
-    def open_one(store: Store | None = None, **settings: object) -> PartitionLog:
+    def open_one(store: Store | None = None, **settings: Any) -> PartitionLog:
         warehouse = Warehouse.open(
             "",
             store=store or files,
-            settings=LogSettings(**settings),  # type: ignore[arg-type] # a test's own keywords
+            settings=LogSettings(**settings),
             clock=clock,
         )
         opened.append(warehouse)

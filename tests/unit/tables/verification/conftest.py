@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from tests.unit.tables.verification.damage import OTHER, OpenWarehouse
 def open_warehouse(files: MemoryStore, clock: SetClock) -> Iterator[OpenWarehouse]:
     opened: list[Warehouse] = []
 
-    def open_one(store: object = None, **settings: object) -> Warehouse:
+    def open_one(store: Any = None, **settings: Any) -> Warehouse:
         settings = {"flush_interval_ms": 3_600_000, **settings}
-        found = Warehouse.open("", store=store or files, settings=LogSettings(**settings), clock=clock)  # type: ignore[arg-type] # a test's own keywords
+        found = Warehouse.open("", store=store or files, settings=LogSettings(**settings), clock=clock)
         opened.append(found)
         return found
 
