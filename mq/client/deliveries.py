@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Final
 
 from mq.client.consumer_stats import ConsumerCounters
 from mq.client.handler import Handling
+from mq.client.inside import Inside
 from mq.client.lease import Leases, Release
 from mq.client.popped import PopBatch, PopTable
 from mq.client.result import Result
@@ -20,12 +22,8 @@ from mq.client.workers import Workers
 
 __all__ = ["Deliveries", "in_handler"]
 
-_handling = threading.local()
-
-
-def in_handler() -> bool:
-    """Whether this thread runs a handler."""
-    return getattr(_handling, "active", False)
+#: Where handlers run.
+in_handler: Final = Inside()
 
 
 class Deliveries:
@@ -75,11 +73,10 @@ class Deliveries:
             if work not in self._queued:
                 return
             del self._queued[work]
-        _handling.active = True
         try:
-            self._handle(work)
+            with in_handler:
+                self._handle(work)
         finally:
-            _handling.active = False
             self._slots.give_back(work.ticket.done())
 
     def _handle(self, work: Work) -> None:

@@ -20,31 +20,27 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mq.client.attempts import Attempts, is_worth_retrying
 from mq.client.endpoint import Answer, path_of
 from mq.client.entry import Entry
 from mq.client.entry_queue import EntryQueue
+from mq.client.inside import Inside
 from mq.client.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
 from mq.client.sent import SentRange
 from mq.client.shared import Shared
 from mq.client.verdict import Verdict, certainly_not_applied, judge
-from mq.client.wire import ProduceRequest, encode_request, read_ranges, shares
+from mq.client.wire import ProduceRequest, encode_request, read_ranges, tell_stored
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
 from mq.names import split_partition
 
-__all__ = ["Executor", "Failing", "Owner", "in_callback"]
+__all__ = ["Executor", "Failing", "Owner", "completing"]
 
 log = logging.getLogger("deltamq.client")
 
-#: Set while futures are completed: their callbacks run in the thread that would have to serve a waiting send.
-_completing = threading.local()
-
-
-def in_callback() -> bool:
-    """Whether this thread is running a future's callback."""
-    return getattr(_completing, "active", False)
+#: Where futures are completed: their callbacks run in the thread that would have to serve a waiting send.
+completing: Final = Inside()
 
 
 class Failing(enum.Enum):
@@ -341,20 +337,10 @@ class Executor:
 
     def _stored(self, batch: list[Entry], ranges: list[SentRange]) -> None:
         self._in_flight = []
-        _completing.active = True
         try:
-            if len(ranges) == 1:
-                whole = ranges[0]
-                offset = whole.base_offset
-                for entry in batch:
-                    entry.stored_at(whole.partition, offset, whole.duplicate, whole.durable)
-                    offset += entry.count
-            else:
-                parts = shares(ranges, [entry.count for entry in batch])
-                for entry, part in zip(batch, parts, strict=True):
-                    entry.stored(part)
+            with completing:
+                tell_stored(batch, ranges)
         finally:
-            _completing.active = False
             messages = sum(entry.count for entry in batch)
             self._shared.counters.add(sent=messages)
             self._shared.buffer.give_back(sum(entry.size for entry in batch), messages)
@@ -395,12 +381,11 @@ class Executor:
         lost = sum(entry.count for entry in entries if entry.future is None)
         if lost:
             log.warning("event=oneway_lost partition=%s messages=%d code=%s", self.partition, lost, error.code)
-        _completing.active = True
         try:
-            for entry in entries:
-                entry.failed(error)
+            with completing:
+                for entry in entries:
+                    entry.failed(error)
         finally:
-            _completing.active = False
             outcome = {"unknown" if isinstance(error, Unknown) else "refused": messages}
             self._shared.counters.add(**outcome, oneway_lost=lost)
             self._shared.buffer.give_back(sum(entry.size for entry in entries), messages)

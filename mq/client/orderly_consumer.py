@@ -217,7 +217,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
 
         Closing twice is harmless.
         """
-        if getattr(self._turns.inside, "active", False):
+        if self._turns.inside.active:
             raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
         until_ms = monotonic_ms() + round(timeout_s * 1000)
         closed = self._begin_close()

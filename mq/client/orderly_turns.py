@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from mq.client.attempts import is_worth_retrying
 from mq.client.consumer_stats import ConsumerCounters
 from mq.client.fetch import FetchAsk, Fetched
+from mq.client.inside import Inside
 from mq.client.orderly_calls import OrderlyCalls
 from mq.client.orderly_fetches import OrderlyFetch, OrderlyFetches
 from mq.client.orderly_listener import Heard, Listening
@@ -98,8 +99,8 @@ class Turns:
         self._timers: list[tuple[int, int, OrderlyWork, int]] = []
         self._timer_numbers = itertools.count()
         self._timers_lock = threading.Lock()
-        #: Set in threads that run listeners.
-        self.inside = threading.local()
+        #: Where listeners run.
+        self.inside = Inside()
 
     # Where a work goes ------------------------------------------------------------------------------------------
 
@@ -187,11 +188,8 @@ class Turns:
             messages = [replace(message, attempt=step.attempt) for message in messages]
         heard: Heard = messages if self._batches else messages[0]
         place = f"{work.partition}:{step.offsets[0]}"
-        self.inside.active = True
-        try:
+        with self.inside:
             outcome = self._listening.run(heard, len(messages), place)
-        finally:
-            self.inside.active = False
         with work.mutex:
             work.attempt = step.attempt
             away = work.run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)

@@ -190,7 +190,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         What was not begun, and what is not finished in time, is released: others of the group get it at once. While
         the service is away, one request's time may be added. Closing twice is harmless.
         """
-        if in_handler():
+        if in_handler.active:
             raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
         deadline = time.monotonic() + timeout_s
         closed = self._begin_close()

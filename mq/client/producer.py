@@ -28,7 +28,7 @@ import pyarrow as pa
 from mq.client.attempts import Patience
 from mq.client.buffer import Buffer
 from mq.client.entry import Entry
-from mq.client.executor import in_callback
+from mq.client.executor import completing
 from mq.client.hosts import Hosts
 from mq.client.message import Message, as_bytes, as_messages, check_message
 from mq.client.outbox import Closed, Outbox
@@ -338,7 +338,7 @@ class Producer:
         return time.monotonic() + (self._settings.patience.timeout_s if timeout_s is None else timeout_s)
 
     def _may_wait(self) -> None:
-        if in_callback():
+        if completing.active:
             raise Refused(
                 "a future's callback must not wait for another send; use send_async there", code="wait_in_callback"
             )

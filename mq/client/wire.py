@@ -22,7 +22,7 @@ from mq.client.message import Message
 from mq.client.sent import SentRange
 from mq.errors import Unknown
 
-__all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_ranges", "shares"]
+__all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 JSON: Final = "application/json"
@@ -222,6 +222,20 @@ def read_ranges(body: bytes, count: int) -> list[SentRange]:
         )
         for r in answer.ranges
     ]
+
+
+def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
+    """Tell each waiting caller of a request where its messages are."""
+    if len(ranges) == 1:
+        whole = ranges[0]
+        offset = whole.base_offset
+        for entry in batch:
+            entry.stored_at(whole.partition, offset, whole.duplicate, whole.durable)
+            offset += entry.count
+    else:
+        parts = shares(ranges, [entry.count for entry in batch])
+        for entry, part in zip(batch, parts, strict=True):
+            entry.stored(part)
 
 
 def shares(ranges: Sequence[SentRange], counts: Sequence[int]) -> list[tuple[SentRange, ...]]:
