@@ -44,6 +44,7 @@ from mq.handle import HandleKeys
 from mq.names import split_partition
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
+from tables.config_sections import ServiceSettings
 from tables.failpoints import failpoint
 from tables.handle_keys import handle_keys
 from tables.host_lock import HostLocks
@@ -73,15 +74,7 @@ class Service:
         self.warehouse = warehouse
         self.loop = asyncio.get_running_loop()
         self.metrics = Metrics()
-        self.admission = Admission(
-            "produce", bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.queue_requests_max
-        )
-        self.answers = Admission(
-            "fetch", bytes_max=self.settings.answer_bytes_max, requests_max=self.settings.connections_max
-        )
-        self.pops = Admission(
-            "pop", bytes_max=self.settings.queue_bytes_max, requests_max=self.settings.connections_max
-        )
+        self.admission, self.answers, self.pops = _admissions(self.settings)
         self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
         self.stopping = False
         self._answered = (0, SYSTEM_CLOCK.boot_ms())
@@ -102,19 +95,11 @@ class Service:
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         self.peers = Peers(self.hosting)
         self.topics = Topics(
-            self.meta,
-            self.partitions,
-            brokers=self.settings.brokers,
-            auto_create=self.settings.auto_create_topics,
+            self.meta, self.partitions, brokers=self.settings.brokers, auto_create=self.settings.auto_create_topics
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts)
         self.lanes = Lanes(
-            self.partitions,
-            meta,
-            config.queue,
-            config.warehouse.cluster,
-            keys=keys,
-            clock=warehouse.clock,
+            self.partitions, meta, config.queue, config.warehouse.cluster, keys=keys, clock=warehouse.clock
         )
         self.moved = MovedProgress(
             self.meta,
@@ -327,3 +312,12 @@ def _brokers(config: Config, meta: MetaLog) -> list[str]:
     """The brokers of the settings, and those that topics were given while the settings were others."""
     routed = {split_partition(name)[1] for topic in meta.state.topics.values() for name in topic.route.partitions}
     return sorted(routed.union(config.service.brokers))
+
+
+def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admission]:
+    """Of produce requests, of fetches by their answers, and of pops."""
+    return (
+        Admission("produce", bytes_max=settings.queue_bytes_max, requests_max=settings.queue_requests_max),
+        Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),
+        Admission("pop", bytes_max=settings.queue_bytes_max, requests_max=settings.connections_max),
+    )

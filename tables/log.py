@@ -134,18 +134,7 @@ class PartitionLog:
 
     def stats(self) -> PartitionStats:
         """Counts and places, without touching the store."""
-        snapshot = self._log.snapshot
-        files = snapshot.files
-        return PartitionStats(
-            min_offset=snapshot.min_offset,
-            max_offset=snapshot.end_offset,
-            messages=snapshot.end_offset - snapshot.min_offset,
-            bytes=self._bytes,
-            files=len(files),
-            last_append_time_us=files[-1].append_max_us if files else None,
-            location=self.location,
-            version=snapshot.version,
-        )
+        return PartitionStats.of(self._log.snapshot, bytes=self._bytes, location=self.location)
 
     @property
     def stopped(self) -> DeltaMQError | None:
@@ -324,12 +313,7 @@ class PartitionLog:
         return self._reader.file_rows(file)
 
     def rewrite(
-        self,
-        adds: Sequence[Encoded],
-        removes: Sequence[DataFile],
-        *,
-        operation: str,
-        rows: pa.Table | None = None,
+        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
     ) -> bool:
         """Commit a rearrangement of files; False when one of `removes` is no longer live. Offsets do not move.
 
@@ -369,7 +353,7 @@ class PartitionLog:
                 if self.rewrite([], old, operation="DELETE"):
                     failpoint("retain.after_commit")
                     self._upkeep.bury(old)
-                    return Removed(len(old), sum(f.count for f in old), sum(f.size for f in old))
+                    return Removed.of(old)
         raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the oldest files", code="contention")
 
     # Upkeep and end.

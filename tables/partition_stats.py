@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
+
+from tables.actions import DataFile
+from tables.snapshot import Snapshot
 
 __all__ = ["PartitionStats", "Removed"]
 
@@ -20,6 +25,21 @@ class PartitionStats:
     location: str
     version: int
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, *, bytes: int, location: str) -> Self:
+        """What a snapshot says, without touching the store."""
+        files = snapshot.files
+        return cls(
+            min_offset=snapshot.min_offset,
+            max_offset=snapshot.end_offset,
+            messages=snapshot.end_offset - snapshot.min_offset,
+            bytes=bytes,
+            files=len(files),
+            last_append_time_us=files[-1].append_max_us if files else None,
+            location=location,
+            version=snapshot.version,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -28,6 +48,11 @@ class Removed:
     files: int = 0
     messages: int = 0
     bytes: int = 0
+
+    @classmethod
+    def of(cls, files: Sequence[DataFile]) -> Self:
+        """What these files held."""
+        return cls(len(files), sum(file.count for file in files), sum(file.size for file in files))
 
     def __add__(self, other: Removed) -> Removed:
         return Removed(self.files + other.files, self.messages + other.messages, self.bytes + other.bytes)
