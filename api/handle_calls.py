@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from api.given_again import Asked, given_again
 from api.hosting import Hosting
 from api.lanes import Lanes
 from api.revive_queues import Destined
@@ -154,9 +155,12 @@ class HandleCalls:
         """
         failure: Exception | None = None
         if acking.appends is not None:
-            for one, outcome in zip(acking.storing, await acking.appends, strict=True):
+            outcomes = await acking.appends
+            again = await given_again(self._lanes, [Asked(o.lane.key, o.opened.lease, o.bits) for o in acking.storing])
+            for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
                 failure = outcome or failure
                 self._settle_ack(acking, one, stored=outcome is None)
+                acking.refuse(one.opened, elsewhere)
         for key, topic in acking.ordered.items():
             await self._lanes.ordered.store(key, topic)
             self._lanes.wake(key.group, key.topic_id)
@@ -191,7 +195,7 @@ class HandleCalls:
         epochs = self._epochs(opened)
         renewed: dict[int, str] = {}
         now_ms = self._logs.now_ms()
-        changes: list[tuple[list[int], Change]] = []
+        changes: list[tuple[list[int], Handle, Change]] = []
         in_order: list[tuple[list[int], LaneKey, Handle]] = []
         for handle, positions in _distinct(opened, handles).items():
             try:
@@ -199,7 +203,7 @@ class HandleCalls:
                 if handle.lease.revive_queue == ORDERED_REVIVE_QUEUE:
                     in_order.append((positions, key, handle))
                 else:
-                    changes.append((positions, self._change(key, handle, decide(handle), now_ms)))
+                    changes.append((positions, handle, self._change(key, handle, decide(handle), now_ms)))
             except Conflict as error:
                 failed.update(dict.fromkeys(positions, error.code))
         await self._store_changes(changes, failed, renewed)
@@ -228,26 +232,28 @@ class HandleCalls:
         )
 
     async def _store_changes(
-        self, changes: Sequence[tuple[list[int], Change]], failed: dict[int, str], renewed: dict[int, str]
+        self, changes: Sequence[tuple[list[int], Handle, Change]], failed: dict[int, str], renewed: dict[int, str]
     ) -> None:
         """Store the checkpoints that take messages over; from then on the old handles are dead."""
         if not changes:
             return
-        pops = [change.checkpoint.pop for _, change in changes]
+        pops = [change.checkpoint.pop for *_, change in changes]
         outcomes = await self._logs.revive.store_each(
             Destined(pop.partition, pop.revive_queue, change.checkpoint)
-            for pop, (_, change) in zip(pops, changes, strict=True)
+            for pop, (*_, change) in zip(pops, changes, strict=True)
         )
+        asked = [Asked(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
+        again = await given_again(self._lanes, asked)
         failure: Exception | None = None
         now_ms = self._logs.now_ms()
-        for (positions, change), outcome in zip(changes, outcomes, strict=True):
+        for (positions, _, change), outcome, elsewhere in zip(changes, outcomes, again, strict=True):
             lane = change.held.lane
             if self._buffer.lane(lane.key) is not lane:
                 failed.update(dict.fromkeys(positions, _EXPIRED))
             elif outcome is not None:
                 self._buffer.change_failed(change)
                 failure = outcome
-            elif self._buffer.changed(change, now_ms):
+            elif self._buffer.changed(change, now_ms) and not elsewhere:
                 (text,) = mint(self._logs.keys, change.checkpoint.pop, [change.checkpoint.span])
                 renewed.update(dict.fromkeys(positions, text))
             else:

@@ -104,9 +104,12 @@ class QueueLogs:
         row = await self._copy(dead, log)
         if row is None:
             return False
-        partition = self._partitions.of(dead_ref(dead.group.name, dead.group.epoch, dead.broker))
-        await self._send(with_reason(row, [dead.reason]), partition, dead.request)
+        await self._send(with_reason(row, [dead.reason]), self.dead(dead.group, dead.broker), dead.request)
         return True
+
+    def dead(self, group: Group, broker: str) -> Partition:
+        """Where the dead letters of a group lie on a broker."""
+        return self._partitions.of(dead_ref(group.name, group.epoch, broker))
 
     async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
         """Append a message to its group's retry partition, once however often it is asked for.

@@ -164,9 +164,10 @@ def revive(spark: None, conf: Config, now: datetime) -> Facts:
     of what retention took before (`LOST`); then `Done` records in the revive logs.
 
     Idempotent: `now` is taken before anything is read, and an acknowledgement that was accepted in time is in the logs
-    300 ms after the revive time, when the checkpoint is looked at. The copies of one checkpoint are one request of a
-    producer that is named after it and numbered with the messages' bits, so each is stored once at its destination,
-    whoever sends it; a batch is smaller than what a destination remembers. `Done` and loss may be stored twice.
+    300 ms after the revive time, when the checkpoint is looked at. Copies are requests of producers that are named
+    after where the messages lie and numbered with a bit map of them, so each is stored once at its destination, whoever
+    sends it because of which lease; a batch is smaller than what a destination remembers. `Done` and loss may be stored
+    twice. Where its clock is ahead of the service's, messages come so much early.
 
     A kill at any line leaves copies without a `Done` record at most: the next run finds them at their destinations and
     writes the record, also when the job was down for longer than a destination remembers its producers.

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
-from jobs.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
+from jobs.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of, tokens_of
 from mq.checkpoint import LaneKey, Pop
 from mq.errors import DeltaMQError
 from mq.queue_limits import REVIVE_QUEUES
@@ -31,8 +31,9 @@ from mq.revive import (
     Stored,
     decide,
     life_of,
-    producer_id,
+    loss_producer_id,
     settle,
+    stored_bits,
 )
 from mq.revive_record import Done
 from tables.batch import Batch
@@ -135,9 +136,7 @@ class ReviveBatch:
             return [self._all_later(due, error) for due in dues]
         cases = []
         for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
-            producer = producer_id(due.checkpoint.key)
-            stored = Stored(self._stored(retry, producer, due), self._stored(dead, producer, due))
-            cases.append(Case(due, stored, producer))
+            cases.append(Case(due, Stored(self._stored(retry, due), self._stored(dead, due))))
         done, step = 0, _READ_CHECKPOINTS
         while done < len(cases):
             part = cases[done : done + step]
@@ -152,18 +151,22 @@ class ReviveBatch:
             done += len(part)
         return cases
 
-    def _stored(self, destination: PartitionLog | None, producer: str, due: Due) -> Collection[int]:
-        """The requests that a destination holds of a checkpoint."""
+    def _stored(self, destination: PartitionLog | None, due: Due) -> int:
+        """Which of the due messages a destination holds, as a bit map."""
         if destination is None:
-            return ()
-        seen = destination.known_producer(producer)
-        if seen is not None:
-            return tuple(seen.parts)
-        revive_ms = due.checkpoint.revive_time_ms
-        if self._now_ms - revive_ms < REMEMBERED_MS:
-            return ()
-        # This job was down for a day: what the destination no longer remembers, its rows say.
-        return self._in_rows.of(destination, producer, revive_ms)
+            return 0
+        # A lease that this one took over may have been called over since: by a clock that is ahead.
+        since_ms = due.checkpoint.pop.pop_time_ms
+
+        def sequences(producer: str) -> Collection[int]:
+            seen = destination.known_producer(producer)
+            found = () if seen is None else tuple(seen.parts)
+            if self._now_ms - since_ms < REMEMBERED_MS:
+                return found
+            # What the destination no longer remembers, because that was more than a day ago, its rows say.
+            return (*found, *self._in_rows.of(destination, producer, since_ms))
+
+        return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
 
     def _all_later(self, due: Due, error: Exception) -> Case:
         self._outcome.troubles.add(f"{type(error).__name__}: {error}")
@@ -195,7 +198,8 @@ class ReviveBatch:
         for kind, ref in ((Revive, lane.retry), (DeadLetter, lane.dead)):
             found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
             if found:
-                self._outbox.add(ref, rows_of(picked, lane.pop_place, found), parts_of(found), found)
+                rows = rows_of(picked, lane.pop_place, found)
+                self._outbox.add(ref, rows, parts_of(found), tokens_of(found))
         if self._outbox.bytes >= OUTBOX_BYTES_MAX:
             self._send()
 
@@ -216,7 +220,9 @@ class ReviveBatch:
                     by_broker.setdefault(broker_of(decision.checkpoint.pop), []).append((case, decision))
         for broker, lost in by_broker.items():
             records = rows_of_lost_records([lost_record(one, self._now_ms) for _, one in lost])
-            parts = [RowsPart(1, ProducerStamp(case.producer_id, one.bits, None, 1)) for case, one in lost]
+            parts = [
+                RowsPart(1, ProducerStamp(loss_producer_id(one.checkpoint.key), one.bits, None, 1)) for _, one in lost
+            ]
             try:
                 log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
                 log.append_rows(records, parts, flush=Flush.SYNC)

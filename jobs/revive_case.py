@@ -23,7 +23,7 @@ from tables.paths import PartitionRef, Space
 from tables.picked import Picked
 from tables.queue_refs import dead_ref, retry_ref
 
-__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of"]
+__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of", "tokens_of"]
 
 
 @dataclass(slots=True)
@@ -32,8 +32,6 @@ class Case:
 
     due: Due
     stored: Stored
-    #: Of what is appended because of it; empty when nothing can be.
-    producer_id: str = ""
     decisions: list[Decision] = field(default_factory=list)
 
     @property
@@ -43,8 +41,9 @@ class Case:
         return [span.offset_of(index) for index in indexes(self.due.bits & ~self.stored.bits)]
 
     def put_off(self, decision: Revive | DeadLetter | Lost, at_ms: int) -> None:
-        """It could not be stored."""
-        self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
+        """It could not be stored, or not all of it."""
+        if decision in self.decisions:
+            self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
 
 
 @dataclass(slots=True)
@@ -143,10 +142,15 @@ def _is_all(places: npt.NDArray[np.integer[Any]], picked: Picked) -> bool:
 
 def parts_of(found: Sequence[Token]) -> list[RowsPart]:
     return [
-        RowsPart(count, ProducerStamp(case.producer_id, one.producer_seq, None, count))
-        for case, one in found
-        for count in (one.bits.bit_count(),)
+        RowsPart(one.messages, ProducerStamp(one.producer_id, one.producer_seq, None, one.messages))
+        for _, decision in found
+        for one in decision.requests()
     ]
+
+
+def tokens_of(found: Sequence[Token]) -> list[Token]:
+    """The decisions again, one for each of `parts_of`."""
+    return [token for token in found for _ in token[1].requests()]
 
 
 def lost_record(lost: Lost, now_ms: int) -> LostRecord:

@@ -94,11 +94,13 @@ class Buffer:
     def _restore(self, lane: Lane, state: CheckpointState, now_ms: int) -> None:
         """Remember a stored checkpoint if its handles, or dead ones of them, still look alive."""
         checkpoint = state.checkpoint
-        if checkpoint is None or checkpoint.revive_time_ms <= now_ms or not (state.open or state.replaced):
+        over = state.replaced | state.done
+        if checkpoint is None or checkpoint.revive_time_ms <= now_ms or not (state.open or over):
             return
         held = self._remember(lane, checkpoint.pop, checkpoint.span)
-        held.spent = state.acked | state.replaced | state.done
-        held.replaced = state.replaced
+        held.spent = state.acked | over
+        # The revive job's clock may be ahead of ours: what it has given away again nobody may acknowledge here.
+        held.replaced = over
         if not state.open:
             held.state = held.state.to(_DONE)
 

@@ -273,9 +273,14 @@ class MemoryQueue:
         self.now_ms += ms
         self._broker.tick(self.now_ms)
 
-    def run_revive(self, *, steps: int | None = None, unreadable: Collection[tuple[str, int]] = ()) -> None:
-        """Run the revive job (SPEC POP-11); killed after so many things that it stored, if `steps` is given."""
-        run = revive_steps(self.tables, self.now_ms, settle_ms=ACK_SETTLE_MS, unreadable=unreadable)
+    def run_revive(
+        self, *, steps: int | None = None, unreadable: Collection[tuple[str, int]] = (), ahead_ms: int = 0
+    ) -> None:
+        """Run the revive job (SPEC POP-11); killed after so many things that it stored, if `steps` is given.
+
+        Its clock is ahead of the service's by `ahead_ms`, or behind.
+        """
+        run = revive_steps(self.tables, self.now_ms + ahead_ms, settle_ms=ACK_SETTLE_MS, unreadable=unreadable)
         for _ in islice(run, steps):
             pass
 

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings, StoreCheckpoint
-from mq.checkpoint import Checkpoint, LaneKey, Pop, Span, indexes, spans_of
+from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span, indexes, spans_of
 from mq.errors import Conflict
 from mq.group_settings import GroupSettings, Ordering
 from mq.handle import Handle, HandleKeys, Opened, mint
 from mq.keyed_pop import KeyedPop
 from mq.lane import Lane
+from mq.memory_jobs import retry_lane
 from mq.memory_log import MemoryLog, Origin, Row, Tables
 from mq.offset_ranges import OffsetRanges
 from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.progress import Committed, first_position, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from mq.retry import DeadReason, with_reason
-from mq.revive import LostReason
+from mq.revive import LostReason, stored_bits
 from mq.revive_record import Ack
 
 __all__ = ["MemoryBroker", "Popped", "Wish"]
@@ -288,6 +289,7 @@ class MemoryBroker:
             key = lease.key(lane.topic_id, lane.group)
             self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
             self._buffer.ack_stored(result.held, result.store, now_ms)
+            return result.refused | self._given_again(key, lease.topic, lease.span, result.store)
         return result.refused
 
     def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
@@ -299,6 +301,13 @@ class MemoryBroker:
             if ordered.flights:
                 self._ordered[key] = ordered
         return ordered
+
+    def _given_again(self, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
+        """Which messages of a lease the revive job has called over: its clock may be ahead of ours."""
+        places = self._tables.lane_log(retry_lane(key.lane, topic)), self._tables.dead_letters(key.group)
+        return stored_bits(
+            key, span, bits, lambda producer: [seq for log in places for seq in log.stored_seqs(producer)]
+        )
 
     def _ack_ordered(self, ordered: OrderedLane, opened: Opened, lane: LaneKey, now_ms: int) -> int:
         refused = 0
@@ -330,6 +339,8 @@ class MemoryBroker:
         )
         self._tables.record([change.checkpoint])
         self._buffer.changed(change, now_ms)
+        if self._given_again(lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
+            raise Conflict("the message was delivered again", code="handle_expired", field="handle")
         return _new_handle(self._keys, change.checkpoint)
 
     def _change_ordered(

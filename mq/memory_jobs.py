@@ -15,7 +15,7 @@ from mq.memory_log import MemoryLog, Origin, Row, Tables
 from mq.names import split_partition
 from mq.retry import with_reason
 from mq.retry_topic import RetryTopic
-from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide, due, life_of, producer_id, settle
+from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide, due, life_of, settle, stored_bits
 
 __all__ = ["DELAY_PARTITION", "delay_steps", "delayed_of", "retry_lane", "revive_steps"]
 
@@ -41,7 +41,6 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
         source = tables.lane_log(pop.lane)
         retry = tables.lane_log(retry_lane(pop.lane, pop.topic))
         dead = tables.dead_letters(pop.group)
-        request = producer_id(checkpoint.key)
         span = checkpoint.span
         offsets = [span.offset_of(index) for index in range(span.num)]
         decisions = decide(
@@ -49,7 +48,9 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
             life=life,
             max_attempts=tables.groups.group(pop.group).settings.max_attempts,
             now_ms=now_ms,
-            stored=Stored(retry.stored_seqs(request), dead.stored_seqs(request)),
+            stored=Stored(
+                *(stored_bits(checkpoint.key, checkpoint.span, one.bits, log.stored_seqs) for log in (retry, dead))
+            ),
             gone=[offset for offset in offsets if offset < source.min_offset],
             unreadable={offset: 1 for offset in offsets if (pop.partition, offset) in unreadable},
         )
@@ -97,7 +98,10 @@ def _append(target: MemoryLog, source: MemoryLog, decision: Revive | DeadLetter,
         if isinstance(decision, DeadLetter):
             row = replace(row, headers=with_reason(row.headers, decision.reason))
         rows.append(row)
-    target.append(rows, now_ms, producer_id=decision.producer_id, seq=decision.producer_seq)
+    for producer, seq in decision.requests():
+        count = seq.bit_count()
+        target.append(rows[:count], now_ms, producer_id=producer, seq=seq)
+        rows = rows[count:]
 
 
 def again(row: Row, topic: str, partition: str, reconsume_times: int) -> Row:

@@ -2,10 +2,11 @@
 
     states of checkpoints --due--> what nobody acknowledged --decide--> Revive | DeadLetter | Skip | Lost | Later
 
-A job may run twice, be killed at any line, and run again: each message ends in one place once. The messages of one
-checkpoint that go to one place are one request of an idempotent producer, named after the checkpoint and numbered with
-the bit map of the messages. So the destination itself says what it already holds of a checkpoint, message by message,
-even when the group's settings have changed since:
+A job may run twice, be killed at any line, and run again: each message ends in one place once. The messages that go to
+one place are requests of idempotent producers, named after where the messages lie and numbered with a bit map of them.
+So the destination itself says what it already holds, message by message, even when the group's settings have changed
+since, and also when another checkpoint has taken a message over that was delivered again already: a lease that was
+renewed while this job, whose clock is ahead, called it over (POP-9). Whatever the clocks say, it is delivered once:
 
     1 read states and logs up to now          4 append each request with its stamp   (a repeated one is stored once)
     2 ask both destinations what they hold     5 append the `Done` record            (a repeated one counts once)
@@ -19,12 +20,14 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, NamedTuple
 
-from mq.checkpoint import Checkpoint, CheckpointKey, indexes
+from mq.checkpoint import Checkpoint, CheckpointKey, Span, indexes
 from mq.checkpoint_state import CheckpointState
+from mq.limits import PRODUCER_REQUESTS_KEPT
 from mq.queue_limits import ACK_SETTLE_MS
 from mq.retry import DEFAULT_WAITS_MS, DeadReason
 from mq.revive_record import Done
@@ -39,18 +42,24 @@ __all__ = [
     "Life",
     "Lost",
     "LostReason",
+    "Request",
     "Revive",
     "Skip",
     "Stored",
     "due",
     "life_of",
+    "loss_producer_id",
     "producer_id",
+    "requests",
     "settle",
+    "stored_bits",
 ]
 
 
 #: What the ids of this job's producers begin with.
 PRODUCER_PREFIX: Final = "revive-"
+#: Neighbours that share a producer: each may be a request of its own, and a partition must remember all of them.
+_BLOCK: Final = PRODUCER_REQUESTS_KEPT
 
 
 class Life(enum.Enum):
@@ -84,21 +93,29 @@ class Copy(NamedTuple):
     reconsume_times: int
 
 
+class Request(NamedTuple):
+    """Messages that lie side by side, as a request of an idempotent producer."""
+
+    producer_id: str
+    #: The messages themselves: what is stored can be read from the number.
+    producer_seq: int
+
+    @property
+    def messages(self) -> int:
+        """How many these are."""
+        return self.producer_seq.bit_count()
+
+
 @dataclass(frozen=True, slots=True)
 class _Append:
-    """Messages of one checkpoint for one destination: one request of an idempotent producer."""
+    """Messages of one checkpoint for one destination."""
 
     checkpoint: Checkpoint
     bits: int
 
-    @property
-    def producer_id(self) -> str:
-        return producer_id(self.checkpoint.key)
-
-    @property
-    def producer_seq(self) -> int:
-        """The messages themselves: what is stored can be read from the number."""
-        return self.bits
+    def requests(self) -> list[Request]:
+        """What the messages are stored as, in order."""
+        return requests(self.checkpoint.key, self.checkpoint.span, self.bits)
 
     def copies(self) -> Iterator[Copy]:
         """The messages, in order."""
@@ -154,26 +171,62 @@ Decision = Revive | DeadLetter | Skip | Lost | Later
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the two destinations hold of a checkpoint: the sequences stored under its `producer_id`."""
+    """What the two destinations hold of a checkpoint's messages, as bit maps."""
 
-    retry: Collection[int] = ()
-    dead: Collection[int] = ()
+    retry: int = 0
+    dead: int = 0
 
     @property
     def bits(self) -> int:
-        found = 0
-        for seq in (*self.retry, *self.dead):
-            found |= seq
-        return found
+        return self.retry | self.dead
 
 
 _NOTHING: Final = Stored()
 
 
-def producer_id(key: CheckpointKey) -> str:
-    """The idempotent producer of everything that is appended because of a checkpoint: the same in every run."""
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return f"{PRODUCER_PREFIX}{digest[:32]}"
+def producer_id(key: CheckpointKey, offset: int) -> str:
+    """The idempotent producer of copies of the message at `offset`, and of its neighbours: the same in every run.
+
+    It is named after the lane, its epoch and the place there, not after the lease: in an epoch a message is given to
+    its group again once, whichever of its leases the job finds over.
+    """
+    return _producer([*key.lane, key.epoch, offset // _BLOCK])
+
+
+def loss_producer_id(key: CheckpointKey) -> str:
+    """The idempotent producer of the records of what a checkpoint lost."""
+    return _producer(key)
+
+
+def _producer(named: Sequence[object]) -> str:
+    return f"{PRODUCER_PREFIX}{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]}"
+
+
+def requests(key: CheckpointKey, span: Span, bits: int) -> list[Request]:
+    """The requests that messages of a checkpoint are stored as, in order of their offsets."""
+    return [
+        Request(producer_id(key, block * _BLOCK), sum(1 << offset % _BLOCK for _, offset in those))
+        for block, those in _blocks(span, bits)
+    ]
+
+
+def stored_bits(key: CheckpointKey, span: Span, bits: int, sequences: Callable[[str], Iterable[int]]) -> int:
+    """Which messages of a checkpoint a destination holds; `sequences` are those that it has of a producer."""
+    found = 0
+    for block, those in _blocks(span, bits):
+        held = 0
+        for seq in sequences(producer_id(key, block * _BLOCK)):
+            held |= seq
+        if held:
+            found |= sum(1 << index for index, offset in those if held >> offset % _BLOCK & 1)
+    return found
+
+
+def _blocks(span: Span, bits: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Indexes and offsets of messages, by the blocks that share a producer."""
+    placed = ((index, span.offset_of(index)) for index in indexes(bits))
+    for block, those in groupby(placed, key=lambda one: one[1] // _BLOCK):
+        yield block, list(those)
 
 
 def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, group_epoch: int | None) -> Life:

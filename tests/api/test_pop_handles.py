@@ -243,6 +243,31 @@ def test_pop_08_an_ack_that_is_stored_too_late_is_neither_believed_nor_called_re
         assert billing.ack([too_late]) == {too_late: EXPIRED}
 
 
+@pytest.mark.parametrize("what", ["ack", "nack", "dead", "invisible"])
+def test_pop_09_what_a_job_ahead_of_our_clock_gave_again_is_given_once_and_no_handle_of_it_lives(
+    tmp_path: Path, what: str
+) -> None:
+    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+        queue.topic()
+        queue.send("a", "b")
+        billing = queue.consumer("billing")
+        early, late = (billing.pop(1, invisible_ms=ms).handles[0] for ms in (10_000, 60_000))
+        queue.advance(8_000)
+        queue.revive(ahead_ms=2_500)
+        if what == "invisible":
+            assert billing.invisible(early, 30_000).json["code"] == EXPIRED
+            assert billing.invisible(late, 30_000).status == 200
+        else:
+            assert billing.handles_call(what, [early, late]) == {early: EXPIRED}
+        again = billing.pop_again(1)
+        assert (again.bodies, again.attempts) == (["a"], [2])
+        assert billing.ack(again.handles) == {}
+        queue.advance(400_000)
+        queue.revive()
+        assert [row["body"] for row in queue.retries("billing")].count(b"a") == 1
+        assert b"a" not in [row["body"] for row in queue.dead_letters("billing")]
+
+
 def test_an_ack_and_a_change_of_one_message_have_one_winner(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
         queue.topic()

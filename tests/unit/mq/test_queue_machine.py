@@ -20,8 +20,10 @@ from mq.errors import Conflict
 from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys, open_handle
 from mq.memory import MemoryQueue, Popped
+from mq.memory_jobs import retry_lane
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Start
+from mq.revive import stored_bits
 
 GROUPS = {"free": False, "line": True, "keys": "key"}
 TOPIC = "orders"
@@ -287,6 +289,27 @@ class QueueMachine(RuleBasedStateMachine):
         partitions = self.queue.tables.topics[TOPIC].route.partitions
         offsets = range(bad, 200, 2) if bad < 2 else ()
         self.queue.run_revive(steps=steps, unreadable={(name, offset) for name in partitions for offset in offsets})
+
+    @rule(ahead_ms=st.sampled_from([-5_000, 250, 400, 6_500, 100_000]), steps=st.sampled_from([None, None, 0, 1, 2]))
+    def revive_by_another_clock(self, ahead_ms: int, steps: int | None) -> None:
+        """The job's clock is not the service's: what it gives away early has one lease less, and nothing else."""
+        self.queue.run_revive(steps=steps, ahead_ms=ahead_ms)
+        for body, life in self.lives["free"].items():
+            lease = life.current(self.queue.now_ms)
+            if lease is not None and self.given_again("free", lease):
+                assert lease.until_ms <= self.queue.now_ms + ahead_ms, f"{body!r} came earlier than any clock says"
+                lease.over = True
+
+    def given_again(self, group: str, lease: Lease) -> bool:
+        handle = open_handle(KEYS, group, lease.handle)
+        lane = self.queue.lanes(group, TOPIC)[0]
+        key = handle.lease.key(lane.topic_id, group)
+        logs = (
+            self.queue.tables.lane_log(retry_lane(key.lane, TOPIC)),
+            self.queue.tables.dead_letters(group),
+        )
+        span, bit = handle.lease.span, 1 << handle.index
+        return any(stored_bits(key, span, bit, log.stored_seqs) for log in logs)
 
     @rule(steps=st.none() | st.integers(0, 3))
     def forward(self, steps: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from mq.checkpoint import Checkpoint, CheckpointKey, Span, indexes
 from mq.checkpoint_state import CheckpointState, fold
-from mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
+from mq.limits import PRODUCER_ID_LENGTH_MAX, PRODUCER_REQUESTS_KEPT, PRODUCER_SEQ_MAX
 from mq.revive import (
     Copy,
     DeadLetter,
@@ -27,8 +28,10 @@ from mq.revive import (
     decide,
     due,
     life_of,
+    loss_producer_id,
     producer_id,
     settle,
+    stored_bits,
 )
 from mq.revive_record import Ack, Done
 from tests.unit.mq.checkpoints import checkpoints, keys
@@ -48,7 +51,7 @@ def test_pop_11_what_is_due_is_delivered_again_with_its_attempts() -> None:
     (revive,) = decided(Due(replace(CHECKPOINT, span=Span(7, 3, (0, 1, 5), (1, 2, 3))), 0b101))
     assert isinstance(revive, Revive)
     assert list(revive.copies()) == [Copy(7, 1), Copy(12, 3)]
-    assert revive.producer_seq == 0b101
+    assert sum(one.messages for one in revive.requests()) == 2
 
 
 def test_pop_11_the_attempt_limit_holds_for_consumers_that_only_time_out() -> None:
@@ -111,8 +114,8 @@ def test_pop_11_a_message_that_cannot_be_read_delays_only_itself() -> None:
 
 
 def test_pop_11_what_a_killed_run_stored_is_not_stored_again() -> None:
-    assert decided(stored=Stored(retry=[0b0001], dead=[0b0100])) == [Revive(CHECKPOINT, 0b1010)]
-    assert decided(stored=Stored(retry=[0b1111])) == []
+    assert decided(stored=Stored(retry=0b0001, dead=0b0100)) == [Revive(CHECKPOINT, 0b1010)]
+    assert decided(stored=Stored(retry=0b1111)) == []
     assert settle(ALL, []) == Done(CHECKPOINT.key, 0b1111, DUE_MS), "and is ended by this run"
 
 
@@ -120,13 +123,33 @@ def test_pop_11_a_limit_lowered_between_two_runs_does_not_kill_what_lives_in_the
     one = Due(replace(CHECKPOINT, span=Span(7, 4, None, 3)), 0b1111)
     (first,) = decided(one, max_attempts=5)
     assert isinstance(first, Revive)
-    assert decided(one, max_attempts=2, stored=Stored(retry=[first.producer_seq])) == []
+    assert decided(one, max_attempts=2, stored=Stored(retry=first.bits)) == []
 
 
-@given(keys, keys)
-def test_pop_11_each_checkpoint_is_a_producer_of_its_own(one: CheckpointKey, other: CheckpointKey) -> None:
-    assert (producer_id(one) == producer_id(other)) == (one == other)
-    assert len(producer_id(one)) <= PRODUCER_ID_LENGTH_MAX
+@given(keys, keys, st.integers(0, 100), st.integers(0, 100))
+def test_pop_11_the_place_of_a_message_names_its_copies(
+    one: CheckpointKey, other: CheckpointKey, offset: int, elsewhere: int
+) -> None:
+    same = (one.lane, one.epoch, offset // PRODUCER_REQUESTS_KEPT) == (
+        *(other.lane, other.epoch),
+        elsewhere // PRODUCER_REQUESTS_KEPT,
+    )
+    assert (producer_id(one, offset) == producer_id(other, elsewhere)) == same
+    assert (loss_producer_id(one) == loss_producer_id(other)) == (one == other)
+    assert max(len(producer_id(one, offset)), len(loss_producer_id(one))) <= PRODUCER_ID_LENGTH_MAX
+
+
+@given(checkpoints(), st.data())
+def test_pop_09_a_message_that_was_delivered_again_is_not_once_more_by_the_lease_that_took_it_over(
+    checkpoint: Checkpoint, data: st.DataObject
+) -> None:
+    index = data.draw(st.integers(0, checkpoint.span.num - 1))
+    newer = checkpoint.changed(index, now_ms=DUE_MS, invisible_ms=1, revive_queue=0)
+    again = newer.changed(0, now_ms=DUE_MS, invisible_ms=1, revive_queue=0)
+    bits = data.draw(st.integers(1, checkpoint.span.full))
+    held = {request.producer_id: [request.producer_seq] for request in Revive(checkpoint, bits).requests()}
+    for one in (newer, again):
+        assert stored_bits(one.key, one.span, 1, lambda name: held.get(name, [])) == bits >> index & 1
 
 
 @given(checkpoints(), st.integers(0, 2**32 - 1), st.integers(1, 20), st.data())
@@ -138,10 +161,19 @@ def test_pop_11_each_due_message_is_in_exactly_one_decision(
     gone = data.draw(st.sets(st.sampled_from(offsets)))
     unreadable = data.draw(st.dictionaries(st.sampled_from(offsets), st.integers(0, 99)))
     stored = data.draw(st.integers(0, 2**32 - 1)) & one.bits
-    decisions = decided(one, max_attempts=max_attempts, gone=gone, unreadable=unreadable, stored=Stored(retry=[stored]))
+    decisions = decided(one, max_attempts=max_attempts, gone=gone, unreadable=unreadable, stored=Stored(retry=stored))
     assert sum(decision.bits for decision in decisions) == one.bits & ~stored
     assert all(decision.bits for decision in decisions)
-    assert all(0 < d.producer_seq <= PRODUCER_SEQ_MAX for d in decisions if isinstance(d, Revive | DeadLetter))
+    for decision in decisions:
+        if isinstance(decision, Revive | DeadLetter):
+            found = decision.requests()
+            assert all(0 < request.producer_seq <= PRODUCER_SEQ_MAX for request in found)
+            assert sum(request.messages for request in found) == decision.bits.bit_count()
+            held = {request.producer_id: [request.producer_seq] for request in found}
+            assert (
+                stored_bits(checkpoint.key, checkpoint.span, one.bits, lambda name, held=held: held.get(name, []))
+                == decision.bits
+            )
 
 
 def test_pop_11_due_is_in_order_of_time_and_waits_for_acks_under_way() -> None:
@@ -159,12 +191,20 @@ class Destination:
 
     def __init__(self) -> None:
         self.messages: list[int] = []
-        self.seqs: list[int] = []
+        self.seqs: dict[str, list[int]] = {}
 
     def append(self, request: Revive | DeadLetter) -> None:
-        if request.producer_seq not in self.seqs:
-            self.seqs.append(request.producer_seq)
-            self.messages += [copy.offset for copy in request.copies()]
+        offsets = iter([copy.offset for copy in request.copies()])
+        for producer, seq in request.requests():
+            mine, known = list(islice(offsets, seq.bit_count())), self.seqs.setdefault(producer, [])
+            if seq not in known:
+                known.append(seq)
+                self.messages += mine
+
+    def bits(self, one: Due) -> int:
+        return stored_bits(
+            one.checkpoint.key, one.checkpoint.span, one.bits, lambda producer: self.seqs.get(producer, ())
+        )
 
 
 runs = st.fixed_dictionaries(
@@ -188,7 +228,7 @@ def test_pop_11_each_message_ends_in_one_place_however_often_runs_are_killed(pla
         steps = int(str(plan["kill_after"]))
         facts = {name: fact for name, fact in plan.items() if name != "kill_after"}
         for one in due(fold({}, records).values(), DUE_MS + 300):
-            decisions = decided(one, stored=Stored(retry.seqs, dead.seqs), **facts)
+            decisions = decided(one, stored=Stored(retry.bits(one), dead.bits(one)), **facts)
             for decision in decisions[:steps]:
                 if isinstance(decision, Revive | DeadLetter):
                     (retry if isinstance(decision, Revive) else dead).append(decision)
