@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from api.lanes import Lanes
 from api.partition import Partition
-from mq.checkpoint import LaneKey
+from mq.checkpoint import CheckpointKey, LaneKey, Span
 from mq.errors import DeltaMQError
-from mq.handle import Lease
 from mq.names import split_partition
 from mq.retry_topic import RetryTopic
 from mq.revive import stored_bits
@@ -28,10 +27,11 @@ log = logging.getLogger("deltamq.api")
 
 
 class Asked(NamedTuple):
-    """Messages of a lease, and the lane that it is of."""
+    """Messages of a lease."""
 
-    lane: LaneKey
-    lease: Lease
+    key: CheckpointKey
+    topic: str
+    span: Span
     bits: int
 
 
@@ -45,8 +45,8 @@ async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
 
 def _place(one: Asked) -> tuple[LaneKey, str]:
     """The group's retry lane on that broker, and its topic."""
-    (_, broker), topic = split_partition(one.lane.partition), one.lease.topic
-    return one.lane._replace(retry=True, partition=RetryTopic(one.lane.group, topic).partition(broker)), topic
+    lane, (_, broker) = one.key.lane, split_partition(one.key.partition)
+    return lane._replace(retry=True, partition=RetryTopic(lane.group, one.topic).partition(broker)), one.topic
 
 
 async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:
@@ -76,4 +76,4 @@ def _bits(one: Asked, logs: Sequence[PartitionLog]) -> int:
         seen = [found for log in logs if (found := log.known_producer(producer)) is not None]
         return [seq for found in seen for seq in found.parts]
 
-    return stored_bits(one.lease.key(one.lane.topic_id, one.lane.group), one.lease.span, one.bits, sequences)
+    return stored_bits(one.key, one.span, one.bits, sequences)

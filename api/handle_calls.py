@@ -156,7 +156,7 @@ class HandleCalls:
         failure: Exception | None = None
         if acking.appends is not None:
             outcomes = await acking.appends
-            again = await given_again(self._lanes, [Asked(o.lane.key, o.opened.lease, o.bits) for o in acking.storing])
+            again = await given_again(self._lanes, [_asked(o.lane.key, o.opened.lease, o.bits) for o in acking.storing])
             for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
                 failure = outcome or failure
                 self._settle_ack(acking, one, stored=outcome is None)
@@ -242,7 +242,7 @@ class HandleCalls:
             Destined(pop.partition, pop.revive_queue, change.checkpoint)
             for pop, (*_, change) in zip(pops, changes, strict=True)
         )
-        asked = [Asked(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
+        asked = [_asked(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
         again = await given_again(self._lanes, asked)
         failure: Exception | None = None
         now_ms = self._logs.now_ms()
@@ -284,6 +284,10 @@ def _record(one: _Storing) -> Destined:
     lease, key = one.opened.lease, one.lane.key
     record = Ack(lease.key(key.topic_id, key.group), one.bits, lease.revive_time_ms)
     return Destined(lease.partition, lease.revive_queue, record)
+
+
+def _asked(key: LaneKey, lease: Lease, bits: int) -> Asked:
+    return Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits)
 
 
 def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:

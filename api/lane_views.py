@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from api.hosted_group import lanes_of
+from api.overdue import settle_overdue
 from api.owners import Relayed, together
 from api.peers import Call, Peer
 from api.service import Service
@@ -30,7 +31,8 @@ class LaneView(BaseModel):
     """One partition as the group sees it.
 
     `retry`: the group's retried messages of the topic on one broker. `lag` counts messages that the group has not
-    committed, all of them where it has committed nothing; what is not known of a damaged partition is null, and so is
+    committed, all of them where it has committed nothing; `in_flight` those that clients hold, or that wait to be
+    delivered again because their time is over. What is not known of a damaged partition is null, and so is
     the `last_consume_time` of what was consumed before the service started.
     """
 
@@ -53,6 +55,7 @@ async def lane_views(
     without them there are only the lanes of this process.
     """
     lanes = lanes_of(group, topic)
+    await settle_overdue(service.lanes, lanes)
     if others is None:
         lanes = [lane for lane in lanes if service.hosting.hosts(_broker(lane))]
     begun = [

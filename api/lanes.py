@@ -151,13 +151,15 @@ class Lanes:
         return self._meta.groups.committed_in(lane, self._offsets.get(lane))
 
     def in_flight(self, lane: LaneKey) -> int:
-        """Messages that clients of the group hold."""
+        """Messages that clients of the group hold, or that wait to be delivered again because their time is over."""
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
-        return (held.in_flight if held else 0) + (len(ordered.flights) if ordered else 0)
+        return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
 
     def in_flight_everywhere(self) -> int:
-        """Messages that clients of all groups hold."""
-        return sum(lane.in_flight for lane in self.buffer.lanes) + sum(len(o.flights) for _, o in self.ordered)
+        """The same of all groups."""
+        return sum(lane.in_flight + lane.waiting for lane in self.buffer.lanes) + sum(
+            len(o.flights) for _, o in self.ordered
+        )
 
     @property
     def checkpoints_in_memory(self) -> int:
@@ -266,6 +268,11 @@ class Lanes:
         if known is None or known.epoch != epoch:
             raise Conflict("the message is not in flight", code="handle_expired", field="handle")
         return self.ordered.open_for_handle(key, known)
+
+    def recall(self, key: LaneKey) -> None:
+        """Open a lane of which the tables have checkpoints: what waits there is known then, though nobody pops."""
+        if key in self._states and _broker(key) in self._epochs and self.ordered.get(key) is None:
+            self.open(key)
 
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
         """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""

@@ -27,6 +27,7 @@ from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.moved_progress import MovedProgress
 from api.online_clients import OnlineClients
+from api.overdue import settle_overdue
 from api.owners import Owners
 from api.partition import Partition, Partitions
 from api.peers import Peers
@@ -253,6 +254,7 @@ class Service:
         await self._guarded(self.groups.sweep, None)
         while True:
             await asyncio.sleep(every_s)
+            await self._guarded(partial(settle_overdue, self.lanes), None)
             for partition in self.partitions:
                 if partition.has_waiters and self.loop.time() - partition.refreshed_at >= every_s:
                     await self._guarded(partition.refresh, partition)

@@ -95,7 +95,13 @@ class Buffer:
         """Remember a stored checkpoint if its handles, or dead ones of them, still look alive."""
         checkpoint = state.checkpoint
         over = state.replaced | state.done
-        if checkpoint is None or checkpoint.revive_time_ms <= now_ms or not (state.open or over):
+        if checkpoint is None or not (state.open or over):
+            return
+        if checkpoint.revive_time_ms <= now_ms:
+            if state.open:
+                held = _stored(lane, checkpoint.pop, checkpoint.span)
+                held.spent = state.acked | over
+                lane.overdue[checkpoint.span.start_offset, checkpoint.pop.pop_time_ms] = held
             return
         held = self._remember(lane, checkpoint.pop, checkpoint.span)
         held.spent = state.acked | over
@@ -106,8 +112,7 @@ class Buffer:
 
     def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
         """A stored checkpoint that stands in no queue."""
-        held = Held(lane, pop, span, 0, _STORED)
-        held.queued = False
+        held = _stored(lane, pop, span)
         lane.live[span.start_offset, pop.pop_time_ms] = held
         held.bucket = self._due.add(held, pop.revive_time_ms)
         return held
@@ -250,6 +255,7 @@ class Buffer:
             lane.held_count -= 1
         held.state = held.state.to(_DONE)
         self._due.discard(held, held.bucket)
+        lane.overdue.pop((held.span.start_offset, held.pop.pop_time_ms), None)
         if held.replaced:
             # Its dead handles must be known as such for as long as they look alive.
             held.bucket = self._due.add(held, held.pop.revive_time_ms)
@@ -337,7 +343,16 @@ class Buffer:
 
     def _expire(self, held: Held) -> None:
         """Its messages are the revive job's now; handles of it are refused by their time."""
-        held.lane.live.pop((held.span.start_offset, held.pop.pop_time_ms), None)
+        lane, key = held.lane, (held.span.start_offset, held.pop.pop_time_ms)
+        lane.live.pop(key, None)
+        if held.spent != held.full:
+            lane.overdue[key] = held
+
+    def given_again(self, held: Held, bits: int) -> None:
+        """Messages of an overdue checkpoint were delivered again, are dead letters, or lost."""
+        held.spent |= bits
+        if held.spent == held.full:
+            held.lane.overdue.pop((held.span.start_offset, held.pop.pop_time_ms), None)
 
     def stored(self, decision: StoreCheckpoint) -> None:
         """The checkpoint is in the log: the offset may move over it."""
@@ -367,3 +382,10 @@ class Buffer:
         moved = [CommitOffset(lane.key, lane.epoch, lane.committed) for lane in self._moved]
         self._moved.clear()
         return moved
+
+
+def _stored(lane: Lane, pop: Pop, span: Span) -> Held:
+    """A stored checkpoint that stands in no queue."""
+    held = Held(lane, pop, span, 0, _STORED)
+    held.queued = False
+    return held

@@ -95,7 +95,18 @@ class Held:
 class Lane:
     """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity."""
 
-    __slots__ = ("committed", "covered", "epoch", "held_count", "key", "latest", "live", "opened_ms", "queue")
+    __slots__ = (
+        "committed",
+        "covered",
+        "epoch",
+        "held_count",
+        "key",
+        "latest",
+        "live",
+        "opened_ms",
+        "overdue",
+        "queue",
+    )
 
     def __init__(self, key: LaneKey, *, epoch: int, committed: int, opened_ms: int) -> None:
         self.key = key
@@ -112,6 +123,8 @@ class Lane:
         #: Everything that can still be acknowledged or changed, what is finished but still queued, and finished
         #: checkpoints of which a message was taken over, until they expire.
         self.live: dict[tuple[int, int], Held] = {}
+        #: Whose time is over, and of which not everything is known to be delivered again (SPEC POP-11).
+        self.overdue: dict[tuple[int, int], Held] = {}
         #: Offsets above the committed one whose checkpoints were stored before a restart.
         self.covered = OffsetRanges()
 
@@ -137,6 +150,11 @@ class Lane:
     def in_flight(self) -> int:
         """Messages that are given away and not done."""
         return sum((held.full & ~held.spent).bit_count() for held in self.live.values())
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are neither done nor delivered again, though their time is over."""
+        return sum((held.full & ~held.spent).bit_count() for held in self.overdue.values())
 
     def advance(self) -> bool:
         """Move the committed offset over what is stored or finished, in order of pop; False if it stays."""

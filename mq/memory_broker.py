@@ -381,7 +381,17 @@ class MemoryBroker:
     def in_flight(self, lane: LaneKey) -> int:
         """Messages of a lane that are given away and not done."""
         held, ordered = self._buffer.lane(lane), self._ordered.get(lane)
-        return (held.in_flight if held else 0) + (len(ordered.flights) if ordered else 0)
+        if held is not None:
+            self._settle_overdue(held)
+        return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
+
+    def _settle_overdue(self, lane: Lane) -> None:
+        """See what was delivered again, and what is gone, of what waited for it."""
+        low = self._tables.lane_log(lane.key).min_offset
+        for held in list(lane.overdue.values()):
+            key = held.checkpoint().key
+            gone = sum(1 << index for index in range(held.span.num) if held.span.offset_of(index) < low)
+            self._buffer.given_again(held, gone | self._given_again(key, held.pop.topic, held.span, held.full))
 
 
 def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) -> tuple[list[Row], int]:

@@ -34,7 +34,7 @@ class Live(NamedTuple):
 
     #: Offsets `[low, high)` that stored checkpoints hold.
     covered: Sequence[tuple[int, int]]
-    #: Checkpoints whose handles, or dead ones of them, still look alive.
+    #: Checkpoints whose handles, or dead ones of them, still look alive, and those that wait for their revival.
     states: Sequence[CheckpointState]
 
 
@@ -84,8 +84,9 @@ class LaneStates(Sequence[CheckpointState]):
         start, high = _ints(rows, "start_offset"), _ends(rows)
         beyond = high > committed
         gone = _ints(rows, "acked") | _ints(rows, "replaced") | _ints(rows, "done")
-        matters = (np.left_shift(1, _ints(rows, "num")) - 1) & ~gone | _ints(rows, "replaced")
-        alive = (_ints(rows, "revive_time") > now_ms * 1_000) & (matters != 0)
+        matters = (np.left_shift(1, _ints(rows, "num")) - 1) & ~gone | _ints(rows, "replaced") | _ints(rows, "done")
+        is_open = (np.left_shift(1, _ints(rows, "num")) - 1) & ~gone != 0
+        alive = (_ints(rows, "revive_time") > now_ms * 1_000) & (matters != 0) | is_open
         found = self._rows.take(pa.array(places[alive])) if alive.any() else None
         states = [] if found is None else [state for _, state in states_of_rows(found)]
         return Live(_joined(start[beyond], high[beyond]), [*states, *newer])

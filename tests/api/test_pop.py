@@ -203,6 +203,29 @@ def test_pop_08_an_ack_after_its_time_is_refused_and_undoes_nothing(queue: Queue
     assert billing.pop_again(1).bodies == ["a"]
 
 
+def test_pop_19_what_waits_for_its_revival_is_in_flight_until_it_is_lag(queue: Queue) -> None:
+    queue.topic()
+    queue.send("a", "b")
+    billing = queue.consumer("billing")
+    _, done = billing.pop(invisible_ms=10_000).handles
+    billing.ack([done])
+
+    def shown() -> tuple[int, int]:
+        queue.settle()
+        (topic,) = queue.api.call("GET", "/v1/groups/billing").json["topics"]
+        return topic["lag"], sum(one["in_flight"] for one in topic["partitions"])
+
+    queue.advance(8_000)
+    assert shown() == (0, 1)
+    queue.advance(60_000)
+    assert shown() == (0, 1), "nobody has it, and nobody is done with it"
+    queue.restart()
+    assert shown() == (0, 1), "also after a restart"
+    queue.revive()
+    assert shown() == (1, 0), "it waits in the retry topic"
+    assert queue.consumer("billing").pop_again(1).bodies == ["a"]
+
+
 def test_an_ack_carried_by_the_next_pop_counts_first(queue: Queue) -> None:
     queue.topic()
     queue.send(*map(str, range(64)))
