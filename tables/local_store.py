@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import pyarrow as pa
 
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
+from tables.graves import Graves
 from tables.store import Entry, FileMissing, NotDurable
 
 __all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
@@ -109,6 +109,7 @@ class LocalStore:
         self._root = os.path.abspath(root)
         self._files = files or OsFiles()
         self._known_folders: set[str] = set()
+        self._graves = Graves(self._root)
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
@@ -266,7 +267,7 @@ class LocalStore:
 
     def delete_tree(self, folder: str) -> None:
         path = self._path(folder)
-        grave = f"{self._root}/.deleted-{uuid.uuid4().hex}"
+        grave = self._graves.new()
         with _as_ours(folder):
             try:
                 self._files.rename(path, grave)
@@ -274,12 +275,14 @@ class LocalStore:
                 return
             self._files.sync_folder(os.path.dirname(path))
             self._known_folders = {f for f in self._known_folders if f != path and not f.startswith(path + "/")}
-            shutil.rmtree(grave, ignore_errors=True)
+        self._graves.dig()
 
     def prepare(self) -> None:
         self._files.refill()
+        self._graves.resume()
 
     def close(self) -> None:
+        self._graves.close()
         self._files.close()
 
     def _make_folder(self, folder: str) -> None:
