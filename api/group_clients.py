@@ -1,7 +1,11 @@
-"""Who is online in an exclusive group and what each may consume, as the API shows it: what the metadata log says."""
+"""Who consumes for a group and, where it is exclusive, what each may: as the API shows it.
+
+Of an exclusive group the metadata log says it; of a shared one each process says whom it has heard.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -10,7 +14,7 @@ from api.service import Service
 from api.topics import rfc3339
 from mq.online import Member
 
-__all__ = ["AllocationView", "ClientView", "allocation_views", "client_views"]
+__all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
 
 
 class SubscribedView(BaseModel):
@@ -23,7 +27,8 @@ class SubscribedView(BaseModel):
 class ClientView(BaseModel):
     """A client that is known; one that is not `online` has said that it goes, and may be finishing.
 
-    `authorized_ms` is known to the owner of the meta role alone, and null elsewhere.
+    `authorized_ms` is known to the owner of the meta role alone, and null elsewhere. Clients of a shared group need no
+    authorization: they are those that have named themselves in pops or heartbeats lately.
     """
 
     client_id: str
@@ -53,6 +58,24 @@ def client_views(service: Service, group: str) -> list[ClientView]:
         )
         for _, one in sorted(clients.items())
     ]
+
+
+def seen_views(service: Service, group: str, others: Iterable[ClientView]) -> list[ClientView]:
+    """The clients of a shared group, sorted: those that this process has heard, and those that others have."""
+    found = {one.client_id: one for one in others}
+    for client, seen in service.seen.of(group).items():
+        told = found.get(client)
+        found[client] = ClientView(
+            client_id=client,
+            online=True,
+            topics={
+                **(told.topics if told is not None else {}),
+                **{topic: SubscribedView(order=want.order, tags=want.tags) for topic, want in seen.topics.items()},
+            },
+            since_time=min(rfc3339(seen.since_ms * 1000), told.since_time if told is not None else "~"),
+            authorized_ms=None,
+        )
+    return [one for _, one in sorted(found.items())]
 
 
 def allocation_views(service: Service, group: str) -> dict[str, AllocationView]:

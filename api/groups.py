@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.group_clients import AllocationView, ClientView, allocation_views, client_views
+from api.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.json_body import json_object
 from api.lane_views import LaneView, Others, ask_others, lane_views
 from api.openapi import TOPIC_PATTERN, problems
@@ -104,9 +104,10 @@ class TopicProgress(BaseModel):
 
 
 class GroupView(BaseModel):
-    """A group's settings, and where it is in each topic that it has consumed.
+    """A group's settings, who consumes for it, and where it is in each topic that it has consumed.
 
-    `clients` and `allocation` are those of an exclusive group.
+    `allocation` is that of an exclusive group. Clients of a shared one come and go without a word: `clients` are those
+    that have named themselves in pops or heartbeats within the time of an authorization.
     """
 
     group: str
@@ -177,12 +178,14 @@ async def put_group(group: GroupName, service: Running, request: Request, respon
 )
 async def delete_group(group: GroupName, service: Running) -> None:
     await service.groups.delete(group)
+    service.seen.forget(group)
 
 
 async def _view(service: Service, group: Group, call: Call) -> dict[str, object]:
     """The group; other processes are asked by `call` for what they know of it, unless one of them asks."""
     topics = []
-    others = None if is_forwarded(call.headers) else await _others(service, call)
+    others, heard = (None, []) if is_forwarded(call.headers) else await _others(service, call)
+    exclusive = group.settings.consume_strategy == "exclusive"
     for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
         try:
             lanes = await lane_views(service, group.name, topic, consumed=True, others=others)
@@ -196,18 +199,19 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
         "epoch": group.epoch,
         **group.settings.to_json(),
         "created_time": rfc3339(group.created_ms * 1000),
-        "clients": client_views(service, group.name),
+        "clients": client_views(service, group.name) if exclusive else seen_views(service, group.name, heard),
         "allocation": allocation_views(service, group.name),
         "topics": topics,
     }
 
 
-async def _others(service: Service, call: Call) -> Others:
+async def _others(service: Service, call: Call) -> tuple[Others, list[ClientView]]:
     """What other processes know of the group: who cannot be asked shall not keep it from being shown."""
-    others = Others()
+    others, heard = Others(), list[ClientView]()
     if not service.hosting.alone:
         brokers = service.meta.now.brokers.brokers
         for answer in await ask_others(service, brokers, call, all_of_them=False):
             for topic in answer["topics"]:
                 others.add(topic["topic"], topic["partitions"])
-    return others
+            heard += map(ClientView.model_validate, answer["clients"])
+    return others, heard

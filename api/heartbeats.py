@@ -94,6 +94,8 @@ async def heartbeat(
             granted = await service.online.beat_until_changed(beat, allocation_epoch, wait_ms, client)
         finally:
             client.close()
+    if not granted.exclusive:
+        service.seen.note(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
     return {
         "consume_strategy": "exclusive" if granted.exclusive else "shared",
         "authorized_until_ms": service.now_ms() + granted.authorized_ms,

@@ -29,6 +29,7 @@ from api.wish import Taken
 from mq.errors import Conflict, NotFound
 from mq.group import Group
 from mq.names import check_topic, split_partition
+from mq.online_events import Subscription
 from mq.topics import Topic
 from tables.failpoints import failpoint
 
@@ -53,6 +54,9 @@ async def pop(
     topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
     group = await service.groups.for_use(group_name)
     ask = _checked(service, topic.topic, group, request)
+    if request.client_id is not None:
+        wish = Subscription(order=ask.order is not False, tags=request.tags or "*")
+        service.seen.note(group.name, request.client_id, {ask.topic.name: wish})
     handles, refused = request.ack, list[FailedHandle]()
     client = Client(receive)
     try:

@@ -35,6 +35,7 @@ from api.popper import Popper
 from api.pull_locks import Locks
 from api.request import Admission
 from api.sealing import Sealer
+from api.seen_clients import SeenClients
 from api.waiting import Waiting
 from api.workers import Workers
 from mq.brokers import META_ROLE
@@ -113,6 +114,7 @@ class Service:
         self.hosting.hooks.drained.append(self.lanes.drain)
         self.hosting.hooks.lost.append(self.lanes.drop)
         self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
+        self.seen = SeenClients(self.now_ms, keep_ms=self.settings.authorization_ms)
         self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
         self.popper = Popper(self.lanes, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
         self.handles = HandleCalls(self.lanes, self.hosting)

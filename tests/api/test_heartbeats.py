@@ -236,6 +236,9 @@ def test_cons_01_a_shared_group_allocates_nothing(api: Api, topic: str) -> None:
     assert api.call("PUT", f"/v1/groups/{topic}", {}).status == 201
     answer = member(api, topic, "c0").beat("?wait_ms=5000&allocation_epoch=0")
     assert answer["consume_strategy"] == "shared" and answer["allocation"] == {} and answer["authorized_ms"] > 0
+    shown = api.call("GET", f"/v1/groups/{topic}").json
+    assert [one["client_id"] for one in shown["clients"]] == ["c0"] and shown["allocation"] == {}
+    member(api, topic, "c0").leave()
     assert api.call("GET", f"/v1/groups/{topic}").json["clients"] == []
 
 

@@ -203,6 +203,31 @@ def test_pop_08_an_ack_after_its_time_is_refused_and_undoes_nothing(queue: Queue
     assert billing.pop_again(1).bodies == ["a"]
 
 
+def test_cons_05_a_shared_group_shows_who_has_popped_lately(queue: Queue) -> None:
+    queue.topic()
+    queue.topic(name="returns")
+    billing = queue.consumer("billing")
+    billing.pop()
+
+    def shown() -> dict[str, dict[str, object]]:
+        view = queue.api.call("GET", "/v1/groups/billing").json
+        assert all(one["online"] and one["authorized_ms"] is None for one in view["clients"])
+        return {one["client_id"]: one["topics"] for one in view["clients"]}
+
+    assert shown() == {}, "it has not named itself"
+    billing.pop(client_id="w2", tags="x")
+    queue.advance(20_000)
+    billing.pop(client_id="w1")
+    queue.consumer("billing", "returns").pop(client_id="w1")
+    plain = {"order": False, "tags": "*"}
+    assert shown() == {"w1": {"orders": plain, "returns": plain}, "w2": {"orders": {"order": False, "tags": "x"}}}
+    queue.advance(10_000)
+    assert list(shown()) == ["w1"], "the other has said nothing for as long as an authorization lasts"
+    assert queue.api.call("DELETE", "/v1/groups/billing").status == 204
+    queue.group("billing")
+    assert shown() == {}
+
+
 def test_pop_19_what_waits_for_its_revival_is_in_flight_until_it_is_lag(queue: Queue) -> None:
     queue.topic()
     queue.send("a", "b")
