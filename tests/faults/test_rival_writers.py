@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from mq.errors import Fenced
+from tables.local_store import LocalStore
+from tables.warehouse import Warehouse
 from tests.faults.conftest import Judge, judged
 from tests.faults.zygote import Order, Zygote, acks_of
+from tests.rows import REF, batch
 
 BUSY = {"rollup_files": 8, "checkpoint_commits": 32, "log_keep_ms": 500, "file_keep_ms": 500}
 
@@ -42,6 +50,67 @@ def test_f4_rival_processes_lose_and_repeat_nothing(
 ) -> None:
     rate = _race(tmp_path, writers, judge, processes, 160)
     print(f"{processes} processes: {rate:.0f} appends/s together")
+
+
+class Owner(LocalStore):
+    """The disk of a process that may fall asleep in the middle of a commit; what it was refused is counted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.refused = 0
+        self.asleep = threading.Event()
+        self._awake = threading.Event()
+        self._awake.set()
+
+    def sleep(self) -> None:
+        self.asleep.clear()
+        self._awake.clear()
+
+    def wake(self) -> None:
+        self._awake.set()
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        if not self._awake.is_set():
+            self.asleep.set()
+            assert self._awake.wait(30)
+        won = super().put_if_absent(key, data, durable=durable)
+        self.refused += not won and "_delta_log" in key
+        return won
+
+
+def test_f4_a_takeover_costs_one_refused_commit_at_most(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Of two processes that take a partition from each other, the one before sleeps through it, and does not notice."""
+    stores = Owner(tmp_path), Owner(tmp_path)
+    costs, stored, epoch = [], 0, 1
+    with (
+        ThreadPoolExecutor(1) as sleeper,
+        closing(Warehouse.open("", store=stores[0])) as one,
+        closing(Warehouse.open("", store=stores[1])) as other,
+    ):
+        logs = one.create(REF), other.create(REF)
+        logs[0].fence("broker", epoch)
+        for number in range(40):
+            (old, disk), new = (logs[number % 2], stores[number % 2]), logs[1 - number % 2]
+            old.append([batch(b"mine")], known={"broker": epoch})
+            before = [store.refused for store in stores]
+            disk.sleep()
+            late = sleeper.submit(old.append, [batch(b"late")], known={"broker": epoch})
+            assert disk.asleep.wait(30)
+            new.fence("broker", epoch + 1)
+            new.append([batch(b"new")], known={"broker": epoch + 1})
+            disk.wake()
+            with pytest.raises(Fenced):
+                late.result(30)
+            for _ in range(5):
+                with pytest.raises(Fenced):
+                    old.append([batch(b"again")], known={"broker": epoch})
+            costs.append(sum(store.refused - was for store, was in zip(stores, before, strict=True)))
+            stored, epoch = stored + 2, epoch + 1
+        assert logs[0].end_offset == logs[1].end_offset == stored
+    record_property("said", f"refused commits per takeover: {max(costs)} at most in {len(costs)}")
+    assert max(costs) == 1, "that of the sleeper"
 
 
 @pytest.mark.long

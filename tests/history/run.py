@@ -36,7 +36,15 @@ TOPIC: Final = "orders"
 #: The exclusive group.
 ORDERLY: Final = "ledger"
 #: Short times, so that much happens in a few seconds.
-SMALL_TIMES: Final = {"DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "50", "DELTAMQ_QUEUE_STAY_BUFFER_MS": "500"}
+SMALL_TIMES: Final = {
+    "DELTAMQ_QUEUE_INVISIBLE_MS_MIN": "50",
+    "DELTAMQ_QUEUE_STAY_BUFFER_MS": "500",
+    # Retries go when their group is done with them; the topic and the dead letters are scanned at the end.
+    "DELTAMQ_RETENTION_WAIT_FOR_GROUPS": "true",
+    "DELTAMQ_RETENTION_RETRY_MS": "20000",
+    "DELTAMQ_RETENTION_SYSTEM_MS": "60000",
+}
+_UPKEEP_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +76,8 @@ class Plan:
     #: The clients of an exclusive group, each in a process of its own.
     orderlies: int = 0
     jobs: tuple[str, ...] = ("revive", "delay")
+    #: The jobs of another driver, which keep the tables small; `merge` starts Spark.
+    upkeep: tuple[str, ...] = ("retain",)
     #: Leases and acknowledgements are stored before they are answered.
     durable: bool = False
     #: The share of answers that are lost on their way.
@@ -90,6 +100,7 @@ class System:
 
     services: list[ServiceProcess]
     jobs: Jobs | None
+    upkeep: Jobs | None
     recorder: Recorder
     #: Their addresses, and those through which the loads go, where answers may be lost.
     urls: list[str]
@@ -202,11 +213,16 @@ def _started(stack: ExitStack, folder: Path, plan: Plan, recorder: Recorder) -> 
     if plan.jobs:
         jobs = Jobs(warehouse, plan.jobs, plan.program if plan.clocked_jobs else DELTAMQ)
         stack.callback(jobs.kill)
+    upkeep = None
+    if plan.upkeep:
+        program = plan.program if plan.clocked_jobs else DELTAMQ
+        upkeep = Jobs(warehouse, plan.upkeep, program, every_s=_UPKEEP_S)
+        stack.callback(upkeep.kill)
     urls = ways = [service.url for service in services]
     if plan.loss:
         ports = [int(url.rpartition(":")[2]) for url in urls]
         ways = [stack.enter_context(ChaosProxy(port, loss=plan.loss, seed=plan.seed)).url for port in ports]
-    return System(services, jobs, recorder, urls, ways)
+    return System(services, jobs, upkeep, recorder, urls, ways)
 
 
 def _make(door: Door, recorder: Recorder, plan: Plan) -> None:

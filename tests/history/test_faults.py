@@ -1,7 +1,7 @@
 """Mixed loads under faults, each judged by the checker: short in `make test`, at their full size in `make faults`.
 
 Producers (idempotent and plain, with delayed messages), consumers of two groups (one ordered by key), readers, the
-revive and delay jobs; see `tests.history.run`.
+revive, delay and retain jobs, and in the long ones merge; see `tests.history.run`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ FREE = PopSettings(group="billing", topic="orders", invisible_ms=(600, 2_000))
 KEYED = PopSettings(group="keyed", topic="orders", order="key", renew=0, invisible_ms=(600, 2_000))
 GROUPS = (GroupPlan(pops=FREE), GroupPlan(pops=KEYED))
 MIXED = Plan(groups=GROUPS)
+#: With everything that runs beside a service for weeks; Spark takes its time to start.
+WHOLE = replace(MIXED, upkeep=("merge", "retain"))
 #: Two processes, with leases so short that a test can wait for them.
 TWO = replace(
     MIXED,
@@ -48,7 +50,7 @@ def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
 @pytest.mark.parametrize("durable", [False, True])
 def test_f1_fifty_kills_of_a_service_under_a_mixed_load(valid: Valid, durable: bool) -> None:
     reach = Reach(sends=1_000, faults=25, redeliveries=1, unknown_stored=1, unknown_absent=1)
-    plan = replace(MIXED, seed=110 + durable, durable=durable, strikes=25, rest_s=(0.05, 0.9), reach=reach)
+    plan = replace(WHOLE, seed=110 + durable, durable=durable, strikes=25, rest_s=(0.05, 0.9), reach=reach)
     plan = replace(plan, plain_senders=6, send_pause_s=0.01, drain_s=120)
     found = valid(plan, lambda system: [KillService(system.services)])
     assert max(found.recovery_s) < 2 * _SERVING_AGAIN_S
@@ -92,10 +94,11 @@ def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) ->
     offset_s, rate = CLOCKS[clock]
     path = folder / "clock"
     set_clock(path)
+    # By a clock that jumps by years all is old enough to go.
     # What is in flight when an hour is taken back stays so for an hour: nobody leaves anything unanswered.
     diligent = replace(FREE, forget=0, nack=0, renew=0, late=0, give_up=0, with_pop=0)
     plan = replace(
-        MIXED, seed=seed, strikes=strikes, delayed_percent=0, program=program(path), clocked_jobs=True,
+        MIXED, seed=seed, strikes=strikes, delayed_percent=0, program=program(path), clocked_jobs=True, upkeep=(),
         groups=(GroupPlan(pops=diligent),), reach=Reach(sends=50, faults=strikes),
     )  # fmt: skip
     valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
@@ -111,8 +114,8 @@ def test_f8_offsets_and_order_do_not_know_what_time_it_is(valid: Valid, tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
-    plan = replace(MIXED, seed=121, strikes=20, rest_s=(0.2, 1.0), reach=Reach(sends=500, faults=20, redeliveries=10))
-    valid(plan, lambda system: [KillJobs(system.jobs)])
+    plan = replace(WHOLE, seed=121, strikes=20, rest_s=(0.2, 1.0), reach=Reach(sends=500, faults=20, redeliveries=10))
+    valid(plan, lambda system: [KillJobs(system.jobs), KillJobs(system.upkeep)])
 
 
 @pytest.mark.long
