@@ -287,7 +287,7 @@ def _record(one: _Storing) -> Destined:
 
 
 def _asked(key: LaneKey, lease: Lease, bits: int) -> Asked:
-    return Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits)
+    return Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits, lease.revive_time_ms)
 
 
 def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:

@@ -29,7 +29,7 @@ async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) ->
     waiting = [held for lane in known for held in lane.overdue.values()]
     if not waiting:
         return
-    asked = [Asked(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
+    asked = [Asked(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent, until_ms=0) for one in waiting]
     again = await given_again(lanes, asked)
     for held, bits in zip(waiting, again, strict=True):
         if lanes.buffer.lane(held.lane.key) is held.lane:

@@ -36,6 +36,8 @@ CHECKPOINT_LEAD_MS: Final = 1 * _SECOND
 # An ack that was accepted just before the revive time is being appended then. The revive job looks at a
 # checkpoint only so much later, and the service calls an ack expired that took longer to store.
 ACK_SETTLE_MS: Final = 300
+# By so much the job's clock may be ahead of the service's without an acknowledgement that is confirmed being void.
+CLOCKS_APART_MS: Final = 10 * _SECOND
 
 # The in-memory match (SPEC POP-13).
 STAY_BUFFER_MS: Final = 10 * _SECOND
