@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 import time
-from collections import deque
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -55,9 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer_uncut(self, status: int, document: Any) -> None:
         """An answer that clients ask for in the background: no test's cuts are for it."""
-        cuts, self.stub.cuts = self.stub.cuts, deque()
-        self.answer(status, document)
-        self.stub.cuts = cuts
+        self._whole(status, json.dumps(document).encode(), "application/json", {})
 
     def answer_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         if self.stub.cuts:
@@ -65,11 +62,14 @@ class _Handler(BaseHTTPRequestHandler):
             head = f"HTTP/1.1 {status} OK\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
             self.wfile.write((head.encode() + b"\r\n" + body)[: self.stub.cuts.popleft()])
             self.drop()
-            return
+        else:
+            self._whole(status, body, kind, headers or {})
+
+    def _whole(self, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
