@@ -24,7 +24,7 @@ KEYED = PopSettings(group="keyed", topic="orders", order="key", renew=0, invisib
 GROUPS = (GroupPlan(pops=FREE), GroupPlan(pops=KEYED))
 MIXED = Plan(groups=GROUPS)
 #: With everything that runs beside a service for weeks; Spark takes its time to start.
-WHOLE = replace(MIXED, upkeep=("merge", "retain"))
+WHOLE = replace(MIXED, upkeep=("merge", "retain"), drain_s=180)
 #: Two processes, with leases so short that a test can wait for them.
 TWO = replace(
     MIXED,
@@ -51,7 +51,7 @@ def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
 def test_f1_fifty_kills_of_a_service_under_a_mixed_load(valid: Valid, durable: bool) -> None:
     reach = Reach(sends=1_000, faults=25, redeliveries=1, unknown_stored=1, unknown_absent=1)
     plan = replace(WHOLE, seed=110 + durable, durable=durable, strikes=25, rest_s=(0.05, 0.9), reach=reach)
-    plan = replace(plan, plain_senders=6, send_pause_s=0.01, drain_s=120)
+    plan = replace(plan, plain_senders=6, send_pause_s=0.01)
     found = valid(plan, lambda system: [KillService(system.services)])
     assert max(found.recovery_s) < 2 * _SERVING_AGAIN_S
 
