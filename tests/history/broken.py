@@ -20,7 +20,9 @@ from mq.client.cli import main
 from mq.keyed_pop import KeyedPop
 from mq.lane import Lane
 from mq.moved_keys import MovedKeys
+from mq.ordered_pop import OrderedLane
 from mq.producer import ProducerWindow
+from mq.progress import Committed
 from mq.pull_lock import PullLocks
 from tables.fetch import FetchStatus
 from tables.local_store import HEAD, LocalStore
@@ -130,6 +132,18 @@ def order_ignored() -> None:
     KeyedPop._add = adding
 
 
+def leases_forgotten() -> None:
+    """Who begins to serve a lane in order counts on, but gives away at once what clients have."""
+    begin = OrderedLane.__init__
+
+    def beginning(self: OrderedLane, start: Committed, *, max_attempts: int | None) -> None:
+        begin(self, start, max_attempts=max_attempts)
+        for flight in self.flights.values():
+            flight.visible_ms = 0
+
+    OrderedLane.__init__ = beginning  # type: ignore[method-assign] # a broken build
+
+
 def locks_for_all() -> None:
     """Everybody gets every pull lock, and may pull and commit."""
     PullLocks.take = lambda self, lane, client, *_, **__: 1
@@ -152,6 +166,7 @@ BUILDS: Final[dict[str, Callable[[], None]]] = {
     "deliver-without-lease": deliver_without_lease,
     "ack-ignored": ack_ignored,
     "order-ignored": order_ignored,
+    "leases-forgotten": leases_forgotten,
     "locks-for-all": locks_for_all,
     "moves-ignored": moves_ignored,
 }

@@ -66,11 +66,21 @@ CASES = {
     "locks-for-all": Case(replace(ORDERLY, strikes=4), {"two-consumers", "processed-twice"}, _handovers),
     "moves-ignored": Case(replace(ORDERLY, strikes=4, send_pause_s=0), {"key-order"}, _growth),
     "order-ignored": Case(replace(LOG, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"order-break"}),
+    "leases-forgotten": Case(
+        replace(LOG, strikes=3, drain_s=1, groups=(GroupPlan(pops=KEYED, consumers=3),)), {"double-lease"}, _kills
+    ),
 }
 
 
 #: Those that `make test` plays; the others take longer, or are found by rules that these are found by, too.
-SHORT = ("ack-before-commit", "blind-append", "deliver-without-lease", "ack-ignored", "order-ignored")
+SHORT = (
+    "ack-before-commit",
+    "blind-append",
+    "deliver-without-lease",
+    "ack-ignored",
+    "order-ignored",
+    "leases-forgotten",
+)
 
 
 @pytest.mark.timeout(240)
