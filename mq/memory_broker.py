@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings, StoreCheckpoint
-from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span, indexes, spans_of
+from mq.checkpoint import Checkpoint, LaneKey, Pop, Span, indexes, spans_of
 from mq.errors import Conflict
 from mq.group_settings import GroupSettings, Ordering
 from mq.handle import Handle, HandleKeys, Opened, mint
 from mq.keyed_pop import KeyedPop
 from mq.lane import Lane
-from mq.memory_jobs import retry_lane
+from mq.memory_jobs import given_again, settle_overdue
 from mq.memory_log import MemoryLog, Origin, Row, Tables
 from mq.offset_ranges import OffsetRanges
 from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.progress import Committed, first_position, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from mq.retry import DeadReason, with_reason
-from mq.revive import LostReason, stored_bits
+from mq.revive import LostReason
 from mq.revive_record import Ack
 
 __all__ = ["MemoryBroker", "Popped", "Wish"]
@@ -289,7 +289,7 @@ class MemoryBroker:
             key = lease.key(lane.topic_id, lane.group)
             self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
             self._buffer.ack_stored(result.held, result.store, now_ms)
-            return result.refused | self._given_again(key, lease.topic, lease.span, result.store)
+            return result.refused | given_again(self._tables, key, lease.topic, lease.span, result.store)
         return result.refused
 
     def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
@@ -301,13 +301,6 @@ class MemoryBroker:
             if ordered.flights:
                 self._ordered[key] = ordered
         return ordered
-
-    def _given_again(self, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
-        """Which messages of a lease the revive job has called over: its clock may be ahead of ours."""
-        places = self._tables.lane_log(retry_lane(key.lane, topic)), self._tables.dead_letters(key.group)
-        return stored_bits(
-            key, span, bits, lambda producer: [seq for log in places for seq in log.stored_seqs(producer)]
-        )
 
     def _ack_ordered(self, ordered: OrderedLane, opened: Opened, lane: LaneKey, now_ms: int) -> int:
         refused = 0
@@ -339,7 +332,7 @@ class MemoryBroker:
         )
         self._tables.record([change.checkpoint])
         self._buffer.changed(change, now_ms)
-        if self._given_again(lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
+        if given_again(self._tables, lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
             raise Conflict("the message was delivered again", code="handle_expired", field="handle")
         return _new_handle(self._keys, change.checkpoint)
 
@@ -382,16 +375,8 @@ class MemoryBroker:
         """Messages of a lane that are given away and not done."""
         held, ordered = self._buffer.lane(lane), self._ordered.get(lane)
         if held is not None:
-            self._settle_overdue(held)
+            settle_overdue(self._tables, self._buffer, held)
         return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
-
-    def _settle_overdue(self, lane: Lane) -> None:
-        """See what was delivered again, and what is gone, of what waited for it."""
-        low = self._tables.lane_log(lane.key).min_offset
-        for held in list(lane.overdue.values()):
-            key = held.checkpoint().key
-            gone = sum(1 << index for index in range(held.span.num) if held.span.offset_of(index) < low)
-            self._buffer.given_again(held, gone | self._given_again(key, held.pop.topic, held.span, held.full))
 
 
 def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) -> tuple[list[Row], int]:
