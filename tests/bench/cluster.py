@@ -54,50 +54,74 @@ def _online(service: Service) -> set[str]:
     return {one["broker"] for one in service.call("GET", "/v1/cluster")["brokers"] if one["online"]}
 
 
-def _send(address: Address, partition: str, seconds: float) -> tuple[int, float]:
-    """Requests answered, and the seconds that passed; in a process of its own."""
+def _send(address: Address, partition: str, seconds: float) -> tuple[int, float, float]:
+    """Requests answered, the seconds that passed, and those of a core that it took; in a process of its own."""
     path = f"/v1/topics/{_TOPIC}/messages?partition={quote(partition, safe='')}"
     data = request("POST", path, kind="application/json", body=json_request(_MESSAGES, 100))
+    began_s = time.process_time()
     took, elapsed = synchronous(address, data, _CLIENTS, seconds)
-    return len(took), elapsed
+    return len(took), elapsed, time.process_time() - began_s
 
 
-def _rate(session: Session, executor: Executor, hosts: Sequence[Sequence[str]]) -> list[float]:
-    """Messages a second, of each window."""
-    with ExitStack() as stack:
-        services = _processes(stack, session.fresh(f"cluster.{len(hosts)}"), hosts)
-        services[0].make_topic(_TOPIC, len(_BROKERS))
-        acknowledged = 0
+class _Fleet:
+    """Processes that serve both brokers, and what was sent to them."""
 
-        def window(seconds: float) -> dict[str, float]:
-            nonlocal acknowledged
-            asked = [services[at % len(services)] for at in range(len(_BROKERS))]
-            sent = [
-                executor.submit(_send, service.address, f"{_TOPIC}@{broker}", seconds)
-                for service, broker in zip(asked, _BROKERS, strict=True)
-            ]
-            done = [one.result() for one in sent]
-            acknowledged += sum(count for count, _ in done) * _MESSAGES
-            return {"rate": sum(count * _MESSAGES / elapsed for count, elapsed in done)}
+    def __init__(self, stack: ExitStack, folder: Path, hosts: Sequence[Sequence[str]]) -> None:
+        self._services = _processes(stack, folder, hosts)
+        self._services[0].make_topic(_TOPIC, len(_BROKERS))
+        self._acknowledged = 0
 
-        windows = session.windows(window, warmups=2)
-        stored = sum(services[0].stored(_TOPIC).values())
-        if stored != acknowledged:
-            raise LoadError(f"{acknowledged} messages were acknowledged, {stored} are stored")
-    return [one["rate"] for one in windows]
+    def window(self, executor: Executor, seconds: float) -> tuple[float, float]:
+        """Messages a second, and how many cores were busy with them."""
+        asked = [self._services[at % len(self._services)] for at in range(len(_BROKERS))]
+        began_s, busy_s = time.perf_counter(), self._cpu_s()
+        sent = [
+            executor.submit(_send, service.address, f"{_TOPIC}@{broker}", seconds)
+            for service, broker in zip(asked, _BROKERS, strict=True)
+        ]
+        done = [one.result() for one in sent]
+        busy_s = self._cpu_s() - busy_s + sum(cpu_s for *_, cpu_s in done)
+        self._acknowledged += sum(count for count, *_ in done) * _MESSAGES
+        rate = sum(count * _MESSAGES / elapsed for count, elapsed, _ in done)
+        return rate, busy_s / (time.perf_counter() - began_s)
+
+    def _cpu_s(self) -> float:
+        return sum(service.cpu_s() for service in self._services)
+
+    def check(self) -> None:
+        """What was acknowledged is stored."""
+        stored = sum(self._services[0].stored(_TOPIC).values())
+        if stored != self._acknowledged:
+            raise LoadError(f"{self._acknowledged} messages were acknowledged, {stored} are stored")
 
 
 @bench("cluster.produce")
 def produce(session: Session) -> Iterator[Figure]:
-    """What a second process adds."""
+    """What a second process adds: one and two in turn, since a machine is not equally fast all the time."""
+    with ExitStack() as stack:
+        executor = stack.enter_context(ProcessPoolExecutor(len(_BROKERS)))
+        one = _Fleet(stack, session.fresh("cluster.1"), [_BROKERS])
+        two = _Fleet(stack, session.fresh("cluster.2"), [(broker,) for broker in _BROKERS])
+
+        def window(seconds: float) -> dict[str, float]:
+            (alone, alone_cores), (both, both_cores) = one.window(executor, seconds), two.window(executor, seconds)
+            return {
+                "one": alone, "one.cores": alone_cores, "two": both, "two.cores": both_cores, "ratio": both / alone
+            }  # fmt: skip
+
+        windows = session.windows(window, warmups=2)
+        one.check()
+        two.check()
     said = "produce over REST to two brokers, JSON requests of 100 messages of 100 B, 32 clients, fsynced"
-    with ProcessPoolExecutor(len(_BROKERS)) as executor:
-        one = _rate(session, executor, [_BROKERS])
-        two = _rate(session, executor, [(broker,) for broker in _BROKERS])
-    yield session.figure("cluster.produce.one", f"{said}, by one process", "msg/s", one)
-    yield session.figure("cluster.produce.two", f"{said}, by two processes", "msg/s", two)
-    middle = [sorted(rates)[len(rates) // 2] for rates in (one, two)]
-    yield session.figure("cluster.produce.ratio", f"{said}: two processes to one", "", [middle[1] / middle[0]])
+    busy = "cores that these and the clients keep busy"
+    for name, unit, what in (
+        ("one", "msg/s", "by one process"),
+        ("one.cores", "cores", f"by one process: {busy}"),
+        ("two", "msg/s", "by two processes"),
+        ("two.cores", "cores", f"by two processes: {busy}"),
+        ("ratio", "", "two processes to one, in turn"),
+    ):
+        yield session.figure(f"cluster.produce.{name}", f"{said}, {what}", unit, [one[name] for one in windows])
 
 
 @bench("cluster.missed")
