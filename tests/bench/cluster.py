@@ -1,6 +1,6 @@
 """Two processes on one warehouse and one machine: what a second one adds to produce, and how long a dead one is missed.
 
-Produce: two broker's partitions get requests of 100 messages from 16 clients each, served by one process or by a
+Produce: two broker's partitions get requests of 100 messages from 64 clients each, served by one process or by a
 process for each broker; clients are a process of their own for each broker, so that they do not wait for each other.
 Missed: the time from SIGKILL of a broker's process to the first answer to a pop of its partition, asked at the other
 one all the time; both are on one machine, where nobody waits for the lease.
@@ -29,7 +29,7 @@ __all__: list[str] = []
 
 _BROKERS: Final = ("broker-a", "broker-b")
 _TOPIC: Final = "bench"
-_CLIENTS: Final = 16
+_CLIENTS: Final = 64
 _MESSAGES: Final = 100
 _KILLS: Final = 10
 _QUICK_KILLS: Final = 1
@@ -112,7 +112,7 @@ def produce(session: Session) -> Iterator[Figure]:
         windows = session.windows(window, warmups=2)
         one.check()
         two.check()
-    said = "produce over REST to two brokers, JSON requests of 100 messages of 100 B, 32 clients, fsynced"
+    said = "produce over REST to two brokers, JSON requests of 100 messages of 100 B, 128 clients, fsynced"
     busy = "cores that these and the clients keep busy"
     for name, unit, what in (
         ("one", "msg/s", "by one process"),
