@@ -3,8 +3,7 @@
     tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
 
 A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order (`Match`), or
-in order (`OrderedLanes`). All of it happens on the event loop, so nothing needs a lock; a lane whose messages are read
-from a disk is `busy`, and other pops pass it by (SPEC POP-2).
+in order (`OrderedLanes`); see `api.lane_pops`. All of it happens on the event loop, so nothing needs a lock.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Final
 
-from api.match import Given, Match
+from api.match import Match
 from api.offset_log import OffsetLog
 from api.ordered_lanes import OrderedLanes
 from api.partition import Partition, Partitions
 from api.queue_logs import QueueLogs
 from api.subscription import Seat, Subscription, Waiters
-from api.wish import Taken, Wish, mixed_orders
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings
 from mq.checkpoint import LaneKey
@@ -29,10 +26,9 @@ from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.group import Group, GroupsState
 from mq.handle import HandleKeys
 from mq.lane import Lane
-from mq.moved_keys import Blocked
 from mq.names import split_partition
 from mq.ordered_pop import OrderedLane
-from mq.progress import Bounds, Committed, StartKind, decide_commit, first_position
+from mq.progress import Bounds, Committed, decide_commit
 from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
@@ -83,9 +79,6 @@ class Lanes:
         self.logs = QueueLogs(partitions, cluster, offsets=self._offsets, keys=keys, clock=clock)
         self.match = Match(self.buffer, self.logs, self.open)
         self.ordered = OrderedLanes(self.logs)
-        self._busy: set[LaneKey] = set()
-        #: Asked which logical partitions' messages a group may not have yet in a partition (see `api.moved_progress`).
-        self.blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]] | None = None
         self._consumed_ms: dict[LaneKey, int] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._storing: set[asyncio.Task[None]] = set()
@@ -139,7 +132,7 @@ class Lanes:
 
     async def committed(self, lane: LaneKey) -> Committed | None:
         """The group's progress in its present epoch, memory included; None when it has not begun there."""
-        known = self._known(lane)
+        known = self.known(lane)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
             known = known.join(Committed(held.epoch, held.committed))
@@ -147,7 +140,8 @@ class Lanes:
             known = known.join(ordered.progress())
         return known
 
-    def _known(self, lane: LaneKey) -> Committed | None:
+    def known(self, lane: LaneKey) -> Committed | None:
+        """The group's progress in its present epoch, as the offsets log will have it; None before it begins there."""
         return self._meta.groups.committed_in(lane, self._offsets.get(lane))
 
     def in_flight(self, lane: LaneKey) -> int:
@@ -251,7 +245,7 @@ class Lanes:
         lane = self.buffer.lane(key)
         if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
             return lane
-        known = self._known(key)
+        known = self.known(key)
         if known is None:
             return None
         now_ms, stored = self.logs.now_ms(), self._states.pop(key, _NOTHING_STORED)
@@ -264,7 +258,7 @@ class Lanes:
         ordered = self.ordered.get(key)
         if ordered is not None and ordered.epoch == epoch:
             return ordered
-        known = self._known(key)
+        known = self.known(key)
         if known is None or known.epoch != epoch:
             raise Conflict("the message is not in flight", code="handle_expired", field="handle")
         return self.ordered.open_for_handle(key, known)
@@ -295,101 +289,9 @@ class Lanes:
         elif lane is not None:
             at = lane.latest
         else:
-            known = self._known(key)
+            known = self.known(key)
             at = 0 if known is None else known.offset
         return max(0, opened.end_offset - max(at, opened.min_offset))
-
-    async def pop(self, wish: Wish) -> Taken | None:
-        """Messages of one lane; None when there are none now, or another pop is at work there."""
-        key = wish.lane
-        self.check_hosted(key)
-        if key in self._busy:
-            return None
-        self._busy.add(key)
-        try:
-            if self.blocked is not None and not key.retry:
-                wish.blocked = await self.blocked(wish.topic, wish.group, key.partition)
-            found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
-        finally:
-            self._busy.discard(key)
-        taken = await self.match.deliver(found) if isinstance(found, Given) else found
-        if taken is not None:
-            self.consumed(key, taken.pop.pop_time_ms)
-        return taken
-
-    async def _take_unordered(self, wish: Wish) -> Given | None:
-        self._end_order(wish)
-        if self.open(wish.lane) is None:
-            await self._begin(wish)
-        return await self.match.take(wish)
-
-    async def _pop_ordered(self, wish: Wish) -> Taken | None:
-        epoch = self._meta.groups.epoch_of(wish.lane)
-        if epoch is None:
-            return None
-        ordered = self.ordered.fits(wish, epoch) or await self._begin_order(wish)
-        return None if ordered is None else await self.ordered.pop(wish, ordered)
-
-    async def _begin_order(self, wish: Wish) -> OrderedLane | None:
-        """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
-        self._end_order(wish)
-        lane = self.open(wish.lane)
-        if lane is None:
-            await self._begin(wish)
-            lane = self.open(wish.lane)
-        known = self._known(wish.lane)
-        if lane is None or known is None:
-            return None
-        if lane.in_flight:
-            raise mixed_orders()
-        start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
-        self.buffer.drop_lane(wish.lane)
-        return self.ordered.open(wish, start)
-
-    def _end_order(self, wish: Wish) -> None:
-        """If the lane was popped in order, go on from where it is in another, or without."""
-        ordered = self.ordered.get(wish.lane)
-        if ordered is None:
-            if wish.order is False and self._is_held_in_order(wish.lane):
-                raise mixed_orders()
-            return
-        if ordered.epoch == self._meta.groups.epoch_of(wish.lane):
-            if ordered.flights:
-                raise mixed_orders()
-            self._offsets.note(wish.lane, wish.topic.name, ordered.progress())
-        self.ordered.forget(wish.lane)
-        # A late acknowledgement of before may have opened it; it has not seen what was done in order.
-        self.buffer.drop_lane(wish.lane)
-
-    def _is_held_in_order(self, lane: LaneKey) -> bool:
-        """Whether the tables have messages in flight there that were popped in order, before this process began."""
-        stored = self._offsets.get(lane)
-        if stored is None or not stored.delivered:
-            return False
-        known = self._known(lane)
-        return known is not None and bool(known.delivered)
-
-    async def _begin(self, wish: Wish) -> None:
-        """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
-        key, start = wish.lane, wish.group.settings.consume_from
-        epoch = self._meta.groups.epoch_of(key)
-        if epoch is None:
-            return
-        if key.retry:
-            self._offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
-            return
-        time_offset = None
-        if start.time_ms is not None:
-            time_offset = await self.logs.run(partial(wish.log.offset_at, start.time_ms * 1_000))
-        elif start.kind is StartKind.LAST:
-            await self.logs.run(wish.log.refresh)
-        bounds = Bounds(wish.log.min_offset, wish.log.end_offset, time_offset)
-        committed = Committed(epoch, first_position(start, bounds, pop=True))
-        if start.kind is StartKind.FIRST:
-            # Whoever asks again after a crash is told the same.
-            self._offsets.note(key, wish.topic.name, committed)
-        else:
-            await self._offsets.store(key, wish.topic.name, committed)
 
     # What a service does all the time.
 

@@ -49,7 +49,6 @@ class MovedProgress:
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
         self._others: dict[str, _Other] = {}
-        lanes.blocked = partial(self.blocked, pop=True)
 
     async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
         """The logical partitions whose messages the group may not have yet in this partition; None for none.

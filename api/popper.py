@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from api.hosting import Hosting
+from api.lane_pops import LanePops
 from api.lanes import Lanes
 from api.moved_progress import HELD_BACK_S
 from api.request import Client, ClientGone
@@ -69,9 +70,10 @@ class Popped:
 class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, hosting: Hosting, *, refresh_s: float) -> None:
+    def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float) -> None:
         """Lanes are visited of the brokers that `hosting` serves."""
         self._lanes = lanes
+        self._pops = pops
         self._hosting = hosting
         self._refresh_s = refresh_s
         self._loop = asyncio.get_running_loop()
@@ -164,7 +166,7 @@ class Popper:
         epoch = self._hosting.epoch(seat.broker)
         if found.epochs.setdefault(seat.broker, epoch) != epoch:
             raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
-        taken = await self._lanes.pop(wish)
+        taken = await self._pops.pop(wish)
         found.moved = found.moved or wish.moved
         found.held_back = found.held_back or wish.blocked is not None
         if taken is not None:

@@ -23,6 +23,7 @@ from api.hosted_group import Groups
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
 from api.hosting import Hosting, LeaseTimes
+from api.lane_pops import LanePops
 from api.lanes import Lanes
 from api.metrics import Gauge, Metrics, PartitionGauges
 from api.moved_progress import MovedProgress
@@ -116,7 +117,8 @@ class Service:
         self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
         self.seen = SeenClients(self.now_ms, keep_ms=self.settings.authorization_ms)
         self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
-        self.popper = Popper(self.lanes, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
+        pops = LanePops(self.lanes, partial(self.moved.blocked, pop=True))
+        self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
         self.handles = HandleCalls(self.lanes, self.hosting)
         self.owners = Owners(self.hosting, self.peers, keys)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))

@@ -103,11 +103,12 @@ def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path, monkeyp
         queue.send("a", "b")
         billing = queue.consumer("billing")
         match = queue.api.service.lanes.match
-        gate, real = threading.Event(), match.take
+        at_the_disk, gate, real = threading.Event(), threading.Event(), match.take
 
         async def take(wish: Wish) -> Given | None:
             found = await real(wish)
             while found is not None and not gate.is_set():
+                at_the_disk.set()
                 await queue.api.service.run(lambda: gate.wait(0.05))
             return found
 
@@ -115,7 +116,7 @@ def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path, monkeyp
         answers: list[list[str]] = []
         first = threading.Thread(target=lambda: answers.append(billing.pop(1).bodies))
         first.start()
-        until(lambda: queue.api.service.lanes._busy)
+        assert at_the_disk.wait(30)
         waiting = Waiting(billing)
         assert not waiting.answers
         gate.set()

@@ -1,0 +1,125 @@
+"""How one lane is popped: without order, or in order, and how it goes from one to the other.
+
+    never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
+
+A lane whose messages are read from a disk is `busy`, and other pops pass it by (SPEC POP-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from api.lanes import Lanes
+from api.match import Given
+from api.wish import Taken, Wish, mixed_orders
+from mq.checkpoint import LaneKey
+from mq.group import Group
+from mq.moved_keys import Blocked
+from mq.ordered_pop import OrderedLane
+from mq.progress import Bounds, Committed, StartKind, first_position
+from mq.topics import Topic
+
+__all__ = ["LanePops"]
+
+
+class LanePops:
+    """Pops of the lanes of this process; used on the event loop."""
+
+    def __init__(self, lanes: Lanes, blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]]) -> None:
+        """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6)."""
+        self._lanes = lanes
+        self._blocked = blocked
+        self._busy: set[LaneKey] = set()
+
+    async def pop(self, wish: Wish) -> Taken | None:
+        """Messages of one lane; None when there are none now, or another pop is at work there."""
+        key = wish.lane
+        self._lanes.check_hosted(key)
+        if key in self._busy:
+            return None
+        self._busy.add(key)
+        try:
+            if not key.retry:
+                wish.blocked = await self._blocked(wish.topic, wish.group, key.partition)
+            found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+        finally:
+            self._busy.discard(key)
+        taken = await self._lanes.match.deliver(found) if isinstance(found, Given) else found
+        if taken is not None:
+            self._lanes.consumed(key, taken.pop.pop_time_ms)
+        return taken
+
+    async def _take_unordered(self, wish: Wish) -> Given | None:
+        self._end_order(wish)
+        if self._lanes.open(wish.lane) is None:
+            await self._begin(wish)
+        return await self._lanes.match.take(wish)
+
+    async def _pop_ordered(self, wish: Wish) -> Taken | None:
+        epoch = self._lanes.groups.epoch_of(wish.lane)
+        if epoch is None:
+            return None
+        ordered = self._lanes.ordered.fits(wish, epoch) or await self._begin_order(wish)
+        return None if ordered is None else await self._lanes.ordered.pop(wish, ordered)
+
+    async def _begin_order(self, wish: Wish) -> OrderedLane | None:
+        """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
+        self._end_order(wish)
+        lane = self._lanes.open(wish.lane)
+        if lane is None:
+            await self._begin(wish)
+            lane = self._lanes.open(wish.lane)
+        known = self._lanes.known(wish.lane)
+        if lane is None or known is None:
+            return None
+        if lane.in_flight:
+            raise mixed_orders()
+        start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
+        self._lanes.buffer.drop_lane(wish.lane)
+        return self._lanes.ordered.open(wish, start)
+
+    def _end_order(self, wish: Wish) -> None:
+        """If the lane was popped in order, go on from where it is in another, or without."""
+        ordered = self._lanes.ordered.get(wish.lane)
+        if ordered is None:
+            if wish.order is False and self._is_held_in_order(wish.lane):
+                raise mixed_orders()
+            return
+        if ordered.epoch == self._lanes.groups.epoch_of(wish.lane):
+            if ordered.flights:
+                raise mixed_orders()
+            self._lanes.logs.offsets.note(wish.lane, wish.topic.name, ordered.progress())
+        self._lanes.ordered.forget(wish.lane)
+        # A late acknowledgement of before may have opened it; it has not seen what was done in order.
+        self._lanes.buffer.drop_lane(wish.lane)
+
+    def _is_held_in_order(self, lane: LaneKey) -> bool:
+        """Whether the tables have messages in flight there that were popped in order, before this process began."""
+        stored = self._lanes.logs.offsets.get(lane)
+        if stored is None or not stored.delivered:
+            return False
+        known = self._lanes.known(lane)
+        return known is not None and bool(known.delivered)
+
+    async def _begin(self, wish: Wish) -> None:
+        """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
+        key, start = wish.lane, wish.group.settings.consume_from
+        epoch = self._lanes.groups.epoch_of(key)
+        if epoch is None:
+            return
+        if key.retry:
+            self._lanes.logs.offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
+            return
+        time_offset = None
+        if start.time_ms is not None:
+            time_offset = await self._lanes.logs.run(partial(wish.log.offset_at, start.time_ms * 1_000))
+        elif start.kind is StartKind.LAST:
+            await self._lanes.logs.run(wish.log.refresh)
+        bounds = Bounds(wish.log.min_offset, wish.log.end_offset, time_offset)
+        committed = Committed(epoch, first_position(start, bounds, pop=True))
+        if start.kind is StartKind.FIRST:
+            # Whoever asks again after a crash is told the same.
+            self._lanes.logs.offsets.note(key, wish.topic.name, committed)
+        else:
+            await self._lanes.logs.offsets.store(key, wish.topic.name, committed)
