@@ -42,8 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
         job.wait_for("until Ctrl-C")
         yield job
         left = job.processes()
-        running = [" ".join(process.cmdline()) for process in left]
-        assert [line for line in running if "jobs.flights" in line] == [], "only service and jobs go on"
+        assert [line for line in job.commands() if "jobs.flights" in line] == [], "only service and jobs go on"
         assert job.interrupt() == 0, job.output
         assert still_there(left) == []
     finally:

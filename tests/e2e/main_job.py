@@ -84,6 +84,14 @@ class MainJob:
         """Everything that it started, and what that started."""
         return psutil.Process(self._process.pid).children(recursive=True)
 
+    def commands(self) -> list[str]:
+        """The command lines of all these; Spark's workers come and go while they are asked."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found.append(" ".join(process.cmdline()))
+        return found
+
     def service(self) -> psutil.Process:
         """The service's process."""
         for process in self.processes():

@@ -61,7 +61,7 @@ def test_the_service_and_the_jobs_serve_on(served: MainJob) -> None:
         assert admin.get_topic("flights").messages == EVENTS
         # The examples of the documents, which run against the same service, make groups of their own.
         assert {"repairs", "tower"} <= set(admin.list_groups())
-    running = [" ".join(process.cmdline()) for process in served.processes()]
+    running = served.commands()
     assert any("jobs run merge revive delay retain" in line for line in running)
     assert [line for line in running if "jobs.flights" in line] == []
 
