@@ -6,8 +6,9 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 __all__ = ["Answer", "Door", "NeverSent", "NoAnswer"]
@@ -35,6 +36,10 @@ class Answer(NamedTuple):
         return 400 <= self.status < 500
 
 
+#: A connection that nobody used for longer is not used again: the service closes it some time.
+_IDLE_S: Final = 2.0
+
+
 class Door:
     """A connection to one of several services; after a failure, the next request goes to the next one."""
 
@@ -42,6 +47,7 @@ class Door:
         self._hosts = [urlsplit(url).netloc for url in urls]
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
+        self._used_s = 0.0
 
     def call(self, method: str, path: str, body: object = None) -> Answer:
         """Ask; raises `NoAnswer` or `NeverSent`."""
@@ -65,7 +71,9 @@ class Door:
         return Answer(found.status, body)
 
     def _connected(self) -> http.client.HTTPConnection:
-        if self._connection is None or self._connection.sock is None:
+        is_old = time.monotonic() - self._used_s > _IDLE_S
+        self._used_s = time.monotonic()
+        if self._connection is None or self._connection.sock is None or is_old:
             self.close()
             self._connection = http.client.HTTPConnection(self._hosts[0], timeout=self._timeout_s)
             self._connection.connect()
