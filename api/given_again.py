@@ -2,7 +2,7 @@
 
 The job calls a lease over by its own clock, which may be ahead of ours. What it has appended counts: it is looked for
 behind every record that acknowledges or renews a stored lease near its end, so such an answer is not given for a
-message that somebody else may have by now. Near is what clocks may differ by: looking costs as much as the record did.
+message that somebody else may have by now.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from api.partition import Partition
 from mq.checkpoint import CheckpointKey, LaneKey, Span
 from mq.errors import DeltaMQError
 from mq.names import split_partition
-from mq.queue_limits import CLOCKS_APART_MS
-from mq.retry_topic import RetryTopic
+from mq.retry_topic import retry_lane
 from mq.revive import stored_bits
 from tables.log import PartitionLog
 
@@ -34,25 +33,19 @@ class Asked(NamedTuple):
     topic: str
     span: Span
     bits: int
-    #: When the lease ends.
-    until_ms: int
 
 
 async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
     """Of each of those the bits of messages that were delivered again, or are dead letters."""
-    soon_ms = lanes.logs.now_ms() + CLOCKS_APART_MS
-    if all(one.until_ms > soon_ms for one in asked):
-        return [0] * len(asked)
-    places = list(dict.fromkeys(_place(one) for one in asked if one.until_ms <= soon_ms))
+    places = list(dict.fromkeys(map(_place, asked)))
     found = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in places))
     logs = dict(zip(places, found, strict=True))
-    return [_bits(one, logs.get(_place(one), ())) for one in asked]
+    return [_bits(one, logs[_place(one)]) for one in asked]
 
 
 def _place(one: Asked) -> tuple[LaneKey, str]:
     """The group's retry lane on that broker, and its topic."""
-    lane, (_, broker) = one.key.lane, split_partition(one.key.partition)
-    return lane._replace(retry=True, partition=RetryTopic(lane.group, one.topic).partition(broker)), one.topic
+    return retry_lane(one.key.lane, one.topic), one.topic
 
 
 async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:

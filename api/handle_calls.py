@@ -23,7 +23,7 @@ from mq.handle import Handle, Lease, Opened, check_live, index_of, mint, open_ha
 from mq.lane import Held, Lane
 from mq.names import split_partition
 from mq.ordered_pop import Delivery
-from mq.queue_limits import ORDERED_REVIVE_QUEUE
+from mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 from mq.revive_record import Ack
 
 __all__ = ["Acking", "Fate", "HandleCalls"]
@@ -156,7 +156,7 @@ class HandleCalls:
         failure: Exception | None = None
         if acking.appends is not None:
             outcomes = await acking.appends
-            again = await given_again(self._lanes, [_asked(o.lane.key, o.opened.lease, o.bits) for o in acking.storing])
+            again = await self._given_again([(one.lane.key, one.opened.lease, one.bits) for one in acking.storing])
             for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
                 failure = outcome or failure
                 self._settle_ack(acking, one, stored=outcome is None)
@@ -168,6 +168,19 @@ class HandleCalls:
             raise failure
         self._check(acking.epochs)
         return acking.failed
+
+    async def _given_again(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
+        """Of each lease the bits that the revive job has given away; looked for where one of them is near its end.
+
+        Near is what clocks may differ by: looking costs as much as the record did.
+        """
+        soon_ms = self._logs.now_ms() + CLOCKS_APART_MS
+        if all(lease.revive_time_ms > soon_ms for _, lease, _ in stored):
+            return [0] * len(stored)
+        asked = [
+            Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits) for key, lease, bits in stored
+        ]
+        return await given_again(self._lanes, asked)
 
     def _settle_ack(self, acking: Acking, one: _Storing, *, stored: bool) -> None:
         if self._buffer.lane(one.lane.key) is not one.lane:
@@ -242,8 +255,9 @@ class HandleCalls:
             Destined(pop.partition, pop.revive_queue, change.checkpoint)
             for pop, (*_, change) in zip(pops, changes, strict=True)
         )
-        asked = [_asked(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
-        again = await given_again(self._lanes, asked)
+        again = await self._given_again(
+            [(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
+        )
         failure: Exception | None = None
         now_ms = self._logs.now_ms()
         for (positions, _, change), outcome, elsewhere in zip(changes, outcomes, again, strict=True):
@@ -284,10 +298,6 @@ def _record(one: _Storing) -> Destined:
     lease, key = one.opened.lease, one.lane.key
     record = Ack(lease.key(key.topic_id, key.group), one.bits, lease.revive_time_ms)
     return Destined(lease.partition, lease.revive_queue, record)
-
-
-def _asked(key: LaneKey, lease: Lease, bits: int) -> Asked:
-    return Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits, lease.revive_time_ms)
 
 
 def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:

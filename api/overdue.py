@@ -29,7 +29,7 @@ async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) ->
     waiting = [held for lane in known for held in lane.overdue.values()]
     if not waiting:
         return
-    asked = [Asked(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent, until_ms=0) for one in waiting]
+    asked = [Asked(one.checkpoint().key, one.pop.topic, one.span, one.full & ~one.spent) for one in waiting]
     again = await given_again(lanes, asked)
     for held, bits in zip(waiting, again, strict=True):
         if lanes.buffer.lane(held.lane.key) is held.lane:
@@ -42,7 +42,4 @@ def _gone(lanes: Lanes, held: Held) -> int:
         log = lanes.partition_of(held.lane.key, held.pop.topic).log
     except DeltaMQError:
         return held.full  # the topic or the group has ended
-    span = held.span
-    if log is None or span.start_offset >= log.min_offset:
-        return 0
-    return sum(1 << index for index in range(span.num) if span.offset_of(index) < log.min_offset)
+    return 0 if log is None else held.span.below(log.min_offset)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.outbox import OUTBOX_BYTES_MAX, Outbox
-from jobs.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of, tokens_of
+from jobs.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
 from mq.checkpoint import LaneKey, Pop
 from mq.errors import DeltaMQError
 from mq.queue_limits import REVIVE_QUEUES
@@ -199,7 +199,7 @@ class ReviveBatch:
             found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
             if found:
                 rows = rows_of(picked, lane.pop_place, found)
-                self._outbox.add(ref, rows, parts_of(found), tokens_of(found))
+                self._outbox.add(ref, rows, *parts_of(found))
         if self._outbox.bytes >= OUTBOX_BYTES_MAX:
             self._send()
 

@@ -23,7 +23,7 @@ from tables.paths import PartitionRef, Space
 from tables.picked import Picked
 from tables.queue_refs import dead_ref, retry_ref
 
-__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of", "tokens_of"]
+__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of"]
 
 
 @dataclass(slots=True)
@@ -140,17 +140,14 @@ def _is_all(places: npt.NDArray[np.integer[Any]], picked: Picked) -> bool:
     return len(places) == picked.rows.num_rows and bool((np.diff(places) == 1).all())
 
 
-def parts_of(found: Sequence[Token]) -> list[RowsPart]:
-    return [
+def parts_of(found: Sequence[Token]) -> tuple[list[RowsPart], list[Token]]:
+    """What is appended, and because of which decision each part is."""
+    requests = [(one, token) for token in found for one in token[1].requests()]
+    parts = [
         RowsPart(one.messages, ProducerStamp(one.producer_id, one.producer_seq, None, one.messages))
-        for _, decision in found
-        for one in decision.requests()
+        for one, _ in requests
     ]
-
-
-def tokens_of(found: Sequence[Token]) -> list[Token]:
-    """The decisions again, one for each of `parts_of`."""
-    return [token for token in found for _ in token[1].requests()]
+    return parts, [token for _, token in requests]
 
 
 def lost_record(lost: Lost, now_ms: int) -> LostRecord:

@@ -92,6 +92,10 @@ class Span(NamedTuple):
         """Which delivery of the message at `index` this is, from 1 on."""
         return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
 
+    def below(self, offset: int) -> int:
+        """The bit map of the messages before `offset`."""
+        return sum(1 << index for index in range(self.num) if self.offset_of(index) < offset)
+
     def one(self, index: int) -> Span:
         """The message at `index` alone."""
         return Span(self.offset_of(index), 1, None, self.attempt_of(index))

@@ -27,13 +27,14 @@ from mq.group import decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.group_settings import GroupRequest, InvisibleBounds, Ordering
 from mq.handle import Handle, HandleKeys, Lease, check_live, open_handle, open_handles
 from mq.memory_broker import MemoryBroker, Popped, Wish
-from mq.memory_jobs import delay_steps, delayed_of, retry_lane, revive_steps
+from mq.memory_jobs import delay_steps, delayed_of, revive_steps
 from mq.memory_log import MemoryTopic, Origin, Row, Tables
 from mq.names import check_client_topic
 from mq.pop_turn import visits
 from mq.progress import Start, lag_messages, reset_position
 from mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
 from mq.retry import Dead, after_failure, check_reason
+from mq.retry_topic import retry_lane
 from mq.routing import new_route
 
 __all__ = ["AckAnswer", "MemoryQueue", "Popped"]

@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from mq.buffer import Buffer
-from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey, Span
+from mq.checkpoint import Checkpoint, CheckpointKey, Span
 from mq.delay import Delayed, Forward
 from mq.delay import decide as decide_delay
 from mq.lane import Lane
 from mq.memory_log import MemoryLog, Origin, Row, Tables
-from mq.names import split_partition
 from mq.retry import with_reason
-from mq.retry_topic import RetryTopic
+from mq.retry_topic import retry_lane
 from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide, due, life_of, settle, stored_bits
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "delay_steps",
     "delayed_of",
     "given_again",
-    "retry_lane",
     "revive_steps",
     "settle_overdue",
 ]
@@ -93,12 +91,6 @@ def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
     )
 
 
-def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
-    """The lane of the group's retried messages on the broker of `lane`."""
-    _, broker = split_partition(lane.partition)
-    return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))
-
-
 def given_again(tables: Tables, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
     """Which messages of a lease revive has called over: its clock may be ahead of the service's (SPEC POP-9)."""
     places = tables.lane_log(retry_lane(key.lane, topic)), tables.dead_letters(key.group)
@@ -110,8 +102,7 @@ def settle_overdue(tables: Tables, buffer: Buffer, lane: Lane) -> None:
     low = tables.lane_log(lane.key).min_offset
     for held in list(lane.overdue.values()):
         key, span = held.checkpoint().key, held.span
-        gone = sum(1 << index for index in range(span.num) if span.offset_of(index) < low)
-        buffer.given_again(held, gone | given_again(tables, key, held.pop.topic, span, held.full))
+        buffer.given_again(held, span.below(low) | given_again(tables, key, held.pop.topic, span, held.full))
 
 
 def _append(target: MemoryLog, source: MemoryLog, decision: Revive | DeadLetter, now_ms: int) -> None:

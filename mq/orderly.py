@@ -244,9 +244,7 @@ class OrderlyRun:
         return Process(tuple(islice(self._waiting, self._batch)), self._attempts)
 
     def _look(self, now_ms: int) -> None:
-        if not self._right.holds(now_ms):
-            self.state = self.state.to(RunState.LOST)
-        elif not self._right.allocated:
+        if not self._is_lost(now_ms) and not self._right.allocated:
             self.state = self.state.to(RunState.HANDED_OVER)
 
     def may_commit(self, now_ms: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mq.names import partition_name
+from mq.checkpoint import LaneKey
+from mq.names import partition_name, split_partition
 
-__all__ = ["DeadLetterTopic", "RetryTopic"]
+__all__ = ["DeadLetterTopic", "RetryTopic", "retry_lane"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,9 @@ class DeadLetterTopic:
     def partition(self, broker: str) -> str:
         """Its only partition on a broker."""
         return partition_name(self.name, broker)
+
+
+def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
+    """The lane of the group's retried messages on the broker of `lane`."""
+    _, broker = split_partition(lane.partition)
+    return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))

@@ -20,8 +20,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -190,7 +191,7 @@ def producer_id(key: CheckpointKey, offset: int) -> str:
     It is named after the lane, its epoch and the place there, not after the lease: in an epoch a message is given to
     its group again once, whichever of its leases the job finds over.
     """
-    return _producer([*key.lane, key.epoch, offset // _BLOCK])
+    return _producer((*key.lane, key.epoch, offset // _BLOCK))
 
 
 def loss_producer_id(key: CheckpointKey) -> str:
@@ -198,7 +199,9 @@ def loss_producer_id(key: CheckpointKey) -> str:
     return _producer(key)
 
 
-def _producer(named: Sequence[object]) -> str:
+#: Both destinations are asked for the same producers, which then append.
+@lru_cache(maxsize=4_096)
+def _producer(named: tuple[object, ...]) -> str:
     return f"{PRODUCER_PREFIX}{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]}"
 
 

@@ -83,10 +83,9 @@ class LaneStates(Sequence[CheckpointState]):
         rows = self._rows.select(_NEEDED).take(pa.array(places))
         start, high = _ints(rows, "start_offset"), _ends(rows)
         beyond = high > committed
-        gone = _ints(rows, "acked") | _ints(rows, "replaced") | _ints(rows, "done")
-        matters = (np.left_shift(1, _ints(rows, "num")) - 1) & ~gone | _ints(rows, "replaced") | _ints(rows, "done")
-        is_open = (np.left_shift(1, _ints(rows, "num")) - 1) & ~gone != 0
-        alive = (_ints(rows, "revive_time") > now_ms * 1_000) & (matters != 0) | is_open
+        over = _ints(rows, "replaced") | _ints(rows, "done")
+        is_open = (np.left_shift(1, _ints(rows, "num")) - 1) & ~(_ints(rows, "acked") | over) != 0
+        alive = is_open | (_ints(rows, "revive_time") > now_ms * 1_000) & (over != 0)
         found = self._rows.take(pa.array(places[alive])) if alive.any() else None
         states = [] if found is None else [state for _, state in states_of_rows(found)]
         return Live(_joined(start[beyond], high[beyond]), [*states, *newer])

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from jobs.revive import Reviver
 from mq.checkpoint import Checkpoint
 from mq.group import Group
-from mq.memory_jobs import retry_lane, revive_steps
+from mq.memory_jobs import revive_steps
 from mq.memory_log import MemoryTopic, Row, Tables
 from mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
 from mq.retry import DEAD_REASON_HEADER
+from mq.retry_topic import retry_lane
 from mq.topics import Topic
 from tables import failpoints
 from tables.failpoints import FailpointHit

@@ -20,9 +20,9 @@ from mq.errors import Conflict
 from mq.group_settings import InvisibleBounds
 from mq.handle import HandleKeys, open_handle
 from mq.memory import MemoryQueue, Popped
-from mq.memory_jobs import retry_lane
 from mq.offset_ranges import OffsetRanges
 from mq.progress import Start
+from mq.retry_topic import retry_lane
 from mq.revive import stored_bits
 
 GROUPS = {"free": False, "line": True, "keys": "key"}
