@@ -82,6 +82,8 @@ class StubQueue:
         self.half_closed = 0
         self.pops_open = 0
         self.pops_cancelled = 0
+        #: Who gave each handle out: the hosts of one cluster share this, and pass what is another's on.
+        self.issuers: dict[str, StubQueue] = {}
 
     # For tests: take `changed` (reentrant), since the server's threads use the twin too.
 
@@ -172,7 +174,7 @@ class StubQueue:
         self, group: str, topic: str, request: dict[str, Any], connection: socket.socket, ended: threading.Event
     ) -> tuple[list[Popped], dict[str, Any]] | None:
         """Pop, waiting for something; None when the client went away."""
-        failed = self.settle(group, request["ack"], self._ack)["failed"] if request.get("ack") else []
+        failed = self.settle(group, request["ack"], StubQueue._ack)["failed"] if request.get("ack") else []
         deadline = time.monotonic() + (0.0 if self.impatient else request.get("wait_ms", 0) / 1000)
         tags = None if request.get("tags", "*") == "*" else {tag.strip() for tag in request["tags"].split("||")}
         with self.changed:
@@ -203,6 +205,7 @@ class StubQueue:
                 self.changed.notify_all()
 
     def _popped(self, popped: list[Popped], failed: list[Any], request: dict[str, Any], group: str) -> dict[str, Any]:
+        self.issuers.update(dict.fromkeys((one.handle for one in popped), self))
         invisible_ms = request.get("invisible_ms") or self.twin.tables.groups.group(group).settings.invisible_ms
         document = {
             "messages": [message_json(one) for one in popped],
@@ -214,29 +217,38 @@ class StubQueue:
 
     def call(self, group: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """ack, nack, dead, invisible."""
+        if verb == "invisible":
+            return {"handle": self._issuer(request["handle"]).change(group, request["handle"], request["invisible_ms"])}
+        how = {"ack": StubQueue._ack, "nack": StubQueue._nack, "dead": StubQueue._dead}[verb]
+        return self.settle(group, request["handles"], how, **{k: request[k] for k in request if k != "handles"})
+
+    def settle(self, group: str, handles: list[str], how: Callable[..., None], **more: Any) -> dict[str, Any]:
+        """Settle each handle at the host that gave it out, one host's lock at a time."""
+        failed = []
+        for handle in handles:
+            issuer = self._issuer(handle)
+            with issuer.changed:
+                issuer.tick()
+                try:
+                    how(issuer, group, handle, **more)
+                except DeltaMQError as error:
+                    failed.append({"handle": handle, "code": error.code})
+                issuer.changed.notify_all()
+        return {"acked": len(handles) - len(failed), "failed": failed}
+
+    def _issuer(self, handle: str) -> StubQueue:
+        return self.issuers.get(handle, self)
+
+    def change(self, group: str, handle: str, invisible_ms: int) -> str:
+        """Give a message of this host another invisible time; its new handle."""
         with self.changed:
             self.tick()
             try:
-                if verb == "invisible":
-                    return {"handle": self.twin.change(group, request["handle"], request["invisible_ms"])}
-                settle = {"ack": self._ack, "nack": self._nack, "dead": self._dead}[verb]
-                return self.settle(
-                    group, request["handles"], settle, **{k: request[k] for k in request if k != "handles"}
-                )
+                changed = self.twin.change(group, handle, invisible_ms)
             finally:
                 self.changed.notify_all()
-
-    def settle(self, group: str, handles: list[str], how: Callable[..., None], **more: Any) -> dict[str, Any]:
-        with self.changed:
-            self.tick()
-            failed = []
-            for handle in handles:
-                try:
-                    how(group, handle, **more)
-                except DeltaMQError as error:
-                    failed.append({"handle": handle, "code": error.code})
-            self.changed.notify_all()
-        return {"acked": len(handles) - len(failed), "failed": failed}
+            self.issuers[changed] = self
+            return changed
 
     def _ack(self, group: str, handle: str) -> None:
         for code in self.twin.ack(group, [handle]).failed.values():

@@ -20,6 +20,7 @@ def pair() -> Iterator[tuple[StubService, StubService]]:
         hosted = {"broker-a": one, "broker-b": other, META: one}
         one.hosted, other.hosted = hosted, hosted
         other.topics = one.topics
+        other.queue.issuers = one.queue.issuers
         yield one, other
 
 
