@@ -28,7 +28,23 @@ Record = Callable[[str, object], None]
 #: Bodies that break parsers, by what is wrong with them.
 POISON: Final = (b"", b"\0" * 100, b"\xff\xfe\xfa not text", b"[" * 65_536 + b"]" * 65_536, b"x" * 3_000_000)
 _ATTEMPTS: Final = 3
-FREE = PopSettings(group="billing", topic=TOPIC, invisible_ms=(5_000,), forget=0, nack=0, renew=0, late=0, give_up=0)
+#: Of each group: one is at hand while others wait for the answer to what they say of poison.
+_CONSUMERS: Final = 4
+#: The load comes evenly, whatever the service does: what waits must not slow down what makes it wait.
+_EVERY_S: Final = 0.02
+#: Tables of retries and dead letters are made when they are first needed, and code is warm later still.
+_WARM: Final = 100
+FREE = PopSettings(
+    group="billing",
+    topic=TOPIC,
+    invisible_ms=(5_000,),
+    wait_ms=1_000,
+    forget=0,
+    nack=0,
+    renew=0,
+    late=0,
+    give_up=0,
+)
 KEYED = replace(FREE, group="keyed", order="key")
 
 
@@ -44,7 +60,7 @@ def _send(door: Door, recorder: Recorder, process: int, id_: str, key: str, body
 
 
 class _Sick(Popper):
-    """A consumer that fails at poison, by saying so or by forgetting it."""
+    """A consumer that fails at poison, and says so."""
 
     def settle(self, messages: Sequence[dict[str, Any]], invisible_ms: int) -> None:
         bad = [str(one["handle"]) for one in messages if one["message_id"].startswith("poison")]
@@ -63,22 +79,24 @@ def _finish(system: System, plan: Plan) -> None:
         scan_files(door, system.recorder, TOPIC)
 
 
-def _poisoned(folder: Path, poison: int, good: int) -> tuple[Plan, list[float]]:
-    """Play it; how long good messages took from their answer to their consumer, in seconds, sorted."""
+def _played(folder: Path, strange: str, *, good: int, bad: int) -> list[float]:
+    """Good messages among as many strange ("poison", "food") bodies; how long good ones took to a consumer, in ms."""
     groups = tuple(GroupPlan(pops=pops, max_attempts=_ATTEMPTS, retry_ms=50) for pops in (FREE, KEYED))
     plan = Plan(seed=9, groups=groups, partitions=2)
     stop, drawn = threading.Event(), random.Random(9)
     with playing(folder, plan) as system:
         recorder = system.recorder
-        consumers = [_Sick(Door(system.urls), recorder, g.pops, i, stop) for i, g in enumerate(groups * 2)]
+        consumers = [_Sick(Door(system.urls), recorder, g.pops, i, stop) for i, g in enumerate(groups * _CONSUMERS)]
         for consumer in consumers:
             consumer.start()
         with closing(Door(system.urls, timeout_s=30)) as door:
             process = recorder.process()
-            order = ["good"] * good + ["poison"] * poison
+            order = ["good"] * good + [strange] * bad
             drawn.shuffle(order)
+            began = time.monotonic()
             for at, kind in enumerate(order):
-                body = POISON[at % len(POISON)] if kind == "poison" else b"good"
+                body = b"good" if kind == "good" else POISON[at % len(POISON)]
+                stop.wait(max(0.0, began + at * _EVERY_S - time.monotonic()))
                 _send(door, recorder, process, f"{kind}-{at}", f"k{at % 10}", body)
             for group in plan.groups:
                 with recorder.begin(recorder.process(), "drained", group=group.pops.group) as op:
@@ -91,18 +109,17 @@ def _poisoned(folder: Path, poison: int, good: int) -> tuple[Plan, list[float]]:
         _finish(system, plan)
     found = judged(folder, plan)
     sent = {send.ids[0]: send.ended for send in found.history.sends}
-    waits = [
-        (pop.ended - sent[one.id]) / (1_000 * MS)
-        for pop in found.history.pops
-        for one in pop.deliveries
-        if pop.group == "billing" and one.id.startswith("good")
-    ]
     assert found.checked.verdict is Verdict.VALID, str(found)
     for letters in found.history.dead:
         dead = {id_: (attempts, reason) for id_, attempts, reason in letters.letters}
         assert dead == {id_: (_ATTEMPTS, "max_attempts") for id_ in sent if id_.startswith("poison")}
-        assert len(dead) == len(letters.letters) == poison
-    return plan, sorted(waits)
+        assert len(dead) == len(letters.letters) == (bad if strange == "poison" else 0)
+    return [
+        (pop.ended - sent[one.id]) / MS
+        for pop in found.history.pops
+        for one in pop.deliveries
+        if pop.group == "billing" and one.id.startswith("good") and int(one.id.removeprefix("good-")) >= _WARM
+    ]
 
 
 @pytest.mark.long
@@ -110,15 +127,20 @@ def _poisoned(folder: Path, poison: int, good: int) -> tuple[Plan, list[float]]:
 def test_f9_poison_dies_once_after_its_last_attempt_and_holds_up_only_its_key(
     tmp_path: Path, record_property: Record
 ) -> None:
-    """Judged by the rules, too: nothing is lost, no key overtakes, no attempt too many."""
-    _, healthy = _poisoned(tmp_path / "healthy", 0, 200)
-    _, poisoned = _poisoned(tmp_path / "poisoned", 50, 200)
-    p99 = [quantiles(waits, n=100)[98] for waits in (healthy, poisoned)]
+    """Judged by the rules, too: nothing is lost, no key overtakes, no attempt too many.
+
+    The same bodies, which everybody digests, are what its neighbours are compared with.
+    """
+    p99 = {}
+    for strange in ("food", "poison"):
+        waits = _played(tmp_path / strange, strange, good=1_000, bad=50)
+        p99[strange] = quantiles(waits, n=100)[98]
+        record_property(f"p99_ms_beside_{strange}", round(p99[strange], 1))
     record_property("runs", 50)
     record_property("anomalies", 0)
-    print(f"p99 of neighbours {p99[0] * 1e3:.0f} ms without, {p99[1] * 1e3:.0f} ms with 50 poison messages")
-    # A poison message has up to three megabytes, which the machine carries beside its neighbours.
-    assert p99[1] <= 2 * p99[0] + 0.25
+    print(f"p99 of neighbours {p99['food']:.1f} ms; {p99['poison']:.1f} ms when 50 of the others are poison")
+    # A few milliseconds are what one turn of a busy machine's scheduler costs.
+    assert p99["poison"] <= 2 * p99["food"] + 5
 
 
 class _Storm(threading.Thread):
