@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 # A developer's settings must not decide what a test sees; the jars stay where they are.
 for _name in [name for name in os.environ if name.startswith("DELTAMQ_") and name != "DELTAMQ_JARS"]:
     del os.environ[_name]
+
+# A shell starts what runs in the background with Ctrl-C ignored, and everything that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A change is judged by the same examples every time; `make faults` looks for new ones.
 settings.register_profile("repeatable", derandomize=True, print_blob=True)
