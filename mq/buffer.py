@@ -101,7 +101,7 @@ class Buffer:
             if state.open:
                 held = _stored(lane, checkpoint.pop, checkpoint.span)
                 held.spent = state.acked | over
-                lane.overdue[checkpoint.span.start_offset, checkpoint.pop.pop_time_ms] = held
+                lane.overdue[held.key] = held
             return
         held = self._remember(lane, checkpoint.pop, checkpoint.span)
         held.spent = state.acked | over
@@ -113,7 +113,7 @@ class Buffer:
     def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
         """A stored checkpoint that stands in no queue."""
         held = _stored(lane, pop, span)
-        lane.live[span.start_offset, pop.pop_time_ms] = held
+        lane.live[held.key] = held
         held.bucket = self._due.add(held, pop.revive_time_ms)
         return held
 
@@ -255,12 +255,12 @@ class Buffer:
             lane.held_count -= 1
         held.state = held.state.to(_DONE)
         self._due.discard(held, held.bucket)
-        lane.overdue.pop((held.span.start_offset, held.pop.pop_time_ms), None)
+        lane.overdue.pop(held.key, None)
         if held.replaced:
             # Its dead handles must be known as such for as long as they look alive.
             held.bucket = self._due.add(held, held.pop.revive_time_ms)
         elif not held.queued:
-            lane.live.pop((held.span.start_offset, held.pop.pop_time_ms), None)
+            lane.live.pop(held.key, None)
         if held.queued and lane.queue[0] is held and lane.advance():
             self._moved[lane] = None
 
@@ -343,16 +343,16 @@ class Buffer:
 
     def _expire(self, held: Held) -> None:
         """Its messages are the revive job's now; handles of it are refused by their time."""
-        lane, key = held.lane, (held.span.start_offset, held.pop.pop_time_ms)
-        lane.live.pop(key, None)
+        lane = held.lane
+        lane.live.pop(held.key, None)
         if held.spent != held.full:
-            lane.overdue[key] = held
+            lane.overdue[held.key] = held
 
     def given_again(self, held: Held, bits: int) -> None:
         """Messages of an overdue checkpoint were delivered again, are dead letters, or lost."""
         held.spent |= bits
         if held.spent == held.full:
-            held.lane.overdue.pop((held.span.start_offset, held.pop.pop_time_ms), None)
+            held.lane.overdue.pop(held.key, None)
 
     def stored(self, decision: StoreCheckpoint) -> None:
         """The checkpoint is in the log: the offset may move over it."""

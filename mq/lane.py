@@ -55,6 +55,7 @@ class Held:
         "bucket",
         "changing",
         "full",
+        "key",
         "lane",
         "next_offset",
         "pending",
@@ -70,6 +71,8 @@ class Held:
         self.lane = lane
         self.pop = pop
         self.span = span
+        #: What handles call it by, in its lane: where it begins, and when it was popped.
+        self.key = (span.start_offset, pop.pop_time_ms)
         self.full = (1 << span.num) - 1
         #: The group's offset when this checkpoint and all before it may be passed.
         self.next_offset = next_offset
@@ -163,7 +166,7 @@ class Lane:
         while queue:
             first = queue[0]
             if first.state is _DONE and not first.replaced:
-                self.live.pop((first.span.start_offset, first.pop.pop_time_ms), None)
+                self.live.pop(first.key, None)
             elif first.state is not _STORED and first.state is not _DONE:
                 break
             queue.popleft().queued = False
