@@ -34,6 +34,8 @@ _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
 #: ... and one fetch takes at most so many looks before it answers how far it came.
 _SCAN_STEPS_MAX: Final = 16
+#: Who reads behind the end is told an end that is at most so old, and the partition is followed for him meanwhile.
+_FOLLOWED_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,34 @@ async def read(
 
 
 async def _look(service: Service, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """One answer without waiting; at the end of the log, after a look for other processes' commits."""
-    if offset >= log.end_offset and service.loop.time() - partition.refreshed_at >= service.settings.refresh_ms / 1000:
-        await partition.refresh()
+    """One answer without waiting, of a log that is as new as `_brought_up` makes it."""
+    await _brought_up(service, partition, log, query, offset)
     if query.tags is not None:
         return await service.run(partial(_filtered, log, query, offset))
     work = partial(log.read, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
     return work() if log.in_memory(offset) else await service.run(work)
+
+
+async def _brought_up(
+    service: Service, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int
+) -> None:
+    """See other processes' commits before the answer says where the log ends.
+
+    Jobs append to any partition, and so do processes that serve other brokers. Who reads where there may be more now
+    gets it; who is far from the end is told the end of a moment ago, and does not wait for it.
+    """
+    now, end = service.loop.time(), log.end_offset
+    age_s, refresh_s = now - partition.refreshed_at, service.settings.refresh_ms / 1000
+    if offset >= end:
+        # Beyond the end: whoever knows that offset was told it by a process that is ahead of this one.
+        is_due = offset > end or not service.hosting.alone or age_s >= refresh_s
+    elif query.tags is not None or offset + query.max_messages >= end:
+        is_due = age_s >= refresh_s
+    else:
+        partition.followed_until = now + _FOLLOWED_S
+        is_due = age_s >= _FOLLOWED_S
+    if is_due:
+        await partition.refresh()
 
 
 def _filtered(log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -168,6 +169,25 @@ def test_commits_of_other_processes_are_seen_and_wake_readers(tmp_path: Path) ->
         # Without a wait of its own a fetch looks only when the last look is old.
         until(lambda: api.fetch("orders", "orders@broker-a", "?offset=1").json["messages"])
         assert api.fetch("orders", "orders@broker-a", "?offset=1").json["messages"][0]["body"] == "more"
+        other.close()
+
+
+def _reaches(api: Api, query: str, end: int) -> bool:
+    return bool(api.fetch("orders", "orders@broker-a", query).json["max_offset"] == end)
+
+
+def test_who_reads_from_the_start_sees_what_others_append_meanwhile(tmp_path: Path) -> None:
+    with running(config_for(tmp_path)) as api:
+        api.put_topic("orders", partitions=1)
+        api.send("orders", "0", "1")
+        other = Warehouse.open(str(tmp_path))
+        log = other.open_partition(PartitionRef(Space.TOPICS, "orders", "orders@broker-a"))
+        for count in (3, 4):
+            log.append_rows(pa.RecordBatch.from_pydict({"body": [b"theirs"]}), [RowsPart(1)])
+            # Far from the end, too, where a read finds what it asked for without looking.
+            query = "" if count == 3 else "?max_messages=1"
+            until(partial(_reaches, api, query, count))
+        assert len(api.fetch("orders", "orders@broker-a").json["messages"]) == 4
         other.close()
 
 

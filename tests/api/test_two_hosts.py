@@ -81,6 +81,20 @@ def test_meta_01_the_cluster_is_shown_alike_by_all(two: Two) -> None:
     assert [one["host"] for one in shown] == [api.service.hosting.id for api in two]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_meta_01_what_one_process_acknowledged_any_other_gives_back_at_once(two: Two, topic: str, count: int) -> None:
+    two.a.put_topic(topic, partitions=2)
+    offsets = dict.fromkeys((f"{topic}@broker-a", f"{topic}@broker-b"), 0)
+    for writer, reader in (two, two[::-1]) * 3:
+        for partition, at in offsets.items():
+            # The reader has just looked: what it knows is fresh, and yet too old.
+            assert reader.fetch(topic, partition, f"?offset={at}").json["status"] == "no_new_message"
+            _send_to(writer, topic, partition, *map(str, range(count)))
+            offsets[partition] = at + count
+            found = reader.fetch(topic, partition, f"?offset={at + count - 1}").json
+            assert (found["status"], found["max_offset"]) == ("found", at + count)
+
+
 def test_meta_01_a_pop_without_a_partition_takes_what_the_asked_process_serves(two: Two, topic: str) -> None:
     for broker in ("broker-a", "broker-b"):
         _send_to(two.a, topic, f"{topic}@{broker}", broker)
