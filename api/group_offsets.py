@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.begin import begin
 from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
 from api.json_body import json_object, known_fields
@@ -140,6 +141,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     for lane in ours:
         number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
         service.locks.check_commit(its_group, found, lane, client_id, number, where)
+    await begin(service.meta, found, its_group)
     asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
     done = await together([_commit_here(service, topic, ours), *asking])
     offsets = {name: at for part in done for name, at in part.items()}

@@ -86,7 +86,11 @@ class GroupPutRequest(BaseModel):
         bool | Literal["key"] | None, Field(description='true: partitions in order; "key": each key in order.')
     ] = None
     consume_from: Annotated[
-        StartView | None, Field(description="Where a partition begins for the group: `first`, `last`, or a time.")
+        StartView | None,
+        Field(
+            description="Where the group begins in a partition: `first`, `last`, or a time. In one that is added after"
+            " it has begun in the topic it begins at the first message."
+        ),
     ] = None
     max_attempts: Annotated[int | None, Field(ge=1, le=MAX_ATTEMPTS_MAX)] = None
     retry_policy: RetryPolicyView | None = None

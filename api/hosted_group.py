@@ -17,9 +17,18 @@ from api.hosted_meta import HostedMeta
 from api.partition import Partitions
 from mq.checkpoint import LaneKey
 from mq.errors import NotFound
-from mq.group import Group, GroupEvent, GroupsState, decide_delete_group, decide_put_group, decide_reset_offsets
+from mq.group import (
+    Group,
+    GroupEvent,
+    GroupsState,
+    decide_begin,
+    decide_delete_group,
+    decide_put_group,
+    decide_reset_offsets,
+)
 from mq.group_settings import GroupRequest
 from mq.names import check_group, split_partition
+from mq.progress import StartKind
 from mq.retry_topic import DeadLetterTopic, RetryTopic
 from mq.topics import Topic
 from tables.metadata import Meta
@@ -80,8 +89,13 @@ class Groups:
 
         def decide(meta: Meta) -> tuple[GroupEvent, ...]:
             nonlocal created
-            created = name not in meta.groups.groups
-            return decide_put_group(meta.groups, name, request, now_ms)
+            before = meta.groups.groups.get(name)
+            created = before is None
+            events = decide_put_group(meta.groups, name, request, now_ms)
+            if before is not None and before.settings.consume_from.kind is StartKind.FIRST:
+                # Nobody noted where it has begun, so it counts as begun in all that there is.
+                events += decide_begin(meta.groups.apply_all(events), name, _partitions(meta.topics.topics.values()))
+            return events
 
         meta = await self._meta.submit_groups(decide)
         log.info("event=group_put group=%r created=%s", name, created)
@@ -98,7 +112,7 @@ class Groups:
                 raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")
             events = decide_reset_offsets(meta.groups, name, topic.name, offsets)
             epoch = meta.groups.apply_all(events).epoch
-            return events
+            return (*decide_begin(meta.groups, name, _partitions([topic])), *events)
 
         await self._meta.submit_groups(decide)
         log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
@@ -153,6 +167,11 @@ class Groups:
         lanes = ended_lanes(before, after)
         if lanes:
             self._forget(lanes)
+
+
+def _partitions(topics: Iterable[Topic]) -> dict[str, int]:
+    """How many partitions topics have now, by their ids."""
+    return {topic.id: len(topic.route.partitions) for topic in topics}
 
 
 def lanes_of(group: str, topic: Topic) -> list[LaneKey]:

@@ -26,9 +26,18 @@ __all__ = ["LanePops"]
 class LanePops:
     """Pops of the lanes of this process; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]]) -> None:
-        """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6)."""
+    def __init__(
+        self,
+        lanes: Lanes,
+        blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]],
+        begin: Callable[[Topic, Group], Awaitable[None]],
+    ) -> None:
+        """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
+
+        `begin` notes that a group begins in a topic (see `api.begin`).
+        """
         self._lanes = lanes
+        self._begin_in = begin
         self._blocked = blocked
         self._busy: set[LaneKey] = set()
 
@@ -104,13 +113,17 @@ class LanePops:
 
     async def _begin(self, wish: Wish) -> None:
         """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
-        key, start = wish.lane, wish.group.settings.consume_from
+        key = wish.lane
         epoch = self._lanes.groups.epoch_of(key)
         if epoch is None:
             return
         if key.retry:
             self._lanes.logs.offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
             return
+        await self._begin_in(wish.topic, wish.group)
+        if self._lanes.groups.epoch_of(key) != epoch:
+            return
+        start = self._lanes.groups.start_in(key, wish.group, wish.topic.route.partitions)
         time_offset = None
         if start.time_ms is not None:
             time_offset = await self._lanes.logs.run(partial(wish.log.offset_at, start.time_ms * 1_000))

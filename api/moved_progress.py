@@ -70,7 +70,7 @@ class MovedProgress:
         log = await source.opened()
         if committed is not None:
             return max(committed.offset, log.min_offset)
-        start = group.settings.consume_from
+        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
         time_offset = None
         if start.time_ms is not None:
             time_offset = await self._lanes.logs.run(partial(log.offset_at, start.time_ms * 1_000))

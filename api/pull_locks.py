@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from api.begin import begin
 from api.hosted_meta import HostedMeta
 from api.hosting import Hosting
 from api.lanes import Lanes
@@ -184,7 +185,9 @@ class Locks:
         committed = await self._lanes.committed(lane)
         if committed is not None:
             return committed.offset
-        partition, start = self._lanes.partition_of(lane, topic.name), group.settings.consume_from
+        await begin(self._meta, topic, group)
+        partition = self._lanes.partition_of(lane, topic.name)
+        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
         opened = await partition.opened()
         await partition.refresh()
         time_offset = None

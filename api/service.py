@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+from api.begin import begin
 from api.delays import Delays
 from api.fencing import Fencing
 from api.handle_calls import HandleCalls
@@ -117,7 +118,7 @@ class Service:
         self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
         self.seen = SeenClients(self.now_ms, keep_ms=self.settings.authorization_ms)
         self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
-        pops = LanePops(self.lanes, partial(self.moved.blocked, pop=True))
+        pops = LanePops(self.lanes, partial(self.moved.blocked, pop=True), partial(begin, self.meta))
         self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
         self.handles = HandleCalls(self.lanes, self.hosting)
         self.owners = Owners(self.hosting, self.peers, keys)

@@ -8,11 +8,16 @@ did in a partition belongs to the epoch in which it did it; handles, checkpoints
     |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
 
 A reset of one partition voids nothing in the others (SPEC POP-18).
+
+Where a group begins is said by its settings, `consume_from`. If that is not the first message, it matters also when: a
+partition that an expansion adds after the group has begun in a topic has only messages that came since, and the group
+gets them all (SPEC MODEL-4, ROUTE-6). So its beginning in a topic is an event, too, with the number of partitions that
+the topic had then: an expansion keeps these and adds others behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
@@ -20,16 +25,18 @@ from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.group_settings import GroupRequest, GroupSettings
 from mq.names import check_group, is_system
-from mq.progress import Committed
+from mq.progress import Committed, Start, StartKind
 from mq.stored_json import array, event_of, integer, mapping, text
 
 __all__ = [
     "Group",
+    "GroupBegan",
     "GroupDeleted",
     "GroupEvent",
     "GroupPut",
     "GroupsState",
     "OffsetsReset",
+    "decide_begin",
     "decide_delete_group",
     "decide_put_group",
     "decide_reset_offsets",
@@ -135,8 +142,35 @@ class OffsetsReset:
         return cls(group=group, topic=text(stored["topic"]), epoch=integer(stored["epoch"]), offsets=tuple(offsets))
 
 
-GroupEvent = GroupPut | GroupDeleted | OffsetsReset
-_EVENTS: Final[Mapping[str, type[GroupEvent]]] = {one.kind: one for one in (GroupPut, GroupDeleted, OffsetsReset)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBegan:
+    """A group that does not begin at the first message began in topics, by their ids, with so many partitions each."""
+
+    kind: ClassVar[str] = "group_began"
+    group: str
+    topics: tuple[tuple[str, int], ...]
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"group": self.group, "topics": [list(one) for one in self.topics]}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        topics = []
+        for item in array(stored["topics"]):
+            topic_id, partitions = array(item)
+            topics.append((text(topic_id), integer(partitions)))
+        return cls(group=text(stored["group"]), topics=tuple(topics))
+
+
+GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
+_EVENTS: Final[Mapping[str, type[GroupEvent]]] = {
+    one.kind: one for one in (GroupPut, GroupDeleted, OffsetsReset, GroupBegan)
+}
 
 
 def group_event_from_json(kind: str, value: object) -> GroupEvent | None:
@@ -158,8 +192,11 @@ class GroupsState:
     groups: Mapping[str, Group] = field(default_factory=dict)
     #: The last reset of each lane that had one, in the present lives of groups; never modified.
     resets: Mapping[LaneKey, Committed] = field(default_factory=dict)
-    #: Grows with every event.
+    #: Grows with every life, its end, and every reset.
     epoch: int = 0
+    #: How many partitions a topic had when a group began there that does not begin at the first message, by the names
+    #: of groups and the ids of topics, in the present lives of both; never modified.
+    began: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def group(self, name: str) -> Group:
         """The group of this name, else `NotFound`."""
@@ -186,9 +223,20 @@ class GroupsState:
             return reset
         return stored if reset is None else stored.join(reset)
 
+    def start_in(self, lane: LaneKey, group: Group, partitions: Sequence[str]) -> Start:
+        """Where a group begins in a lane in which it has no progress; `partitions` are the topic's, in route order.
+
+        Retried messages are all the group's own, and a partition that was added after the group began in the topic
+        has only messages that came since: there it begins at the first.
+        """
+        began = self.began.get((group.name, lane.topic_id))
+        if lane.retry or (began is not None and lane.partition in partitions[began:]):
+            return Start()
+        return group.settings.consume_from
+
     def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
         """The state after `events`, with one copy for all of them."""
-        groups, resets, epoch = dict(self.groups), dict(self.resets), self.epoch
+        groups, resets, began, epoch = dict(self.groups), dict(self.resets), dict(self.began), self.epoch
         for event in events:
             if isinstance(event, GroupPut):
                 present = groups.get(event.group.name)
@@ -199,16 +247,24 @@ class GroupsState:
                 _expect(event.name in groups, event.name)
                 del groups[event.name]
                 resets = {lane: reset for lane, reset in resets.items() if lane.group != event.name}
+                began = {pair: count for pair, count in began.items() if pair[0] != event.name}
                 epoch = max(epoch, event.epoch)
+            elif isinstance(event, GroupBegan):
+                _expect(event.group in groups, event.group)
+                began = {(event.group, topic_id): count for topic_id, count in event.topics} | began
             else:
                 _expect(event.group in groups and event.epoch > epoch, event.group)
                 resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
                 epoch = event.epoch
-        return GroupsState(groups=groups, resets=resets, epoch=epoch)
+        return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began)
 
     def without_topic(self, topic_id: str) -> GroupsState:
-        """The state after the topic of this id was deleted: its resets mean nothing any more."""
-        return replace(self, resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id})
+        """The state after the topic of this id was deleted: what groups did there means nothing any more."""
+        return replace(
+            self,
+            resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id},
+            began={pair: count for pair, count in self.began.items() if pair[1] != topic_id},
+        )
 
 
 def _expect(fits: bool, name: str) -> None:
@@ -279,3 +335,19 @@ def decide_reset_offsets(
     if not offsets:
         return ()
     return (OffsetsReset(group=group, topic=topic, epoch=state.epoch + 1, offsets=tuple(sorted(offsets.items()))),)
+
+
+def decide_begin(state: GroupsState, group: str, topics: Mapping[str, int]) -> tuple[GroupEvent, ...]:
+    """The event that `group` begins in `topics`, by id with how many partitions each has now; none if it has begun.
+
+    A group that begins at the first message does so in every partition, whenever it is added: nothing is noted of it.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
+    if state.group(group).settings.consume_from.kind is StartKind.FIRST:
+        return ()
+    new = tuple(sorted((topic_id, n) for topic_id, n in topics.items() if (group, topic_id) not in state.began))
+    return (GroupBegan(group=group, topics=new),) if new else ()

@@ -101,7 +101,12 @@ def _groups_to_json(state: GroupsState) -> Json:
         [lane.topic_id, lane.group, lane.retry, lane.partition, reset.epoch, reset.offset]
         for lane, reset in state.resets.items()
     ]
-    return {"groups": [group.to_json() for group in state.groups.values()], "resets": resets, "epoch": state.epoch}
+    return {
+        "groups": [group.to_json() for group in state.groups.values()],
+        "resets": resets,
+        "epoch": state.epoch,
+        "began": [[group, topic_id, count] for (group, topic_id), count in state.began.items()],
+    }
 
 
 def _groups(stored: Mapping[str, object]) -> GroupsState:
@@ -110,7 +115,14 @@ def _groups(stored: Mapping[str, object]) -> GroupsState:
         groups={group.name: group for group in groups},
         resets=dict(map(_reset, array(stored["resets"]))),
         epoch=integer(stored["epoch"]),
+        # Snapshots of earlier releases have none.
+        began=dict(map(_began, array(stored.get("began", [])))),
     )
+
+
+def _began(value: object) -> tuple[tuple[str, str], int]:
+    group, topic_id, count = array(value)
+    return (text(group), text(topic_id)), integer(count)
 
 
 def _reset(value: object) -> tuple[LaneKey, Committed]:

@@ -11,14 +11,14 @@ log, which never go back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mq.checkpoint import LaneKey, indexes
 from mq.checkpoint_state import CheckpointState
 from mq.group import GroupsState
-from mq.progress import Bounds, Committed, StartKind, lag_messages
+from mq.progress import Bounds, Committed, Start, StartKind, lag_messages
 from mq.revive import Life, life_of
 
 __all__ = [
@@ -119,16 +119,16 @@ def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
     return found
 
 
-def group_holds(readers: Readers, groups: GroupsState, *, from_first: bool = False) -> Iterator[Hold]:
+def group_holds(readers: Readers, start_of: Callable[[str], Start]) -> Iterator[Hold]:
     """What the groups have not committed yet, for a retention that is told to wait for them.
 
-    A group that has not begun in the partition holds all of it, unless it is to begin at the end. In its retried
-    messages it begins at the first, whatever its settings: `from_first`.
+    A group that has not begun in the partition holds all of it, unless it is to begin at the end: `start_of` says where
+    (see `GroupsState.start_in`).
     """
     for name, known in readers.items():
         if known is not None:
             yield Hold(known.offset, name)
-        elif from_first or groups.group(name).settings.consume_from.kind is not StartKind.LAST:
+        elif start_of(name).kind is not StartKind.LAST:
             yield Hold(0, name)
 
 

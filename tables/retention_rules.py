@@ -28,6 +28,7 @@ from mq.checkpoint_state import CheckpointState
 from mq.errors import DeltaMQError
 from mq.limits import RETENTION_MS_DEFAULT
 from mq.names import split_partition
+from mq.progress import Start
 from mq.retention import (
     Dated,
     Hold,
@@ -173,11 +174,15 @@ class Rules:
             return Rule(keep_ms=RETENTION_MS_DEFAULT)
         readers = readers_of(self._progress(), topic_id=topic.id, partition=log.ref.name)
 
+        def start_of(group: str) -> Start:
+            lane, groups = LaneKey(topic.id, group, False, log.ref.name), self._meta.groups
+            return groups.start_in(lane, groups.group(group), topic.route.partitions)
+
         def holds() -> Iterator[Hold]:
             flights = self._flights().of_topic(topic, log.ref.name)
             yield from checkpoint_holds(flights, self._meta.groups, topic_id=topic.id)
             if self._settings.wait_for_groups:
-                yield from group_holds(readers, self._meta.groups)
+                yield from group_holds(readers, start_of)
 
         return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
 
@@ -193,7 +198,7 @@ class Rules:
         def holds() -> Iterator[Hold]:
             yield from checkpoint_holds(self._flights().of_retry(lane), self._meta.groups, topic_id=lane.topic_id)
             if self._settings.wait_for_groups:
-                yield from group_holds(readers, self._meta.groups, from_first=True)
+                yield from group_holds(readers, lambda _: Start())
 
         return Rule(keep_ms=self._settings.retry_ms, holds=holds, readers=readers)
 

@@ -19,9 +19,9 @@ from jobs.warehouses import close_warehouses
 from mq.checkpoint import LaneKey
 from mq.delay_mark import Ended
 from mq.errors import Corrupt
-from mq.group import Group, decide_delete_group, decide_reset_offsets
+from mq.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
 from mq.limits import RETENTION_MS_DEFAULT
-from mq.progress import Committed, OffsetRecord
+from mq.progress import Committed, OffsetRecord, Start, StartKind
 from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables import failpoints
 from tables.fetch import FetchStatus
@@ -216,6 +216,18 @@ def test_a_group_that_has_not_begun_in_a_partition_is_waited_for(bench: Bench) -
     bench.commit(group, topic, 1, partition=0)
     bench.run(wait_for_groups=True)
     assert [bench.bounds(bench.log(topic, at).ref) for at in (0, 1)] == [(1, 1), (0, 1)]
+
+
+def test_a_group_that_begins_at_the_end_is_waited_for_in_what_was_added_after_it_began(bench: Bench) -> None:
+    topic, late = bench.topic(), bench.group(consume_from=Start(StartKind.LAST))
+    bench.meta.submit_groups(lambda m: decide_begin(m.groups, late.name, {topic.id: 1}))
+    topic = bench.topic(partitions=2)
+    bench.commit(late, topic, 0)
+    bench.send(topic, "a", partition=1)
+    bench.run(wait_for_groups=True)
+    assert bench.bounds(bench.log(topic, 1).ref) == (0, 1)
+    bench.run()
+    assert bench.bounds(bench.log(topic, 1).ref) == (1, 1)
 
 
 def test_retried_messages_have_a_time_of_their_own_and_wait_for_their_group_alone(bench: Bench) -> None:

@@ -9,20 +9,24 @@ import pytest
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.group import (
+    GroupBegan,
     GroupEvent,
     GroupsState,
     OffsetsReset,
+    decide_begin,
     decide_delete_group,
     decide_put_group,
     decide_reset_offsets,
     group_event_from_json,
 )
 from mq.group_settings import GroupRequest, GroupSettings
-from mq.progress import Committed
+from mq.progress import Committed, Start, StartKind
 
 ORDERS_A = LaneKey("id-1", "billing", False, "orders@A")
 ORDERS_B = LaneKey("id-1", "billing", False, "orders@B")
 OTHER = LaneKey("id-2", "billing", False, "other@A")
+LAST = Start(StartKind.LAST)
+PARTITIONS = ["orders@A", "orders@B"]
 
 
 def put(state: GroupsState, name: str = "billing", now_ms: int = 5, **request: object) -> GroupsState:
@@ -91,6 +95,39 @@ def test_a_deleted_topic_takes_its_resets_along() -> None:
     assert list(state.without_topic("id-1").resets) == [OTHER]
 
 
+def began(state: GroupsState, topics: dict[str, int]) -> GroupsState:
+    return state.apply_all(decide_begin(state, "billing", topics))
+
+
+def start(state: GroupsState, lane: LaneKey) -> Start:
+    return state.start_in(lane, state.group("billing"), PARTITIONS)
+
+
+def test_model_4_a_group_begins_at_the_first_message_of_what_was_added_after_it_began() -> None:
+    state = put(GroupsState(), consume_from="last")
+    assert (start(state, ORDERS_A), start(state, ORDERS_B)) == (LAST, LAST), "it has begun nowhere"
+    state = began(state, {"id-1": 1})
+    assert (start(state, ORDERS_A), start(state, ORDERS_B)) == (LAST, Start())
+    assert start(state, OTHER) == LAST, "in another topic it has not begun"
+    assert start(state, ORDERS_A._replace(retry=True)) == Start(), "what is retried is all its own"
+    late = began(put(GroupsState(), consume_from="last"), {"id-1": 2})
+    assert start(late, ORDERS_B) == LAST, "the partition was there when it began"
+
+
+def test_model_4_a_group_begins_in_a_topic_once_in_its_life_and_the_topics() -> None:
+    state = began(put(GroupsState(), consume_from="last"), {"id-1": 1})
+    assert decide_begin(state, "billing", {"id-1": 2}) == ()
+    assert began(state, {"id-1": 2, "id-2": 5}).began == {("billing", "id-1"): 1, ("billing", "id-2"): 5}
+    assert state.without_topic("id-1").began == {} != state.without_topic("id-2").began
+    assert reset(state, {ORDERS_A: 7}).began == state.began, "a reset is no new life"
+    assert put(put(state, max_attempts=3), "other").began == state.began
+    assert deleted(state).began == {}
+
+
+def test_a_group_that_begins_at_the_first_message_need_not_say_when() -> None:
+    assert decide_begin(put(GroupsState()), "billing", {"id-1": 1}) == ()
+
+
 def test_a_reset_of_nothing_is_no_event() -> None:
     assert decide_reset_offsets(put(GroupsState()), "billing", "orders", {}) == ()
 
@@ -98,6 +135,7 @@ def test_a_reset_of_nothing_is_no_event() -> None:
 def test_what_is_not_there_is_not_found() -> None:
     for decide in (
         lambda state: decide_delete_group(state, "billing"),
+        lambda state: decide_begin(state, "billing", {"id-1": 1}),
         lambda state: decide_reset_offsets(state, "billing", "orders", {ORDERS_A: 0}),
     ):
         with pytest.raises(NotFound) as refused:
@@ -130,7 +168,8 @@ def history() -> list[GroupEvent]:
     """One event of each kind, and what they lead to."""
     state, events = GroupsState(), list[GroupEvent]()
     for decide in (
-        lambda s: decide_put_group(s, "billing", GroupRequest(order="key"), 5),
+        lambda s: decide_put_group(s, "billing", GroupRequest(order="key", consume_from=LAST), 5),
+        lambda s: decide_begin(s, "billing", {"id-1": 2, "id-2": 1}),
         lambda s: decide_reset_offsets(s, "billing", "orders", {ORDERS_A: 7, OTHER._replace(retry=True): 2}),
         lambda s: decide_delete_group(s, "billing"),
         lambda s: decide_put_group(s, "billing", GroupRequest(), 9),
@@ -151,15 +190,16 @@ def test_events_survive_the_log() -> None:
 def test_a_damaged_event_is_corrupt() -> None:
     for event in history():
         with pytest.raises(Corrupt) as found:
-            group_event_from_json(event.kind, {"group": {"name": 5}, "name": None})
+            group_event_from_json(event.kind, {"group": {"name": 5}, "name": None, "topics": [["id-1", "2"]]})
         assert found.value.code == "meta_event_corrupt"
 
 
 def test_an_event_of_another_life_is_corrupt() -> None:
-    made, moved, gone, again = history()
+    made, begun, moved, gone, again = history()
     state = GroupsState().apply_all([made])
-    for events in ([made, again], [made, gone, gone], [gone], [moved], [made, moved, moved]):
+    for events in ([made, again], [made, gone, gone], [gone], [moved], [begun], [made, moved, moved]):
         with pytest.raises(Corrupt):
             GroupsState().apply_all(events)
     assert state.apply_all([made]) == state
-    assert isinstance(moved, OffsetsReset)
+    assert isinstance(moved, OffsetsReset) and isinstance(begun, GroupBegan)
+    assert state.apply_all([begun, begun]) == state.apply_all([begun])

@@ -23,7 +23,7 @@ from mq.brokers import (
 )
 from mq.checkpoint import LaneKey
 from mq.errors import Corrupt
-from mq.group import Group, GroupsState, decide_delete_group, decide_put_group, decide_reset_offsets
+from mq.group import Group, GroupsState, decide_begin, decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.group_settings import GroupRequest
 from mq.meta import AnyEvent, Meta, any_event_from_json
 from mq.meta_snapshot import Snapshot
@@ -65,7 +65,18 @@ def seal(name: str, end_offset: int) -> Decide:
 
 
 def put_group(name: str, attempts: int) -> Decide:
-    return lambda meta: decide_put_group(meta.groups, name, GroupRequest.from_json({"max_attempts": attempts}), 2_000)
+    request = GroupRequest.from_json({"max_attempts": attempts, "consume_from": "last"})
+    return lambda meta: decide_put_group(meta.groups, name, request, 2_000)
+
+
+def begin(group: str, topic: str) -> Decide:
+    def decide(meta: Meta) -> Sequence[AnyEvent]:
+        present = meta.topics.topics.get(topic)
+        if present is None or group not in meta.groups.groups:
+            return ()
+        return decide_begin(meta.groups, group, {present.id: len(present.route.partitions)})
+
+    return decide
 
 
 def delete_group(name: str) -> Decide:
@@ -131,6 +142,7 @@ decisions = st.one_of(
     st.builds(delete_topic, topics),
     st.builds(seal, topics, st.integers(0, 99)),
     st.builds(put_group, groups, st.integers(1, 9)),
+    st.builds(begin, groups, topics),
     st.builds(delete_group, groups),
     st.builds(reset, groups, topics, st.integers(0, 99)),
     st.builds(host, st.sampled_from(HOSTS), st.sampled_from(["renew", "leave", "give back", "take over"])),
@@ -146,6 +158,7 @@ PRELUDE: tuple[Decide, ...] = (
     delete_topic("refunds"),
     put_topic("orders", 2, 2),
     put_group("billing", 3),
+    begin("billing", "orders"),
     reset("billing", "orders", 5),
     heartbeat("billing", "c1", True),
     heartbeat("billing", "c2", True),
@@ -187,7 +200,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
     (moved,) = meta.moved.values()
     assert {move.end_offset for move in moved.moves} == {120, None}
     assert meta.online.groups["billing"].topics["orders"].earlier == {"orders@B": {"c1"}}
-    assert meta.topics.ended == {"refunds": 1} and meta.groups.resets and meta.brokers.epoch == 3
+    assert meta.topics.ended == {"refunds": 1} and meta.groups.resets and meta.groups.began and meta.brokers.epoch == 3
 
 
 @pytest.mark.parametrize(
@@ -196,7 +209,7 @@ def test_meta_3_a_snapshot_holds_who_had_a_partition_before_and_what_is_sealed()
         (Meta, {"topics", "groups", "brokers", "online", "moved"}),
         (MetaState, {"topics", "routes_epoch", "ended"}),
         (Topic, {"name", "id", "route", "settings", "created_ms", "generation"}),
-        (GroupsState, {"groups", "resets", "epoch"}),
+        (GroupsState, {"groups", "resets", "epoch", "began"}),
         (Group, {"name", "epoch", "settings", "created_ms"}),
         (BrokersState, {"hosts", "roles", "epoch"}),
         (Ownership, {"host", "epoch"}),

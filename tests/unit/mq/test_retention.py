@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
 from mq.checkpoint_state import CheckpointState
-from mq.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset
+from mq.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
 from mq.group_settings import GroupSettings
 from mq.progress import Bounds, Committed, Start, StartKind
 from mq.retention import (
@@ -115,10 +117,15 @@ def readers(groups: GroupsState, committed: dict[LaneKey, Committed]) -> dict[st
     return dict(readers_of(progress_of(committed, groups), topic_id=TOPIC, partition=PARTITION))
 
 
+def start_of(groups: GroupsState) -> Callable[[str], Start]:
+    """Where groups begin in `PARTITION`, which an expansion added to `OTHER`."""
+    return lambda name: groups.start_in(lane(name), groups.group(name), [OTHER, PARTITION])
+
+
 def test_retry_6_groups_that_are_waited_for_hold_what_they_have_not_committed() -> None:
     groups = groups_of("billing", "audit")
     found = readers(groups, {lane("billing"): Committed(1, 120), lane("audit"): Committed(2, 70)})
-    assert set(group_holds(found, groups)) == {Hold(120, "billing"), Hold(70, "audit")}
+    assert set(group_holds(found, start_of(groups))) == {Hold(120, "billing"), Hold(70, "audit")}
     assert lags_of(found, Bounds(100, 130)) == (Lag("audit", 30), Lag("billing", 10))
 
 
@@ -126,14 +133,18 @@ def test_a_group_that_has_not_begun_in_a_partition_of_its_topic_holds_all_of_it(
     groups = groups_of("billing")
     found = readers(groups, {lane("billing", OTHER): Committed(1, 5)})
     assert found == {"billing": None}
-    assert list(group_holds(found, groups)) == [Hold(0, "billing")]
+    assert list(group_holds(found, start_of(groups))) == [Hold(0, "billing")]
     assert lags_of(found, Bounds(10, 30)) == (Lag("billing", 20),)
 
 
 def test_a_group_that_is_to_begin_at_the_end_holds_nothing() -> None:
     groups = groups_of("billing", start=StartKind.LAST)
     found = readers(groups, {lane("billing", OTHER): Committed(1, 5)})
-    assert list(group_holds(found, groups)) == []
+    assert list(group_holds(found, start_of(groups))) == []
+    began = groups.apply_all(decide_begin(groups, "billing", {TOPIC: 1}))
+    assert list(group_holds(found, start_of(began))) == [Hold(0, "billing")], (
+        "of what was added since it began it gets all"
+    )
 
 
 def test_groups_of_other_topics_and_retried_messages_are_no_readers() -> None:

@@ -1,0 +1,33 @@
+"""A group begins in a topic: that is known before it gets or commits anything there.
+
+    an expansion before it    the group begins in what was added as in the rest, by its settings
+    an expansion after it     the group begins at the first message of what was added (SPEC MODEL-4, ROUTE-6)
+
+Both are events of the one metadata log, so every process sees them in one order, whoever has the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from api.hosted_meta import HostedMeta
+from mq.group import Group, GroupEvent, decide_begin
+from mq.progress import StartKind
+from mq.topics import Topic
+from tables.metadata import Meta
+
+__all__ = ["begin"]
+
+
+async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
+    """Note that the group begins in the topic, if it has not before; nothing where either has ended meanwhile."""
+    if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
+        return
+
+    def decide(newest: Meta) -> Sequence[GroupEvent]:
+        there, its = newest.topics.topics.get(topic.name), newest.groups.groups.get(group.name)
+        if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
+            return ()
+        return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
+
+    await meta.submit_groups(decide)
