@@ -30,7 +30,7 @@ from mq.client.offset_stores import OffsetStore
 from mq.client.out_of_range import OffsetOutOfRange, out_of_range
 from mq.client.partition_reader import PartitionReader
 from mq.client.received import ReceivedMessage, messages_of, with_partition
-from mq.client.start import Start, start_offsets
+from mq.client.start import Start, resume_offsets, start_offsets
 from mq.errors import DeltaMQError, NotFound, Refused, Unknown
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from mq.names import check_topic
@@ -52,7 +52,8 @@ class PullConsumer(Closing):
     url, topic
         The service, and what to read.
     partitions
-        `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message).
+        `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message,
+        also by a consumer that goes on where its progress is kept).
     start
         `first`, `last` (only what comes from now on), an offset, a time, or offsets by partition.
     offsets
@@ -125,10 +126,8 @@ class PullConsumer(Closing):
 
         Where progress is kept, reading goes on there.
         """
-        offsets = start_offsets(self._admin, self.topic, start)
-        if self._offsets is not None:
-            kept = self._offsets.load(self._admin, self.topic)
-            offsets.update((name, kept[name]) for name in offsets.keys() & kept.keys())
+        kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
+        offsets = resume_offsets(self._admin, self.topic, start, kept, whole_topic=partitions is None)
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
         unknown = [name for name in chosen if name not in offsets]
         if unknown:

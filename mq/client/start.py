@@ -9,7 +9,7 @@ from typing import TypeAlias
 from mq.client.admin import Admin
 from mq.errors import Refused
 
-__all__ = ["Start", "start_offsets"]
+__all__ = ["Start", "resume_offsets", "start_offsets"]
 
 Start: TypeAlias = str | int | datetime | Mapping[str, int]
 
@@ -28,3 +28,22 @@ def start_offsets(admin: Admin, topic: str, start: Start) -> dict[str, int]:
     if not isinstance(start, int) or start < 0:
         raise Refused("start must be 'first', 'last', an offset, a time or offsets by partition", field="start")
     return {p.partition: start for p in info.partitions}
+
+
+def resume_offsets(
+    admin: Admin, topic: str, start: Start, kept: Mapping[str, int], *, whole_topic: bool
+) -> dict[str, int]:
+    """The offset at which to go on, for every partition: what is kept, else `start`.
+
+    Who reads the whole topic and has kept something was there when an expansion added the partitions behind those that
+    are kept: these are read from their first message (SPEC MODEL-4), unless `start` names them.
+    """
+    offsets = start_offsets(admin, topic, start)
+    names = list(offsets)
+    last = max((at for at, name in enumerate(names) if name in kept), default=None)
+    if whole_topic and last is not None and names[last + 1 :]:
+        named = start if isinstance(start, Mapping) else {}
+        first = start_offsets(admin, topic, "first")
+        offsets.update((name, first[name]) for name in names[last + 1 :] if name in first and name not in named)
+    offsets.update((name, kept[name]) for name in names if name in kept)
+    return offsets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,45 @@ def test_cons_02_the_start_holds_only_where_nothing_is_kept(pull: Callable[..., 
     offsets = FileOffsets(tmp_path / "kept.json")
     assert pull(offsets, 2, start=6) == [6, 7]
     assert pull(offsets, 1, start="first") == [8]
+
+
+@pytest.mark.parametrize("start", ["last", 5, {PARTITION: 3}], ids=["last", "offset", "offsets"])
+def test_model_4_what_an_expansion_added_meanwhile_is_read_from_its_first_message(
+    stub: StubService, pull: Callable[..., list[int]], tmp_path: Path, start: Any
+) -> None:
+    offsets = FileOffsets(tmp_path / "kept.json")
+    assert pull(offsets, 2, start=6) == [6, 7]
+    stub.expand("orders", 2)
+    added = stub.topics["orders"].route.partitions[1]
+    stub.topics["orders"].log(added).extend({"offset": at, "body": b"%d" % at} for at in range(10))
+    with PullConsumer(stub.url, "orders", offsets=offsets, start=start, patience=QUICK) as consumer:
+        assert consumer.positions() == {PARTITION: 8, added: 0}
+
+
+def test_cons_02_the_start_holds_for_what_was_there_and_is_not_kept(
+    stub: StubService, pull: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    """Nobody knows of these that they were added: nothing is kept at all, or what is kept is of a later one."""
+    stub.expand("orders", 2)
+    old, new = stub.topics["orders"].route.partitions
+    for name in (old, new):
+        stub.topics["orders"].log(name).extend({"offset": at, "body": b"%d" % at} for at in range(10, 12))
+
+    def positions(**settings: Any) -> dict[str, int]:
+        offsets = FileOffsets(tmp_path / "kept.json")
+        with PullConsumer(stub.url, "orders", offsets=offsets, patience=QUICK, **settings) as consumer:
+            consumer.commit()
+            return consumer.positions()
+
+    assert positions(partitions=[new], start="last") == {new: 2}
+    assert positions(start="last") == {old: 12, new: 2}
+    (tmp_path / "kept.json").unlink()
+    assert positions(start="last") == {old: 12, new: 2}, "nothing is kept"
+    (tmp_path / "kept.json").unlink()
+    assert positions(partitions=[old], start="last") == {old: 12}
+    assert positions(partitions=[old, new], start="last") == {old: 12, new: 2}, "who names partitions reads these"
+    (tmp_path / "kept.json").write_text(json.dumps({"orders": {old: 7}}))
+    assert positions(start={new: 1}) == {old: 7, new: 1}, "the start names it"
 
 
 def test_a_file_keeps_the_offsets_of_several_topics(
