@@ -124,6 +124,22 @@ def test_pop_07_a_new_group_begins_where_its_settings_say(queue: Queue) -> None:
     assert timed.pop().bodies == ["d"]
 
 
+def test_pop_07_a_start_at_the_end_is_durable_before_the_answer(tmp_path: Path) -> None:
+    """Who is killed behind the answer and asked again must not begin at what has become the end."""
+    # What is not stored before the answer is not stored by the crash.
+    with queue_in(tmp_path, commit_every_ms=60_000) as queue:
+        queue.topic(1)
+        late = queue.group("late", consume_from="last")
+        queue.send("a", "b")
+        assert late.pop(1).bodies == ["b"]
+        (lane,) = late.lanes()
+        stored = queue.committed(lane)
+        assert stored is not None and stored.offset == 1
+        queue.send("c")
+        queue.crash()
+        assert queue.consumer("late").pop().bodies == ["b", "c"]
+
+
 def test_cons_03_a_tag_filter_takes_what_it_names_and_passes_over_the_rest(queue: Queue) -> None:
     queue.topic()
     for at, tag in enumerate(("x", "y", "z", "x", "y")):
