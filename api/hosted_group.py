@@ -9,7 +9,6 @@ Looking a group up never blocks. What ends goes in this order, so that a kill le
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
@@ -54,12 +53,14 @@ class Groups:
         *,
         forget: Callable[[Iterable[LaneKey]], None],
         auto_create: bool,
+        now_ms: Callable[[], int],
     ) -> None:
-        """`forget` makes void what memory knows of lanes."""
+        """`forget` makes void what memory knows of lanes; `now_ms` is what a new group's time is read from."""
         self._meta = meta
         self._partitions = partitions
         self._forget = forget
         self._auto_create = auto_create
+        self._now_ms = now_ms
         meta.follow(self._void)
 
     @property
@@ -84,7 +85,7 @@ class Groups:
 
     async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
         """Create or change a group; True if it was created."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_ms()
         created = False
 
         def decide(meta: Meta) -> tuple[GroupEvent, ...]:

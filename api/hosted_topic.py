@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,13 +137,21 @@ class Topics:
     """All topics of the warehouse."""
 
     def __init__(
-        self, meta: HostedMeta, partitions: Partitions, *, brokers: tuple[str, ...], auto_create: bool
+        self,
+        meta: HostedMeta,
+        partitions: Partitions,
+        *,
+        brokers: tuple[str, ...],
+        auto_create: bool,
+        now_ms: Callable[[], int],
     ) -> None:
+        """`now_ms` is what a new topic's time of creation is read from."""
         self._meta = meta
         meta.follow(self._forget_deleted)
         self._partitions = partitions
         self._brokers = brokers
         self._auto_create = auto_create
+        self._now_ms = now_ms
         self._hosted: dict[str, HostedTopic] = {}
 
     @property
@@ -186,7 +193,7 @@ class Topics:
     async def put(self, name: str, request: TopicRequest) -> tuple[HostedTopic, bool]:
         """Create or change a topic and make its tables; True if it was created."""
         new_id = str(uuid.uuid4())
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             events = decide_put_topic(meta.topics, name, request, self._available(meta, name), new_id, now_ms)

@@ -99,7 +99,11 @@ class Service:
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         self.peers = Peers(self.hosting)
         self.topics = Topics(
-            self.meta, self.partitions, brokers=self.settings.brokers, auto_create=self.settings.auto_create_topics
+            self.meta,
+            self.partitions,
+            brokers=self.settings.brokers,
+            auto_create=self.settings.auto_create_topics,
+            now_ms=self.now_ms,
         )
         self.sealer = Sealer(self.meta, self.topics, self.hosting.hosts)
         self.lanes = Lanes(
@@ -125,7 +129,11 @@ class Service:
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
         self.waiting = Waiting(self.partitions, self.delays, config.warehouse.cluster)
         self.groups = Groups(
-            self.meta, self.partitions, forget=self._void, auto_create=self.settings.auto_create_groups
+            self.meta,
+            self.partitions,
+            forget=self._void,
+            auto_create=self.settings.auto_create_groups,
+            now_ms=self.now_ms,
         )
         self._observe()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from tables.paths import Space
 from tables.queue_refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
+from tests.set_clock import SetClock
 
 #: What a retried or dead message is stored with, whoever stored it.
 ROW = {"body": b"again", "message_id": "m", "reconsume_times": 1}
@@ -429,3 +431,18 @@ def test_pop_15_a_pop_that_waits_is_told_that_its_group_ended(api: Api, topic: s
     assert api.call("DELETE", group_path(group)).status == 204
     waiting.join(10)
     assert [(reply.status, reply.json["code"]) for reply in answers] == [(404, "group_not_found")]
+
+
+def test_now_of_topics_and_groups_is_the_services_clock(tmp_path: Path) -> None:
+    clock = SetClock()
+    with running(config_for(tmp_path), clock) as api:
+        made = [api.put_topic("orders")]
+        clock.advance_ms(60_000)
+        made.append(put_group(api, "billing"))
+        clock.advance_ms(60_000)
+        made.append(api.put_topic("orders", partitions=2))
+        made.append(put_group(api, "billing", max_attempts=3))
+    first, then = (
+        datetime.fromtimestamp((clock.wall_us() // 1_000 - ago_ms) / 1_000, UTC) for ago_ms in (120_000, 60_000)
+    )
+    assert [datetime.fromisoformat(one["created_time"]) for one in made] == [first, then, first, then]
