@@ -114,7 +114,7 @@ class Popper:
         seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
         taking = self._hosting.taking()
         mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not ask.retries_only)]
-        return sum(self._lanes.left(seat) for seat in mine if ask.order is False or not seat.key.retry)
+        return sum(map(self._lanes.left, mine))
 
     def wake_others(self, ask: PopAsk) -> None:
         """Messages are left: pops that wait look again (SPEC POP-15)."""
@@ -122,7 +122,7 @@ class Popper:
 
     def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
-        visits = subscription.visits(ask.partition, draw=draw, ordered=ask.order is not False)
+        visits = subscription.visits(ask.partition, draw=draw)
         taking = self._hosting.taking()
         here = [seat for seat in visits if seat.broker in taking]
         if not here:
@@ -150,14 +150,16 @@ class Popper:
         fence = self._hosting.fence(seat.broker)
         if fence is not None and not seat.partition.is_fenced(fence):
             log = await seat.partition.fenced(fence)
-        if ask.order is False and self._lanes.is_drained(seat.key, log):
+        # Retried messages have lost their place: whatever the order, they come without one.
+        order = False if seat.key.retry else ask.order
+        if order is False and self._lanes.is_drained(seat.key, log):
             return
         wish = Wish(
             topic=ask.topic,
             group=ask.group,
             lane=seat.key,
             log=log,
-            order=ask.order,
+            order=order,
             max_messages=ask.max_messages - found.count,
             max_bytes=FETCH_BYTES_MAX - found.nbytes,
             invisible_ms=ask.invisible_ms,

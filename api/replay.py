@@ -21,7 +21,7 @@ from api.group_commit import Part, Pending
 from api.partition import Partition
 from api.placement import Known
 from api.service import HostedTopic, Service
-from mq.errors import Conflict, DeltaMQError, Fenced, NotFound, Unavailable, Unknown
+from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.group import Group
 from mq.limits import MIB
 from mq.names import split_partition
@@ -68,17 +68,9 @@ async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, I
 
     Raises
     ------
-    Conflict
-        `order_conflict`: pops in order leave retries alone, so nobody would get them there.
     Unknown, Unavailable
         Some may be stored; asking again stores none of them twice.
     """
-    if to == "retry" and group.settings.order is not False:
-        raise Conflict(
-            f"group {group.name} consumes in order, and so without retries; send them to their origin",
-            code="order_conflict",
-            field="to",
-        )
     done = Replayed()
     for log, offsets in chosen.items():
         here = int(np.searchsorted(offsets, log.end_offset))

@@ -90,13 +90,13 @@ class Subscription:
         seat = self._normal[partition]
         return (seat,), (self._retries[seat.broker],)
 
-    def visits(self, partition: str | None, *, draw: int, ordered: bool) -> list[Seat]:
+    def visits(self, partition: str | None, *, draw: int) -> list[Seat]:
         """Where a pop looks, one after the other (SPEC POP-1); a named partition is not left but for its retries."""
         normal, retries = self._places(partition)
         until = self._loop.time() + _FOLLOWED_S
         for seat in retries:
             seat.partition.followed_until = until
-        return visits(normal, retries, draw=draw, ordered=ordered)
+        return visits(normal, retries, draw=draw)
 
     def seats(self, partition: str | None) -> Iterable[Seat]:
         """Where a pop may look, retries included."""

@@ -190,14 +190,15 @@ class MemoryQueue:
         *normal, retry = self.lanes(group, topic)
         self._draw += 1
         popped: list[Popped] = []
-        for lane in visits(normal, [retry], draw=self._draw, ordered=how is not False):
+        for lane in visits(normal, [retry], draw=self._draw):
             if len(popped) == max_messages:
                 break
             wish = Wish(
                 topic=topic,
                 lane=lane,
                 settings=settings,
-                order=how,
+                # Retried messages have lost their place already.
+                order=False if lane.retry else how,
                 max_messages=max_messages - len(popped),
                 invisible_ms=invisible,
                 tags=tags,

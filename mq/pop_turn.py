@@ -14,16 +14,15 @@ Place = TypeVar("Place")
 _RETRY_FIRST_EVERY: Final = 5
 
 
-def visits(partitions: Sequence[Place], retries: Sequence[Place], *, draw: int, ordered: bool = False) -> list[Place]:
+def visits(partitions: Sequence[Place], retries: Sequence[Place], *, draw: int) -> list[Place]:
     """Where a pop looks, one after the other, until it has enough.
 
     All partitions, from a random one on, so that pops do not crowd at the first; the group's retry partitions last, and
-    with a probability of 1/5 first, so that neither starves. Ordered pops leave the retries alone (R48). `draw` is a
-    random number.
+    with a probability of 1/5 first, so that neither starves. `draw` is a random number.
+
+    So do ordered pops: what was popped without order, and came too late, is in the retries and nowhere else (POP-3).
     """
     at = draw // _RETRY_FIRST_EVERY % len(partitions) if partitions else 0
-    if ordered:
-        return [*partitions[at:], *partitions[:at]]
     if draw % _RETRY_FIRST_EVERY == 0:
         return [*retries, *partitions[at:], *partitions[:at]]
     return [*partitions[at:], *partitions[:at], *retries]

@@ -366,6 +366,19 @@ def test_meta_3_an_ack_right_after_a_crash_finds_its_stored_checkpoint() -> None
 
 
 @pytest.mark.parametrize("order", [True, "key"])
+def test_pop_03_what_was_popped_without_order_comes_again_to_pops_in_order(order: bool) -> None:
+    queue = queue_of(2)
+    queue.pop("billing", "orders", 1)
+    # Stored by the first tick, over by the second.
+    queue.advance(SETTLED - 1)
+    queue.advance(1)
+    queue.run_revive()
+    popped = queue.pop("billing", "orders", order=order)
+    assert sorted(bodies(popped)) == [b"0", b"1"]
+    assert queue.ack("billing", handles(popped)).acked == 2
+
+
+@pytest.mark.parametrize("order", [True, "key"])
 def test_pop_16_and_pop_17_the_order_of_a_partition_cannot_be_mixed(order: bool) -> None:
     queue = queue_of(2)
     popped = queue.pop("billing", "orders", 1)

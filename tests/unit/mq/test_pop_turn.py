@@ -1,4 +1,4 @@
-"""In which order partitions are popped (SPEC POP-1; R48)."""
+"""In which order partitions are popped (SPEC POP-1)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ def test_pop_01_every_partition_is_visited_once_from_a_random_one_on() -> None:
 def test_pop_01_retries_come_first_one_time_in_five_and_else_last() -> None:
     assert sum(visits("ab", "r", draw=draw)[0] == "r" for draw in range(100)) == 20
     assert visits("ab", "r", draw=1)[-1] == "r"
-
-
-def test_pop_01_ordered_pops_leave_the_retries_alone() -> None:
-    assert visits("ab", "r", draw=0, ordered=True) == ["a", "b"]
 
 
 def test_a_topic_without_partitions_here_is_visited_nowhere() -> None:
