@@ -100,7 +100,7 @@ class Match:
 
     async def _lose(self, lane: Lane, wish: Wish, start: int) -> bool:
         """Record what retention took before the group could have it, and go on behind it."""
-        position = read_position(start, Bounds(wish.log.min_offset, wish.log.end_offset))
+        position = read_position(start, Bounds(wish.log.min_offset, wish.log.end_offset), lane.covered)
         await self._logs.lose(wish.lane, wish.topic.name, position.lost)
         if not self._is_live(lane):
             return False

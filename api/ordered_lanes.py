@@ -95,7 +95,8 @@ class OrderedLanes:
     async def pop(self, wish: Wish, ordered: OrderedLane) -> Taken | None:
         """What may be delivered now; None when something holds the lane, or nothing is there."""
         ordered.limit(_limit(wish))
-        position = read_position(ordered.committed, Bounds(wish.log.min_offset, wish.log.end_offset))
+        bounds = Bounds(wish.log.min_offset, wish.log.end_offset)
+        position = read_position(ordered.committed, bounds, ordered.done)
         if position.lost:
             await self._logs.lose(wish.lane, wish.topic.name, position.lost)
             ordered.lose_below(position.offset)

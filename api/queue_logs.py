@@ -80,8 +80,8 @@ class QueueLogs:
         """Blocking work on a thread."""
         return await self._partitions.run(work)
 
-    async def lose(self, lane: LaneKey, topic: str, lost: range) -> None:
-        """Record messages that retention took before the group was done with them (SPEC POP-12)."""
+    async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
+        """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
         _, broker = split_partition(lane.partition)
         log = self._lost.get(broker)
         if log is None:
@@ -90,7 +90,7 @@ class QueueLogs:
         record = LostRecord(
             lane=lane,
             topic=topic,
-            ranges=((lost.start, lost.stop),),
+            ranges=lost,
             reason=LostReason.RETENTION,
             time_ms=self.now_ms(),
         )
@@ -126,7 +126,7 @@ class QueueLogs:
         offset, lane = dying.offset, dying.lane
         picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
         if offset in picked.gone:
-            await self.lose(lane, dying.topic, range(offset, offset + 1))
+            await self.lose(lane, dying.topic, ((offset, offset + 1),))
             return None
         if picked.unreadable:
             raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")

@@ -139,10 +139,10 @@ class MemoryBroker:
             return self._pop_any(wish, now_ms)
         ordered = self._ordered_lane(wish)
         ordered.limit(wish.settings.max_attempts)
-        lost = read_position(ordered.committed, self._tables.lane_log(wish.lane).bounds)
-        if lost.lost:
-            self._tables.lose(wish.lane, lost.lost, LostReason.RETENTION)
-            ordered.lose_below(lost.offset)
+        position = read_position(ordered.committed, self._tables.lane_log(wish.lane).bounds, ordered.done)
+        if position.lost:
+            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
+            ordered.lose_below(position.offset)
         if isinstance(ordered, KeyedPop):
             popped = self._pop_keyed(ordered, wish, now_ms)
         else:
@@ -162,9 +162,9 @@ class MemoryBroker:
         lane, log = self._lane(wish.lane, now_ms), self._tables.lane_log(wish.lane)
         assert lane is not None, "it has begun"
         start, limit = self._buffer.next_read(lane)
-        position = read_position(start, log.bounds)
+        position = read_position(start, log.bounds, lane.covered)
         if position.lost:
-            self._tables.lose(wish.lane, position.lost, LostReason.RETENTION)
+            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
             self._buffer.skip(lane, position.offset)
             start, limit = self._buffer.next_read(lane)
         rows, next_offset = _read(log, start, limit, wish, wish.max_messages)

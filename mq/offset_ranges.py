@@ -48,6 +48,13 @@ class OffsetRanges:
         at = bisect_right(self._highs, offset)
         return max(self._lows[at], offset) if at < len(self._lows) else None
 
+    def gaps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Ranges of `[low, high)` that are not in the set, ascending."""
+        while (at := self.gap_from(low)) < high:
+            found = self.next_from(at)
+            low = high if found is None else min(found, high)
+            yield at, low
+
     def __contains__(self, offset: int) -> bool:
         return self.gap_from(offset) != offset
 

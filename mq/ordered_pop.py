@@ -151,6 +151,11 @@ class OrderedLane:
             given.append(Delivery(offset, attempt, pop_time_ms))
         return given
 
+    @property
+    def done(self) -> OffsetRanges:
+        """What is done above the committed offset."""
+        return self._done
+
     def is_done(self, offset: int) -> bool:
         return offset < self.committed or offset in self._done
 

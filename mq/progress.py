@@ -10,9 +10,10 @@ from a service that does not know of the reset yet.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final, NamedTuple
 
 from mq.checkpoint import LaneKey
@@ -218,19 +219,23 @@ def decide_commit(present: Committed, offset: int, bounds: Bounds) -> Committed:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to read, and the messages before it that retention removed before the group could have them."""
+    """Where to read, and the messages before it that retention removed before the group could have them, as ranges."""
 
     offset: int
-    lost: range
+    lost: tuple[tuple[int, int], ...]
 
-    def __post_init__(self) -> None:
-        assert self.lost.stop <= self.offset
+    def lost_offsets(self) -> Iterator[int]:
+        """The same one by one."""
+        return chain.from_iterable(range(low, high) for low, high in self.lost)
 
 
-def read_position(offset: int, bounds: Bounds) -> Position:
-    """Move `offset` past what retention has removed; `lost` is to be recorded, never skipped silently (POP-12)."""
+def read_position(offset: int, bounds: Bounds, done: OffsetRanges) -> Position:
+    """Move `offset` past what retention has removed; `lost` is to be recorded, never skipped silently (POP-12).
+
+    What the group is `done` with, or has in checkpoints that are stored, is not lost with it.
+    """
     at = max(offset, bounds.min_offset)
-    return Position(at, range(offset, at))
+    return Position(at, tuple(done.gaps(offset, at)))
 
 
 def lag_messages(committed: int | None, bounds: Bounds) -> int:

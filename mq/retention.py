@@ -33,6 +33,7 @@ __all__ = [
     "group_holds",
     "is_old",
     "lags_of",
+    "lease_holds",
     "progress_of",
     "readers_of",
 ]
@@ -151,6 +152,18 @@ def checkpoint_holds(states: Iterable[CheckpointState], groups: GroupsState, *, 
         )
         if life is Life.PRESENT:
             yield Hold(state.checkpoint.span.offset_of(next(indexes(state.open))), pop.group)
+
+
+def lease_holds(readers: Readers, *, now_ms: int, keep_ms: int) -> Iterator[Hold]:
+    """What was popped in order and is not done: whoever pops next gets it again, or it is dead then (POP-11, POP-16).
+
+    It comes again from its own place, not from the group's retries. So it is kept for as long after its lease as it
+    would be kept there: a group that nobody consumes any more holds nothing for ever.
+    """
+    for name, known in readers.items():
+        open_ = [one.offset for one in known.delivered if one.visible_ms + keep_ms > now_ms] if known else []
+        if open_:
+            yield Hold(min(open_), name)
 
 
 def lags_of(readers: Readers, bounds: Bounds) -> tuple[Lag, ...]:

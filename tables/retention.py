@@ -60,7 +60,7 @@ class Retention:
             except (DeltaMQError, OSError) as error:
                 yield Retained(ref=ref, error=error)
         # After the logs: what was popped from them until now is known.
-        rules = Rules(self._warehouse, self._settings, self._cluster, brokers, self._meta.meta)
+        rules = Rules(self._warehouse, self._settings, self._cluster, brokers, self._meta.meta, now_us)
         for log in logs:
             try:
                 yield self._retain(log, rules, now_us)

@@ -2,7 +2,7 @@
 
 | partition            | a message is kept for                | and also until                                  |
 |----------------------|--------------------------------------|-------------------------------------------------|
-| topic                | the topic's `retention_ms`           | its checkpoints are done; groups, if waited for |
+| topic                | the topic's `retention_ms`           | what is popped is done; groups, if waited for   |
 | retried messages     | `retention.retry_ms`                 | the same, of its one group                      |
 | dead letters         | `retention.dead_ms`                  |                                                 |
 | checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
@@ -36,6 +36,7 @@ from mq.retention import (
     checkpoint_holds,
     group_holds,
     is_old,
+    lease_holds,
     progress_of,
     readers_of,
 )
@@ -114,7 +115,9 @@ class Rules:
         cluster: str,
         brokers: Sequence[str],
         meta: Meta,
+        now_us: int,
     ) -> None:
+        self._now_us = now_us
         self._warehouse = warehouse
         self._settings = settings
         self._cluster = cluster
@@ -181,6 +184,7 @@ class Rules:
         def holds() -> Iterator[Hold]:
             flights = self._flights().of_topic(topic, log.ref.name)
             yield from checkpoint_holds(flights, self._meta.groups, topic_id=topic.id)
+            yield from lease_holds(readers, now_ms=self._now_us // 1_000, keep_ms=self._settings.retry_ms)
             if self._settings.wait_for_groups:
                 yield from group_holds(readers, start_of)
 

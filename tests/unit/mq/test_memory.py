@@ -306,6 +306,28 @@ def test_pop_12_what_retention_took_is_recorded() -> None:
     assert queue.tables.lost == {(lane, offset): LostReason.RETENTION for offset in (0, 1, 2)}
 
 
+@pytest.mark.parametrize("order", [True, "key"])
+def test_pop_12_what_was_acknowledged_in_order_is_not_among_the_lost(order: bool) -> None:
+    queue = queue_of(4, order=order)
+    popped = queue.pop("billing", "orders", 3, invisible_ms=1_000)
+    queue.ack("billing", handles(popped)[1:2])
+    queue.expire("orders", "orders@memory", 3)
+    assert bodies(queue.pop("billing", "orders")) == [b"3"]
+    lane = queue.lanes("billing", "orders")[0]
+    assert queue.tables.lost == {(lane, offset): LostReason.RETENTION for offset in (0, 2)}
+
+
+def test_pop_12_what_stored_checkpoints_have_is_not_among_the_lost_after_a_crash() -> None:
+    queue = queue_of(4)
+    queue.pop("billing", "orders", 1)
+    short = queue.pop("billing", "orders", 2, invisible_ms=1_000)
+    queue.ack("billing", handles(short))
+    queue.crash()
+    queue.expire("orders", "orders@memory", 3)
+    assert bodies(queue.pop("billing", "orders")) == [b"3"]
+    assert queue.tables.lost == {(queue.lanes("billing", "orders")[0], 0): LostReason.RETENTION}
+
+
 def test_pop_05_bad_handles_are_answered_one_by_one() -> None:
     queue = queue_of(2)
     queue.put_group("shipping")

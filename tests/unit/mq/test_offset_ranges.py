@@ -27,6 +27,13 @@ def test_ranges_are_a_set(added: list[tuple[int, int]], dropped: int, at: int) -
     assert held.next_from(at) == min((offset for offset in plain if offset >= at), default=None)
 
 
+@given(ranges, st.integers(0, 45), st.integers(0, 45))
+def test_gaps_are_what_is_not_in_the_set(added: list[tuple[int, int]], low: int, high: int) -> None:
+    gaps = list(OffsetRanges(added).gaps(low, high))
+    assert [offset for one in gaps for offset in range(*one)] == sorted({*range(low, high)} - offsets_of(added))
+    assert all(one[0] < one[1] for one in gaps)
+
+
 @given(ranges)
 def test_ranges_ascend_and_do_not_touch(added: list[tuple[int, int]]) -> None:
     held = list(OffsetRanges(added))

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from mq.checkpoint import LaneKey
 from mq.errors import Corrupt, Refused, Unprocessable
+from mq.offset_ranges import OffsetRanges
 from mq.progress import (
     Bounds,
     Committed,
     Delivered,
     OffsetRecord,
+    Position,
     Start,
     StartKind,
     committed_of,
@@ -148,9 +150,16 @@ def test_a_commit_outside_the_partition_is_refused(offset: int) -> None:
 
 
 def test_pop_12_what_retention_took_is_told() -> None:
-    assert read_position(3, Bounds(5, 10)).offset == 5
-    assert list(read_position(3, Bounds(5, 10)).lost) == [3, 4]
-    assert (read_position(7, Bounds(5, 10)).offset, len(read_position(7, Bounds(5, 10)).lost)) == (7, 0)
+    nothing = OffsetRanges()
+    assert read_position(3, Bounds(5, 10), nothing) == Position(5, ((3, 5),))
+    assert read_position(7, Bounds(5, 10), nothing) == Position(7, ())
+
+
+def test_pop_12_what_is_done_is_not_lost() -> None:
+    done = OffsetRanges([(4, 6), (7, 12)])
+    position = read_position(3, Bounds(9, 20), done)
+    assert position == Position(9, ((3, 4), (6, 7)))
+    assert list(position.lost_offsets()) == [3, 6]
 
 
 @pytest.mark.parametrize(("offset", "lag"), [(None, 5), (0, 5), (5, 5), (6, 4), (10, 0), (12, 0)])

@@ -11,7 +11,7 @@ from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
 from mq.checkpoint_state import CheckpointState
 from mq.group import Group, GroupDeleted, GroupPut, GroupsState, OffsetsReset, decide_begin
 from mq.group_settings import GroupSettings
-from mq.progress import Bounds, Committed, Start, StartKind
+from mq.progress import Bounds, Committed, Delivered, Start, StartKind
 from mq.retention import (
     Dated,
     Hold,
@@ -20,6 +20,7 @@ from mq.retention import (
     decide,
     group_holds,
     lags_of,
+    lease_holds,
     progress_of,
     readers_of,
 )
@@ -127,6 +128,20 @@ def test_retry_6_groups_that_are_waited_for_hold_what_they_have_not_committed() 
     found = readers(groups, {lane("billing"): Committed(1, 120), lane("audit"): Committed(2, 70)})
     assert set(group_holds(found, start_of(groups))) == {Hold(120, "billing"), Hold(70, "audit")}
     assert lags_of(found, Bounds(100, 130)) == (Lag("audit", 30), Lag("billing", 10))
+
+
+def test_pop_11_what_is_leased_in_order_is_held_and_as_long_after_it_as_a_retry_would_be_kept() -> None:
+    groups = groups_of("billing", "audit")
+    leases = (Delivered(61, 2, 0, 300), Delivered(64, 1, 0, 900))
+    found = readers(groups, {lane("billing"): Committed(1, 60, delivered=leases), lane("audit"): Committed(2, 3)})
+    held = {now_ms: list(lease_holds(found, now_ms=now_ms, keep_ms=50)) for now_ms in (0, 349, 350, 949, 950)}
+    assert held == {
+        0: [Hold(61, "billing")],
+        349: [Hold(61, "billing")],
+        350: [Hold(64, "billing")],
+        949: [Hold(64, "billing")],
+        950: [],
+    }
 
 
 def test_a_group_that_has_not_begun_in_a_partition_of_its_topic_holds_all_of_it() -> None:
