@@ -27,7 +27,7 @@ from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_pro
 from mq.progress import Bounds, Committed, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.retry import DeadReason
-from tables.fetch import weight_of
+from tables.fetch import cut_to_bytes, weight_of, weights_of
 from tables.log import PartitionLog
 from tables.picked import pick
 
@@ -123,31 +123,44 @@ class OrderedLanes:
             elif turn.read_from is None:
                 if not turn.again:
                     return None
-                given = ordered.again(turn.again, self._logs.now_ms(), wish.invisible_ms)
-                return await self._delivered(ordered, given, wish)
+                return await self._again(ordered, turn.again, wish)
             else:
                 seen = await self._look(wish, turn.read_from, wish.max_messages)
                 if seen.next_offset == turn.read_from:
                     return None
                 given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), wish.invisible_ms)
                 if given or not seen.offsets:
-                    return self._taken(ordered, given, wish, _only(seen, given))
+                    return self._taken(ordered, given, wish, _only(seen.rows, seen.offsets, given))
+
+    async def _again(self, ordered: OrderedPop, offsets: Sequence[int], wish: Wish) -> Taken | None:
+        """The first of these messages that fit into the answer, again; the others stay behind them."""
+        rows = cut_to_bytes(await self._read(offsets, wish), wish.max_bytes, at_least=1)
+        read = rows.column("offset").to_pylist()
+        # A client's own commit may have ended some while they were read.
+        left = [offset for offset in read if not ordered.is_done(offset)]
+        given = ordered.again(left, self._logs.now_ms(), wish.invisible_ms)
+        return self._taken(ordered, given, wish, _only(rows, read, given))
 
     async def _pop_keyed(self, keyed: KeyedPop, wish: Wish) -> Taken | None:
         deliveries: list[Delivery] = []
+        nbytes = 0
         while True:
-            left = wish.max_messages - len(deliveries)
-            given, dead = keyed.take(self._logs.now_ms(), left, wish.invisible_ms)
+            left, at_least = wish.max_messages - len(deliveries), 0 if deliveries else 1
+            now_ms, max_bytes = self._logs.now_ms(), wish.max_bytes - nbytes
+            given, dead = keyed.take(now_ms, left, wish.invisible_ms, max_bytes=max_bytes, at_least=at_least)
+            is_full = len(given) == left or keyed.ready > len(dead)
+            nbytes += keyed.weight_of(given)
             deliveries += given
             await self._bury(keyed, wish, dead)
             start = keyed.read_from
-            if len(deliveries) >= wish.max_messages or start is None:
+            if is_full or start is None:
                 break
             seen = await self._look(wish, start, keyed.room)
             if seen.next_offset == start and not dead:
                 break
             keys = seen.rows.column("key").to_pylist()
-            keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset)
+            weights = dict(zip(seen.offsets, weights_of(seen.rows).tolist(), strict=True))
+            keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset, weights)
         return await self._delivered(keyed, sorted(deliveries), wish)
 
     async def _look(self, wish: Wish, start: int, most: int) -> Seen:
@@ -161,13 +174,17 @@ class OrderedLanes:
         """Messages that were read before: read again, and given away."""
         if not deliveries:
             return None
-        offsets = np.array([one.offset for one in deliveries], dtype=np.int64)
-        picked = await self._logs.run(partial(pick, wish.log, offsets, bytes_max=None))
+        rows = await self._read([one.offset for one in deliveries], wish)
+        found = set(rows.column("offset").to_pylist())
+        return self._taken(ordered, [one for one in deliveries if one.offset in found], wish, rows)
+
+    async def _read(self, offsets: Sequence[int], wish: Wish) -> pa.Table:
+        """The messages at these offsets, but for those that retention has taken."""
+        picked = await self._logs.run(partial(pick, wish.log, np.array(offsets, dtype=np.int64), bytes_max=None))
         if picked.unreadable:
             first = next(iter(picked.unreadable))
             raise Unavailable(f"offset {first} of {wish.lane.partition} cannot be read: {picked.unreadable[first]}")
-        kept = [one for one in deliveries if one.offset not in picked.gone]
-        return self._taken(ordered, kept, wish, pa.Table.from_batches([picked.rows]))
+        return pa.Table.from_batches([picked.rows])
 
     def _taken(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish, rows: pa.Table) -> Taken | None:
         """The rows with their handles; messages that were given away together share a lease."""
@@ -236,9 +253,9 @@ def _by_time(delivery: Delivery) -> tuple[int, int]:
     return delivery.pop_time_ms, delivery.offset
 
 
-def _only(seen: Seen, deliveries: Sequence[Delivery]) -> pa.Table:
-    """The rows of what was given away of what was seen."""
-    if len(deliveries) == len(seen.offsets):
-        return seen.rows
-    places = np.searchsorted(np.array(seen.offsets), [one.offset for one in deliveries])
-    return seen.rows.take(pa.array(places))
+def _only(rows: pa.Table, offsets: Sequence[int], deliveries: Sequence[Delivery]) -> pa.Table:
+    """Of the rows at `offsets`, those of what was given away."""
+    if len(deliveries) == len(offsets):
+        return rows
+    places = np.searchsorted(np.array(offsets), [one.offset for one in deliveries])
+    return rows.take(pa.array(places))

@@ -13,8 +13,9 @@ messages are read until some are done.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
+from math import inf
 
 from mq.ordered_pop import Delivery, OrderedLane
 from mq.progress import Committed
@@ -32,7 +33,7 @@ class KeyedPop(OrderedLane):
     while wanted: deliveries += take(...);  if short: read from `read_from`, `offer(...)`, take again
     """
 
-    __slots__ = ("_due", "_is_ready", "_key_of", "_lines", "_outstanding_max", "_ready")
+    __slots__ = ("_due", "_is_ready", "_key_of", "_lines", "_outstanding_max", "_ready", "_weights")
 
     def __init__(
         self, start: Committed, *, max_attempts: int | None, outstanding_max: int = ORDERED_OUTSTANDING_MAX
@@ -41,6 +42,8 @@ class KeyedPop(OrderedLane):
         self._outstanding_max = outstanding_max
         #: The key of each offset that is known and not done.
         self._key_of: dict[int, Key] = {}
+        #: What these weigh in an answer, where that is known.
+        self._weights: dict[int, int] = {}
         #: For each key, its offsets that are known and not done; the first one holds the others.
         self._lines: dict[str, deque[int]] = {}
         #: First of their keys and not in flight: a heap, with entries to be passed over, and what it really holds.
@@ -64,12 +67,24 @@ class KeyedPop(OrderedLane):
         """How many new messages may be offered."""
         return max(0, self._outstanding_max - self.outstanding)
 
-    def offer(self, messages: Iterable[tuple[int, Key]], next_offset: int) -> None:
-        """New messages, read from `read_from` up to `next_offset`, with their keys; the rest was filtered out."""
+    @property
+    def ready(self) -> int:
+        """How many messages may be delivered or dead-lettered now, as the last `take` left it."""
+        return len(self._is_ready)
+
+    def offer(
+        self, messages: Iterable[tuple[int, Key]], next_offset: int, weights: Mapping[int, int] | None = None
+    ) -> None:
+        """New messages, read from `read_from` up to `next_offset`, with their keys; the rest was filtered out.
+
+        `weights` says what they weigh in an answer, by offset.
+        """
         wanted = [(offset, key) for offset, key in messages if not self.is_done(offset)]
         assert len(wanted) <= self.room, "no more than there is room for"
         self.skip_between([offset for offset, _ in wanted], next_offset)
         for offset, key in wanted:
+            if weights is not None:
+                self._weights[offset] = weights[offset]
             self._add(offset, key)
 
     def _add(self, offset: int, key: Key) -> None:
@@ -98,20 +113,31 @@ class KeyedPop(OrderedLane):
             self._is_ready.add(offset)
             heappush(self._ready, offset)
 
-    def take(self, now_ms: int, max_messages: int, invisible_ms: int) -> tuple[list[Delivery], list[int]]:
+    def take(
+        self, now_ms: int, max_messages: int, invisible_ms: int, *, max_bytes: float = inf, at_least: int = 1
+    ) -> tuple[list[Delivery], list[int]]:
         """Deliver what may be delivered, the lowest offsets first; and which messages are to be dead-lettered.
 
+        They weigh at most `max_bytes` together, but are never fewer than `at_least`; what is left out stays `ready`.
         Report `end` for each of the latter when it is in the dead letters; until then it holds its key.
         """
         self._release(now_ms)
         offsets: list[int] = []
         dead: list[int] = []
+        left = max_bytes
         while self._ready and len(offsets) < max_messages:
             offset = heappop(self._ready)
             if offset not in self._is_ready:
                 continue
+            if self.is_over(offset):
+                dead.append(offset)
+            else:
+                left -= self._weights.get(offset, 0)
+                if left < 0 and len(offsets) >= at_least:
+                    heappush(self._ready, offset)
+                    break
+                offsets.append(offset)
             self._is_ready.remove(offset)
-            (dead if self.is_over(offset) else offsets).append(offset)
         for offset in dead:
             # It stays ready, so that the next pop tells it again should this caller die.
             self._make_ready(offset)
@@ -119,6 +145,10 @@ class KeyedPop(OrderedLane):
         for offset in offsets:
             self._note(offset)
         return given, dead
+
+    def weight_of(self, deliveries: Iterable[Delivery]) -> int:
+        """What they weigh in an answer, as far as that is known."""
+        return sum(self._weights.get(one.offset, 0) for one in deliveries)
 
     def _note(self, offset: int) -> None:
         heappush(self._due, (self.flights[offset].visible_ms, offset))
@@ -160,6 +190,7 @@ class KeyedPop(OrderedLane):
             return
         super().end(offset)
         self._is_ready.discard(offset)
+        self._weights.pop(offset, None)
         key = self._key_of.pop(offset, None)
         if key is None:
             return

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of", "weight_of"]
+__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of", "weight_of", "weights_of"]
 
 #: What a row weighs in an answer beside its body, key and headers.
 _ROW_BYTES: Final = 64
@@ -62,11 +63,9 @@ def weight_of(rows: pa.Table) -> int:
     return weight
 
 
-def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
-    """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
-    if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
-        return rows
-    weights = np.zeros(rows.num_rows, dtype=np.int64)
+def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """What each row weighs in an answer, about."""
+    weights = np.full(rows.num_rows, _ROW_BYTES, dtype=np.int64)
     for name in ("body", "key"):
         at = 0
         for chunk in rows.column(name).chunks:
@@ -75,5 +74,12 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
             ends = np.frombuffer(chunk.buffers()[1], dtype=np.int32, count=stop)[chunk.offset :]
             weights[at : at + len(chunk)] += np.diff(ends)
             at += len(chunk)
-    total = np.cumsum(weights + _ROW_BYTES)
+    return weights
+
+
+def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
+    """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
+    if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
+        return rows
+    total = np.cumsum(weights_of(rows))
     return rows.slice(0, max(at_least, int(np.searchsorted(total, bytes_max, side="right"))))

@@ -1,4 +1,4 @@
-"""Retention under groups that pop in order: what is leased stays, and of what went only the lost is told (SPEC POP-12)."""
+"""Retention under groups that pop in order: what is leased stays, and what is lost, and no more, is told (POP-12)."""
 
 from __future__ import annotations
 

@@ -297,6 +297,40 @@ def test_pop_17_after_a_crash_a_group_may_be_popped_in_the_other_order(
     assert more.attempts == {True: [2], "key": [1, 2]}[one]  # type: ignore[index] # True or "key"
 
 
+# Bytes ------------------------------------------------------------------------------------------------------------
+
+
+def test_r8_a_pop_by_key_stops_at_the_bytes_of_an_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one without order does; it was bounded by its number of messages alone."""
+    monkeypatch.setattr("api.popper.FETCH_BYTES_MAX", 250_000)
+    for key in "abcdef":
+        queue.send(key * 100_000, key=key)
+    billing = queue.consumer("billing")
+    found = [billing.pop(order="key") for _ in range(3)]
+    assert [[body[0] for body in one.bodies] for one in found] == [["a", "b"], ["c", "d"], ["e", "f"]]
+    queue.crash()
+    queue.advance(MINUTE)
+    billing = queue.consumer("billing")
+    again = billing.pop(order="key")
+    assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
+    monkeypatch.setattr("api.popper.FETCH_BYTES_MAX", 50_000)
+    assert [body[0] for body in billing.pop(order="key").bodies] == ["c"], "one at least"
+
+
+def test_r8_what_comes_again_in_order_stops_there_too(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    for body in "abcd":
+        queue.send(body * 100_000)
+    billing = queue.consumer("billing")
+    assert len(billing.pop(order=True).bodies) == 4
+    queue.advance(MINUTE)
+    monkeypatch.setattr("api.popper.FETCH_BYTES_MAX", 250_000)
+    again = billing.pop(order=True)
+    assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
+    assert billing.pop(order=True).bodies == [], "they hold the partition"
+    rest = billing.pop(order=True, ack=again.handles)
+    assert [body[0] for body in rest.bodies] == ["c", "d"] and rest.attempts == [2, 2]
+
+
 # Both ways --------------------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,33 @@ def test_pop_17_one_message_of_each_key_at_a_time() -> None:
     assert offsets(one, now_ms=2) == [4]
 
 
+def test_r8_a_pop_stops_at_its_bytes_and_goes_on_there() -> None:
+    one = lane()
+    one.offer(keyed("abcde"), 5, {0: 40, 1: 40, 2: 100, 3: 10, 4: 10})
+
+    def taken(max_bytes: int, at_least: int = 1) -> list[int]:
+        found, _ = one.take(0, 32, MINUTE, max_bytes=max_bytes, at_least=at_least)
+        return [delivery.offset for delivery in found]
+
+    assert taken(10, at_least=0) == [] and one.ready == 5
+    assert taken(80) == [0, 1] and one.ready == 3
+    assert taken(50) == [2], "one at least, whatever it weighs"
+    assert taken(50) == [3, 4] and one.ready == 0
+    assert one.weight_of([Delivery(1, 1, 0), Delivery(2, 1, 0)]) == 140
+    one.end(2)
+    assert one.weight_of([Delivery(2, 1, 0)]) == 0
+
+
+def test_r8_what_is_to_be_dead_lettered_has_no_weight_in_an_answer() -> None:
+    one = lane(max_attempts=1)
+    one.offer(keyed("ab"), 2, {0: 70, 1: 70})
+    assert offsets(one) == [0, 1]
+    one.change(Delivery(1, 1, 0), 1, 3 * MINUTE)
+    one.offer([(2, "c"), (3, "d")], 4, {2: 70, 3: 70})
+    assert one.take(MINUTE, 32, MINUTE, max_bytes=100) == ([Delivery(2, 1, MINUTE)], [0])
+    assert one.ready == 2, "the dead one, and what did not fit"
+
+
 def test_pop_17_the_offset_moves_over_what_is_done() -> None:
     one = lane("abc")
     offsets(one)
