@@ -77,10 +77,6 @@ class OrderlyManner:
         if self.on_failure not in names:
             raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
 
-    @property
-    def uses_retry_topic(self) -> bool:
-        return self.on_failure == OnFailure.RETRY_TOPIC.value
-
     def settings(self, *, strict: bool, max_attempts: int) -> OrderlySettings:
         """Those of one topic: a strict one leaves no choice (ORDER-8); `max_attempts` are the group's."""
         return OrderlySettings(

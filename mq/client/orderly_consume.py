@@ -58,7 +58,8 @@ class _Printing:
         self._left = wish.max_messages
         self._stopping = threading.Event()
         self._failure: OSError | None = None
-        # One thread: lines of two partitions must not mix.
+        #: Lines of a partition and of what is retried must not mix; nor those of two partitions: one thread for them.
+        self._writing = threading.Lock()
         self._consumer = OrderlyConsumer(
             url, group, wish.topic, self._print, concurrency=1, tags=wish.tags, client_id=None, token=token
         )
@@ -78,6 +79,10 @@ class _Printing:
             raise self._failure
 
     def _print(self, message: OrderedMessage) -> Verdict:
+        with self._writing:
+            return self._write(message)
+
+    def _write(self, message: OrderedMessage) -> Verdict:
         if self._stopping.is_set():
             return Verdict.SUSPEND
         try:

@@ -12,6 +12,10 @@ old client finishes what it has begun, commits and lets go, then the new one beg
 the old one died; what it had not committed is heard again then. A client that is cut off stops by itself before others
 begin.
 
+Retried messages of the group are heard, too: dead letters that were sent back there, what clients let go of with
+`on_failure="retry_topic"`, and what was popped before the group was exclusive. They have lost their place: any client
+of the group gets them, one at a time, beside its partitions.
+
     heartbeats ──► allocation ──► locks ──► works ──► listeners (`concurrency` threads) ──► commits ──► release
 """
 
@@ -157,7 +161,9 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         self._build(dict.fromkeys(self.topics, tags), listening, size)
         batches = batch_messages is not None
         retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
-        self._retries = retries(tags=tags, **access) if self._manner.uses_retry_topic else None
+        self._retries = retries(tags=tags, **access)
+        #: They are popped; guarded by the lock.
+        self._retrying = False
 
     def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
         """Make the parts and tell each whom to tell what."""
@@ -199,12 +205,6 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
 
     # Life -------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to consume, in threads of its own; once started, it goes on until `close`."""
-        super().start()
-        if self._retries is not None:
-            self._retries.start()
-
     def _make_threads(self) -> Sequence[threading.Thread]:
         return [
             self._thread("deltamq-heartbeats", self._heartbeats.run),
@@ -226,7 +226,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         if self._threads:
             self._rights.leave()
             self._heartbeats.leave(until_ms)
-            if self._retries is not None:
+            if self._retrying:
                 self._retries.close(max(0.0, (until_ms - monotonic_ms()) / 1000))
             self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
         running = [work for work in self._rights.works() if work.place in (Place.QUEUED, Place.RUNNING)]
@@ -267,12 +267,21 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         """Do what is due, until the end."""
         while not self._ended.is_set():
             self._poked.clear()
+            if self._heartbeats.is_exclusive:
+                self._begin_retries()
             self._rights.tick()
             self._turns.tick()
             self._commits.tick(self._rights.works())
             due = [self._commits.next_ms(), self._turns.next_ms()]
             wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
             self._poked.wait(wait_ms / 1000)
+
+    def _begin_retries(self) -> None:
+        """Pop what is retried: not before the group is known to be exclusive, since a pop may make it a shared one."""
+        with self._lock:
+            if not self._retrying and not self._closing:
+                self._retrying = True
+                self._retries.start()
 
     def _settings_of(self, topic: str) -> OrderlySettings:
         """How a topic is consumed."""

@@ -57,6 +57,8 @@ class Heartbeats:
         self._topics = topics
         self._changed = changed
         self._fail = fail
+        #: The service has said that the group is exclusive.
+        self.is_exclusive = False
         #: Guards the authorization, which answers of two threads may change at the end.
         self._lock = threading.Lock()
         self._leaving = threading.Event()
@@ -112,6 +114,7 @@ class Heartbeats:
             )
             self._leaving.wait(_AGAIN_S_MAX)
             return
+        self.is_exclusive = True
         self._epoch = answer.allocation_epoch
         self._wait_ms = min(HEARTBEAT_MS, answer.authorized_ms // _WAIT_PART)
         if not self._leaving.is_set():

@@ -254,6 +254,25 @@ def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
     assert [attempt for text, attempt in heard if text == "1"] == [1, 2]
 
 
+def test_retry_03_a_dead_letter_that_is_sent_to_the_retries_is_heard_again(service: ServiceProcess, topic: str) -> None:
+    make_topic(service.url, topic, partitions=1, strict=False)
+    with Producer(service.url) as producer:
+        for number in range(3):
+            producer.send(topic, str(number), key="k")
+    heard: list[str] = []
+
+    def listen(message: OrderedMessage) -> Verdict:
+        heard.append(message.text)
+        return Verdict.DEAD if heard == ["0", "1"] else Verdict.SUCCESS
+
+    with OrderlyConsumer(service.url, "ledger", topic, listen), Admin(service.url) as admin:
+        until(lambda: heard == ["0", "1", "2"])
+        (letter,) = [one for one in admin.dead_letters("ledger").messages if one.origin and one.origin.topic == topic]
+        chosen = {letter.partition: [letter.offset]}
+        assert admin.replay_dead_letters("ledger", offsets=chosen, to="retry").replayed == 1
+        until(lambda: heard == ["0", "1", "2", "1"])
+
+
 def test_order_03_the_partitions_of_a_killed_client_go_to_others_when_its_authorization_is_over(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
 ) -> None:

@@ -170,6 +170,22 @@ def test_order_08_best_tried_order_sends_a_failure_to_the_retry_topic_and_goes_o
     assert stub.queue.calls_of("pop")[0].request["retry"] == "only"
 
 
+@pytest.mark.parametrize("on_failure", ["dead_letter", "retry_topic", "in_place"])
+def test_retry_03_what_is_in_the_groups_retries_is_heard_whatever_becomes_of_failures(
+    stub: StubService, listen: Listen, on_failure: str
+) -> None:
+    """A dead letter that was sent back there, or what another client let go of."""
+    stub.create("orders", 1)
+    fill(stub, 1)
+    with stub.changed:
+        stub.queue.twin.create_topic("orders")
+        stub.queue.twin.send("orders", b"retried")
+    ear = Ear(stub)
+    listen(ear, on_failure=on_failure)
+    stub.wait_for(lambda: sorted(message.body for message in ear.heard) == [b"0", b"retried"])
+    assert {call.request["retry"] for call in stub.queue.calls_of("pop")} == {"only"}
+
+
 def test_order_07_a_batch_fails_as_a_whole(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1)
     fill(stub, 5)
@@ -225,7 +241,7 @@ def test_cons_01_a_shared_group_is_not_consumed_in_order(stub: StubService, list
     with pytest.raises(Conflict) as refused:
         listen(ear, start=False).run()
     assert refused.value.code == "group_not_exclusive"
-    assert ear.heard == []
+    assert ear.heard == [] and stub.queue.calls_of("pop") == []
 
 
 def test_cons_01_a_group_that_does_not_exist_is_made_exclusive(stub: StubService, listen: Listen) -> None:
