@@ -130,7 +130,8 @@ class HandleCalls:
         if lane is None:
             acking.refuse(opened, lease.span.full)
             return
-        result = self._buffer.ack(lane, lease.span.start_offset, lease.pop_time_ms, opened.bits, now_ms)
+        start = lease.span.start_offset
+        result = self._buffer.ack(lane, start, lease.pop_time_ms, opened.bits, now_ms, tenure=lease.tenure)
         if result.refused:
             acking.refuse(opened, result.refused)
         if result.held is not None:
@@ -238,6 +239,7 @@ class HandleCalls:
             lease.span.start_offset,
             lease.pop_time_ms,
             handle.index,
+            tenure=lease.tenure,
             now_ms=now_ms,
             invisible_ms=fate.invisible_ms,
             revive_queue=lease.revive_queue,
@@ -268,7 +270,8 @@ class HandleCalls:
                 self._buffer.change_failed(change)
                 failure = outcome
             elif self._buffer.changed(change, now_ms) and not elsewhere:
-                (text,) = mint(self._logs.keys, change.checkpoint.pop, [change.checkpoint.span])
+                new = change.checkpoint
+                (text,) = mint(self._logs.keys, new.pop, [new.span], tenure=lane.tenure)
                 renewed.update(dict.fromkeys(positions, text))
             else:
                 failed.update(dict.fromkeys(positions, _EXPIRED))

@@ -250,7 +250,8 @@ class Lanes:
             return None
         now_ms, stored = self.logs.now_ms(), self._states.pop(key, _NOTHING_STORED)
         covered, states = stored.live(known.epoch, known.offset, now_ms)
-        return self.buffer.open_lane(key, known, now_ms=now_ms, states=states, covered=covered)
+        tenure = self._epochs[_broker(key)]
+        return self.buffer.open_lane(key, known, tenure=tenure, now_ms=now_ms, states=states, covered=covered)
 
     def ordered_of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
         """The lane in order that a live handle of this epoch belongs to, as memory has it, or as the tables do."""

@@ -39,6 +39,8 @@ class Given(NamedTuple):
     rows: pa.Table
     spans: Sequence[Span]
     attempts: Attempts
+    #: The lane's, for the handles.
+    tenure: int
     #: Checkpoints without which nobody may have them.
     must_store: Sequence[StoreCheckpoint]
 
@@ -81,19 +83,19 @@ class Match:
                 self._buffer.skip(lane, seen.next_offset)
                 wish.moved = True
             return None
-        now_ms = max(self._logs.now_ms(), lane.opened_ms)
+        now_ms = self._logs.now_ms()
         pop = wish.pop(lane.epoch, now_ms, self._logs.revive.turn())
         attempts = attempts_of(seen.rows)
         spans = spans_of(seen.offsets, attempts)
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
-        return Given(pop, seen.rows, spans, attempts, must_store)
+        return Given(pop, seen.rows, spans, attempts, lane.tenure, must_store)
 
     async def deliver(self, given: Given) -> Taken | None:
         """What the client gets, once it is stored where it must be; None when the lane has ended meanwhile."""
-        pop, rows, spans, attempts, must_store = given
+        pop, rows, spans, attempts, tenure, must_store = given
         if must_store and not await self._store(pop, must_store):
             return None
-        return Taken(pop, rows, mint(self._logs.keys, pop, spans), attempts, weight_of(rows))
+        return Taken(pop, rows, mint(self._logs.keys, pop, spans, tenure=tenure), attempts, weight_of(rows))
 
     def _is_live(self, lane: Lane) -> bool:
         return self._buffer.lane(lane.key) is lane

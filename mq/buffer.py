@@ -75,6 +75,7 @@ class Buffer:
         key: LaneKey,
         committed: Committed,
         *,
+        tenure: int,
         now_ms: int,
         states: Iterable[CheckpointState] = (),
         covered: Iterable[tuple[int, int]] = (),
@@ -84,7 +85,7 @@ class Buffer:
         `covered` are offsets that checkpoints of this epoch hold, or have held, that are not among `states`.
         """
         self.drop_lane(key)
-        lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, opened_ms=now_ms)
+        lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, tenure=tenure)
         known = [s for s in states if s.checkpoint is not None and s.checkpoint.pop.epoch == committed.epoch]
         lane.cover([*committed.done, *covered], known)
         for state in known:
@@ -196,14 +197,16 @@ class Buffer:
 
     # Acknowledge.
 
-    def ack(self, lane: Lane, start_offset: int, pop_time_ms: int, bits: int, now_ms: int) -> AckResult:
-        """Acknowledge messages of one checkpoint; `check_live` has passed its handle (SPEC POP-8).
+    def ack(self, lane: Lane, start_offset: int, pop_time_ms: int, bits: int, now_ms: int, *, tenure: int) -> AckResult:
+        """Acknowledge messages of one checkpoint; `check_live` has passed its handle, which says `tenure` (SPEC POP-8).
 
         Acknowledging twice is harmless. A checkpoint that a crash has made memory forget is refused.
         """
         held = lane.live.get((start_offset, pop_time_ms))
         if held is None:
-            return _ACKED if lane.is_over(pop_time_ms) else AckResult(0, bits, None)
+            return _ACKED if lane.is_over(start_offset, pop_time_ms, tenure) else AckResult(0, bits, None)
+        if tenure < held.tenure:
+            return AckResult(0, bits, None)
         if held.state is _HELD and not held.replaced | held.changing:
             spent = held.spent = held.spent | bits
             if spent == held.full:
@@ -273,12 +276,15 @@ class Buffer:
         pop_time_ms: int,
         index: int,
         *,
+        tenure: int,
         now_ms: int,
         invisible_ms: int,
         revive_queue: int,
         dead_reason: str | None = None,
     ) -> Change:
         """Give the message at `index` a new invisible time (SPEC POP-9, POP-10); `check_live` has passed its handle.
+
+        A handle of the new checkpoint is of the lane's tenure.
 
         Raises
         ------
@@ -288,7 +294,12 @@ class Buffer:
         assert 0 <= invisible_ms <= INVISIBLE_MS_CEILING, "checked at the edge"
         held = lane.live.get((start_offset, pop_time_ms))
         bit = 1 << index
-        if held is None or bit & (held.spent | held.pending) or now_ms >= held.pop.revive_time_ms:
+        if (
+            held is None
+            or tenure < held.tenure
+            or bit & (held.spent | held.pending)
+            or now_ms >= held.pop.revive_time_ms
+        ):
             raise Conflict("the message is acknowledged, or has a newer handle", code="handle_expired", field="handle")
         held.pending |= bit
         held.changing |= bit
@@ -385,7 +396,8 @@ class Buffer:
 
 
 def _stored(lane: Lane, pop: Pop, span: Span) -> Held:
-    """A stored checkpoint that stands in no queue."""
+    """A stored checkpoint that stands in no queue; which tenure it is of, the tables do not say."""
     held = Held(lane, pop, span, 0, _STORED)
     held.queued = False
+    held.tenure = 0
     return held

@@ -9,11 +9,11 @@ On the wire it is opaque: version, then the head, then the index of the message 
     1 AAGL...head of the checkpoint, base64...  c Xq3v...tag, 16 characters
     all messages of a checkpoint share this     the 3rd message of it
 
-The head holds all that makes the checkpoint (topic and a digest of its id, partition, group epoch, times, offsets,
-attempts); the key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 stretches it to a tag of 96 bits for
-each message: two hashes for 32 messages. (OpenSSL's HMAC lets go of the interpreter's lock, and beside threads that
-commit it waits for it longer than it computes.) So a tag covers topic id, group, epoch, partition, offset, attempt and
-expiry, and a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
+The head holds all that makes the checkpoint (topic and a digest of its id, partition, group epoch, tenure, times,
+offsets, attempts); the key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 stretches it to a tag of 96
+bits for each message: two hashes for 32 messages. (OpenSSL's HMAC lets go of the interpreter's lock, and beside threads
+that commit it waits for it longer than it computes.) So a tag covers topic id, group, epoch, partition, offset, attempt
+and expiry, and a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
 numbered, so that they can be rotated.
 """
 
@@ -57,8 +57,9 @@ _INDEX: Final[Mapping[str, int]] = {char: index for index, char in enumerate(_AL
 _RETRY: Final = 0b001
 _DIFFS: Final = 0b010
 _ATTEMPTS: Final = 0b100
-#: Key id, flags, start offset, pop time, invisible time, revive queue, epoch, count, attempt, life, two lengths.
-_FIXED: Final = struct.Struct(f">BBQQIHQBI{_LIFE_BYTES}sBH")
+#: Key id, flags, start offset, pop time, invisible time, revive queue, tenure, epoch, count, attempt, life, 2 lengths.
+#: Tenure and epoch were one number before, so handles of then are of tenure 0, which nobody has.
+_FIXED: Final = struct.Struct(f">BBQQIHIIBI{_LIFE_BYTES}sBH")
 _DOMAIN: Final = b"deltamq handle"
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
@@ -94,6 +95,8 @@ class Lease(NamedTuple):
     invisible_ms: int
     revive_queue: int
     span: Span
+    #: Which tenure of the broker knows the checkpoint from its beginning (see `Lane`); 0 where that decides nothing.
+    tenure: int
 
     @property
     def revive_time_ms(self) -> int:
@@ -147,8 +150,8 @@ def life_digest(topic_id: str) -> bytes:
 # Making handles.
 
 
-def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span]) -> list[str]:
-    """The handles of all messages of one pop, in order."""
+def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span], *, tenure: int = 0) -> list[str]:
+    """The handles of all messages of one pop, in order; `tenure` is the lane's, if it is popped without order."""
     handles: list[str] = []
     key_id = keys.current
     secret = keys.secrets[key_id]
@@ -164,6 +167,7 @@ def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span]) -> list[str]:
             pop.pop_time_ms,
             pop.invisible_ms,
             pop.revive_queue,
+            tenure,
             pop.epoch,
             span.num,
             attempt,
@@ -319,9 +323,21 @@ def _lease(keys: HandleKeys, head: str) -> tuple[Lease, int] | None:
 
 
 def _unpack(keys: HandleKeys, raw: bytes) -> tuple[Lease, int] | None:
-    (key_id, flags, start, pop_time_ms, invisible_ms, revive_queue, epoch, num, attempt, life, topic, partition) = (
-        _FIXED.unpack_from(raw)
-    )
+    (
+        key_id,
+        flags,
+        start,
+        pop_time_ms,
+        invisible_ms,
+        revive_queue,
+        tenure,
+        epoch,
+        num,
+        attempt,
+        life,
+        topic,
+        partition,
+    ) = _FIXED.unpack_from(raw)
     if key_id not in keys.secrets or not 1 <= num <= CHECKPOINT_MESSAGES_MAX:
         return None
     names_end = _FIXED.size + topic + partition
@@ -340,6 +356,7 @@ def _unpack(keys: HandleKeys, raw: bytes) -> tuple[Lease, int] | None:
         invisible_ms,
         revive_queue,
         span,
+        tenure,
     )
     return lease, key_id
 

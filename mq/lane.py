@@ -65,6 +65,7 @@ class Held:
         "span",
         "spent",
         "state",
+        "tenure",
     )
 
     def __init__(self, lane: Lane, pop: Pop, span: Span, next_offset: int, state: HeldState) -> None:
@@ -74,6 +75,8 @@ class Held:
         #: What handles call it by, in its lane: where it begins, and when it was popped.
         self.key = (span.start_offset, pop.pop_time_ms)
         self.full = (1 << span.num) - 1
+        #: Handles of earlier tenures mean another checkpoint that happened to be popped at the same time.
+        self.tenure = lane.tenure
         #: The group's offset when this checkpoint and all before it may be passed.
         self.next_offset = next_offset
         self.state = state
@@ -96,7 +99,12 @@ class Held:
 
 
 class Lane:
-    """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity."""
+    """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity.
+
+    A *tenure* is one process serving the broker, from when it took it until it ends or another takes it, and has a
+    number that only grows. What was popped in this tenure memory knows until it is finished; what was popped before it
+    only as far as the tables do. Times cannot tell the two apart: the clock of before may have been ahead.
+    """
 
     __slots__ = (
         "committed",
@@ -106,15 +114,15 @@ class Lane:
         "key",
         "latest",
         "live",
-        "opened_ms",
         "overdue",
         "queue",
+        "tenure",
     )
 
-    def __init__(self, key: LaneKey, *, epoch: int, committed: int, opened_ms: int) -> None:
+    def __init__(self, key: LaneKey, *, epoch: int, committed: int, tenure: int) -> None:
         self.key = key
         self.epoch = epoch
-        self.opened_ms = opened_ms
+        self.tenure = tenure
         #: The group's offset as far as it may be stored.
         self.committed = committed
         #: Where the pops that memory knows have come to.
@@ -189,13 +197,13 @@ class Lane:
                 self.covered.add(span.start_offset, span.last_offset + 1)
         self.covered.drop_below(self.latest)
 
-    def is_over(self, pop_time_ms: int) -> bool:
-        """Whether a checkpoint of that pop time is finished, given that memory does not know it.
+    def is_over(self, start_offset: int, pop_time_ms: int, tenure: int) -> bool:
+        """Whether a checkpoint is finished, given that it is not live: handles of it name that tenure.
 
-        Since the lane was opened, memory knows everything that is not finished. An older one may be finished, or
-        forgotten by a crash and popped again by now: nobody can tell, so its acknowledgement must not be believed.
+        An older one may be finished, or forgotten by a crash and popped again by now: nobody can tell, so its
+        acknowledgement must not be believed. Nor may that of an overdue one, when the clock is set back.
         """
-        return pop_time_ms >= self.opened_ms
+        return tenure == self.tenure and (start_offset, pop_time_ms) not in self.overdue
 
 
 # What a marker in the queue has instead of a pop.

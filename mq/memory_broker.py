@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings, StoreCheckpoint
-from mq.checkpoint import Checkpoint, LaneKey, Pop, Span, indexes, spans_of
+from mq.checkpoint import LaneKey, Pop, Span, indexes, spans_of
 from mq.errors import Conflict
 from mq.group_settings import GroupSettings, Ordering
 from mq.handle import Handle, HandleKeys, Opened, mint
@@ -70,6 +70,8 @@ class MemoryBroker:
         self._buffer = Buffer(settings)
         self._ordered: dict[LaneKey, OrderedLane] = {}
         self._pops = 0
+        tables.tenures += 1
+        self._tenure = tables.tenures
 
     # Lanes.
 
@@ -102,7 +104,7 @@ class MemoryBroker:
         if known is None or (lane is not None and lane.epoch == known.epoch):
             return lane
         states = [state for key_, state in self._tables.states.items() if key_.lane == key]
-        return self._buffer.open_lane(key, known, now_ms=now_ms, states=states)
+        return self._buffer.open_lane(key, known, tenure=self._tenure, now_ms=now_ms, states=states)
 
     def _ordered_lane(self, wish: Wish) -> OrderedLane:
         ordered = self._ordered.get(wish.lane)
@@ -194,6 +196,7 @@ class MemoryBroker:
 
     def _popped(self, pop: Pop, spans: Sequence[Span], rows: Sequence[Row]) -> list[Popped]:
         attempts = [span.attempt_of(index) for span in spans for index in range(span.num)]
+        handles = mint(self._keys, pop, spans, tenure=self._tenure)
         return [
             Popped(
                 topic=pop.topic,
@@ -204,7 +207,7 @@ class MemoryBroker:
                 pop_time_ms=pop.pop_time_ms,
                 invisible_ms=pop.invisible_ms,
             )
-            for row, handle, attempt in zip(rows, mint(self._keys, pop, spans), attempts, strict=True)
+            for row, handle, attempt in zip(rows, handles, attempts, strict=True)
         ]
 
     def _pop_ordered(self, ordered: OrderedPop, wish: Wish, now_ms: int) -> list[Popped]:
@@ -284,7 +287,8 @@ class MemoryBroker:
         held = self._lane(lane, now_ms)
         if held is None:
             return opened.bits
-        result = self._buffer.ack(held, lease.span.start_offset, lease.pop_time_ms, opened.bits, now_ms)
+        start = lease.span.start_offset
+        result = self._buffer.ack(held, start, lease.pop_time_ms, opened.bits, now_ms, tenure=lease.tenure)
         if result.held is not None:
             key = lease.key(lane.topic_id, lane.group)
             self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
@@ -325,6 +329,7 @@ class MemoryBroker:
             lease.span.start_offset,
             lease.pop_time_ms,
             handle.index,
+            tenure=lease.tenure,
             now_ms=now_ms,
             invisible_ms=invisible_ms,
             revive_queue=lease.revive_queue,
@@ -334,7 +339,8 @@ class MemoryBroker:
         self._buffer.changed(change, now_ms)
         if given_again(self._tables, lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
             raise Conflict("the message was delivered again", code="handle_expired", field="handle")
-        return _new_handle(self._keys, change.checkpoint)
+        new = change.checkpoint
+        return mint(self._keys, new.pop, [new.span], tenure=self._tenure)[0]
 
     def _change_ordered(
         self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None
@@ -393,10 +399,6 @@ def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) 
 
 def _delivery(handle: Handle) -> Delivery:
     return Delivery(handle.offset, handle.attempt, handle.lease.pop_time_ms)
-
-
-def _new_handle(keys: HandleKeys, checkpoint: Checkpoint) -> str:
-    return mint(keys, checkpoint.pop, [checkpoint.span])[0]
 
 
 def _mixed() -> Conflict:

@@ -119,6 +119,8 @@ class Tables:
         self.topics: dict[str, MemoryTopic] = {}
         #: Lives of topics so far, for their ids.
         self.lives = 0
+        #: Lives of the process so far.
+        self.tenures = 0
         self.groups = GroupsState()
         self.states: dict[CheckpointKey, CheckpointState] = {}
         self.committed: dict[LaneKey, Committed] = {}

@@ -70,9 +70,9 @@ def opened(states: LaneStates | list[CheckpointState], key: LaneKey, known: Comm
     buffer = Buffer()
     if isinstance(states, LaneStates):
         covered, live = states.live(known.epoch, known.offset, NOW_MS)
-        lane = buffer.open_lane(key, known, now_ms=NOW_MS, states=live, covered=covered)
+        lane = buffer.open_lane(key, known, tenure=1, now_ms=NOW_MS, states=live, covered=covered)
     else:
-        lane = buffer.open_lane(key, known, now_ms=NOW_MS, states=states)
+        lane = buffer.open_lane(key, known, tenure=1, now_ms=NOW_MS, states=states)
     return _facts(lane)
 
 

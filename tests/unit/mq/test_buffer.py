@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, settings: BufferSettings | None = None) -> None:
         self.buffer = Buffer(settings)
-        self.lane = self.buffer.open_lane(KEY, Committed(1, 0), now_ms=0)
+        self.lane = self.buffer.open_lane(KEY, Committed(1, 0), tenure=1, now_ms=0)
 
     def pop(self, count: int = 32, *, now_ms: int = 0, invisible_ms: int = 60_000) -> list[StoreCheckpoint]:
         start, _ = self.buffer.next_read(self.lane)
@@ -44,7 +44,7 @@ class Bench:
         return self.buffer.hold(self.lane, pop_of(now_ms, invisible_ms), spans, start + count, now_ms)
 
     def ack(self, start: int, bits: int = ALL, *, popped_ms: int = 0, now_ms: int = 0) -> AckResult:
-        return self.buffer.ack(self.lane, start, popped_ms, bits, now_ms)
+        return self.buffer.ack(self.lane, start, popped_ms, bits, now_ms, tenure=1)
 
     @property
     def commits(self) -> list[int]:
@@ -258,7 +258,7 @@ def test_a_commit_from_elsewhere_moves_the_offset_forward_only(bench: Bench) -> 
 
 def test_pop_09_the_old_handle_is_dead_when_the_new_checkpoint_is_stored(bench: Bench) -> None:
     bench.pop(2)
-    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=30_000, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=30_000, revive_queue=3)
     assert change.checkpoint.span == Span(1, 1)
     bench.ack(0, 0b01)
     assert bench.lane.committed == 0, "the new checkpoint is not stored yet"
@@ -271,7 +271,7 @@ def test_pop_09_the_old_handle_is_dead_when_the_new_checkpoint_is_stored(bench: 
 
 def test_pop_09_an_ack_with_the_dead_handle_is_refused(bench: Bench) -> None:
     bench.pop(3)
-    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=30_000, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=30_000, revive_queue=3)
     bench.buffer.changed(change, 6)
     assert bench.ack(0, 0b11) == AckResult(0, 0b10, None)
     assert bench.ack(0, 0b111) == AckResult(0, 0b10, None)
@@ -285,11 +285,11 @@ def test_pop_09_a_message_is_changed_or_acked_but_not_both(bench: Bench) -> None
     bench.pop(4)
     bench.ack(0, 0b0001)
     with pytest.raises(Conflict) as refused:
-        bench.buffer.change(bench.lane, 0, 0, 0, now_ms=5, invisible_ms=1, revive_queue=3)
+        bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
     assert refused.value.code == "handle_expired"
-    bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=1, revive_queue=3)
+    bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
     with pytest.raises(Conflict):
-        bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=1, revive_queue=3)
+        bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
 
 
 def test_pop_09_an_ack_under_way_keeps_a_change_out(bench: Bench) -> None:
@@ -298,7 +298,7 @@ def test_pop_09_an_ack_under_way_keeps_a_change_out(bench: Bench) -> None:
     bench.buffer.stored(decision)
     bench.ack(0, 0b1)
     with pytest.raises(Conflict):
-        bench.buffer.change(bench.lane, 0, 0, 0, now_ms=5, invisible_ms=1, revive_queue=3)
+        bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
 
 
 @pytest.mark.parametrize("invisible_ms", [60_000, 2_000])
@@ -306,7 +306,7 @@ def test_pop_09_a_change_under_way_keeps_an_ack_out(bench: Bench, invisible_ms: 
     """The new checkpoint brings the message back, so the old handle's ack must not be believed; others' are."""
     for decision in bench.pop(3, invisible_ms=invisible_ms):
         bench.buffer.stored(decision)
-    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=1, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
     result = bench.ack(0, 0b011, now_ms=6)
     assert result.refused == 0b010
     if result.held is not None:
@@ -318,7 +318,7 @@ def test_pop_09_a_change_under_way_keeps_an_ack_out(bench: Bench, invisible_ms: 
 
 def test_pop_09_a_change_that_failed_leaves_the_old_handle_alive(bench: Bench) -> None:
     bench.pop(1)
-    change = bench.buffer.change(bench.lane, 0, 0, 0, now_ms=5, invisible_ms=1, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=5, invisible_ms=1, revive_queue=3)
     bench.buffer.change_failed(change)
     assert bench.ack(0, 0b1) == ACKED
     assert bench.commits == [1]
@@ -326,28 +326,28 @@ def test_pop_09_a_change_that_failed_leaves_the_old_handle_alive(bench: Bench) -
 
 def test_pop_09_a_change_can_be_changed_again(bench: Bench) -> None:
     bench.pop(1)
-    first = bench.buffer.change(bench.lane, 0, 0, 0, now_ms=0, invisible_ms=30_000, revive_queue=3)
+    first = bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=0, invisible_ms=30_000, revive_queue=3)
     bench.buffer.changed(first, 0)
-    second = bench.buffer.change(bench.lane, 0, 1, 0, now_ms=0, invisible_ms=30_000, revive_queue=3)
+    second = bench.buffer.change(bench.lane, 0, 1, 0, tenure=1, now_ms=0, invisible_ms=30_000, revive_queue=3)
     bench.buffer.changed(second, 0)
     assert second.checkpoint.pop.pop_time_ms == 2
     with pytest.raises(Conflict):
-        bench.buffer.change(bench.lane, 0, 1, 0, now_ms=0, invisible_ms=1, revive_queue=3)
+        bench.buffer.change(bench.lane, 0, 1, 0, tenure=1, now_ms=0, invisible_ms=1, revive_queue=3)
 
 
 def test_pop_09_a_change_stored_too_late_says_so(bench: Bench) -> None:
     (decision,) = bench.pop(1, invisible_ms=2_000)
     bench.buffer.stored(decision)
-    change = bench.buffer.change(bench.lane, 0, 0, 0, now_ms=1_999, invisible_ms=30_000, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=1_999, invisible_ms=30_000, revive_queue=3)
     assert not bench.buffer.changed(change, 2_300)
     with pytest.raises(Conflict):
-        bench.buffer.change(bench.lane, 0, 0, 0, now_ms=2_300, invisible_ms=30_000, revive_queue=3)
+        bench.buffer.change(bench.lane, 0, 0, 0, tenure=1, now_ms=2_300, invisible_ms=30_000, revive_queue=3)
 
 
 def test_pop_11_a_message_can_be_condemned(bench: Bench) -> None:
     bench.pop(1)
     change = bench.buffer.change(
-        bench.lane, 0, 0, 0, now_ms=9, invisible_ms=0, revive_queue=3, dead_reason="no such customer"
+        bench.lane, 0, 0, 0, tenure=1, now_ms=9, invisible_ms=0, revive_queue=3, dead_reason="no such customer"
     )
     assert change.checkpoint.dead_reason == "no such customer"
     assert change.checkpoint.revive_time_ms == 9
@@ -359,7 +359,7 @@ def test_pop_11_a_message_can_be_condemned(bench: Bench) -> None:
 def restarted(committed: int, log: list[Record], now_ms: int = 100) -> tuple[Buffer, Lane]:
     buffer = Buffer()
     states = fold({}, log).values()
-    return buffer, buffer.open_lane(KEY, Committed(1, committed), now_ms=now_ms, states=states)
+    return buffer, buffer.open_lane(KEY, Committed(1, committed), tenure=2, now_ms=now_ms, states=states)
 
 
 def test_pop_14_a_crash_forgets_only_what_was_in_memory(bench: Bench) -> None:
@@ -373,7 +373,7 @@ def test_pop_14_a_crash_forgets_only_what_was_in_memory(bench: Bench) -> None:
     assert buffer.next_read(lane) == (0, 32), "up to what is stored"
     buffer.hold(lane, pop_of(100), spans_of(range(32)), 32, 100)
     assert buffer.next_read(lane) == (64, None), "and on behind it"
-    buffer.ack(lane, 0, 100, ALL, 101)
+    buffer.ack(lane, 0, 100, ALL, 101, tenure=2)
     assert [commit.offset for commit in buffer.commits()] == [64]
 
 
@@ -391,10 +391,10 @@ def test_pop_14_what_is_stored_can_be_acked_after_a_crash(bench: Bench) -> None:
 def test_pop_09_a_dead_handle_is_known_after_a_crash(bench: Bench) -> None:
     (stored,) = bench.pop(2, invisible_ms=4_000)
     bench.buffer.stored(stored)
-    change = bench.buffer.change(bench.lane, 0, 0, 1, now_ms=5, invisible_ms=30_000, revive_queue=3)
+    change = bench.buffer.change(bench.lane, 0, 0, 1, tenure=1, now_ms=5, invisible_ms=30_000, revive_queue=3)
     log: list[Record] = [stored.checkpoint, change.checkpoint, Ack(stored.checkpoint.key, 0b01, 4_000)]
     buffer, lane = restarted(0, log, now_ms=0)
-    assert buffer.ack(lane, 0, 0, 0b11, 6) == AckResult(0, 0b10, None)
+    assert buffer.ack(lane, 0, 0, 0b11, 6, tenure=1) == AckResult(0, 0b10, None)
     buffer.tick(4_000)
     assert len(lane.live) == 1
 
@@ -412,10 +412,31 @@ def test_pop_14_an_ack_from_before_a_crash_that_forgot_it_is_refused(bench: Benc
     bench.pop(32)
     buffer, lane = restarted(0, [], now_ms=100)
     buffer.hold(lane, pop_of(100), spans_of(range(32)), 32, 100)
-    assert buffer.ack(lane, 0, 0, ALL, 101) == AckResult(0, ALL, None)
+    assert buffer.ack(lane, 0, 0, ALL, 101, tenure=1) == AckResult(0, ALL, None)
     assert lane.in_flight == 32
     with pytest.raises(Conflict):
-        buffer.change(lane, 0, 0, 0, now_ms=101, invisible_ms=1, revive_queue=1)
+        buffer.change(lane, 0, 0, 0, tenure=1, now_ms=101, invisible_ms=1, revive_queue=1)
+
+
+def test_pop_08_an_ack_that_a_crash_forgot_is_refused_though_the_clock_was_ahead_before_it(bench: Bench) -> None:
+    bench.pop(32, now_ms=5_000)
+    buffer, lane = restarted(0, [], now_ms=100)
+    assert buffer.ack(lane, 0, 5_000, ALL, 101, tenure=1) == AckResult(0, ALL, None)
+    # Popped again at the very time of before, and with fewer messages: a bit of the old handle is another message.
+    buffer.hold(lane, pop_of(5_000), [Span(0, 2, (0, 9))], 32, 5_000)
+    assert buffer.ack(lane, 0, 5_000, 0b10, 5_001, tenure=1) == AckResult(0, 0b10, None)
+    with pytest.raises(Conflict):
+        buffer.change(lane, 0, 5_000, 1, tenure=1, now_ms=5_001, invisible_ms=1, revive_queue=1)
+    assert buffer.ack(lane, 0, 5_000, 0b11, 5_001, tenure=2) == ACKED
+    assert buffer.ack(lane, 0, 5_000, 0b11, 5_001, tenure=2) == ACKED, "twice is harmless"
+
+
+def test_pop_08_an_ack_is_refused_when_the_clock_is_set_back_after_its_time(bench: Bench) -> None:
+    (decision,) = bench.pop(2, invisible_ms=4_000)
+    bench.buffer.stored(decision)
+    bench.buffer.tick(4_200)
+    assert bench.lane.waiting == 2
+    assert bench.ack(0, 0b11, now_ms=3_000) == AckResult(0, 0b11, None)
 
 
 def test_pop_14_what_is_due_or_of_another_epoch_is_not_restored(bench: Bench) -> None:
@@ -424,7 +445,7 @@ def test_pop_14_what_is_due_or_of_another_epoch_is_not_restored(bench: Bench) ->
     assert not lane.live and list(lane.covered) == [(0, 3)]
     buffer = Buffer()
     states = fold({}, [stored.checkpoint]).values()
-    other = buffer.open_lane(KEY, Committed(2, 0), now_ms=5, states=states)
+    other = buffer.open_lane(KEY, Committed(2, 0), tenure=1, now_ms=5, states=states)
     assert buffer.next_read(other) == (0, None) and not other.live
 
 
@@ -432,7 +453,7 @@ def test_pop_14_covered_ranges_are_joined() -> None:
     log: list[Record] = []
     for start in (64, 0, 32, 96, 200):
         (decision,) = Buffer(BufferSettings(enabled=False)).hold(
-            Buffer().open_lane(KEY, Committed(1, start), now_ms=0), pop_of(), [Span(start, 32)], start + 32, 0
+            Buffer().open_lane(KEY, Committed(1, start), tenure=1, now_ms=0), pop_of(), [Span(start, 32)], start + 32, 0
         )
         log.append(decision.checkpoint)
     _, lane = restarted(40, log)

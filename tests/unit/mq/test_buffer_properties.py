@@ -1,4 +1,5 @@
-"""The in-memory match under any sequence of calls, failures and crashes (SPEC POP-8, POP-9, POP-13, POP-14).
+"""The in-memory match under any sequence of calls, failures, crashes and clocks set back by them (SPEC POP-8, POP-9,
+POP-13, POP-14).
 
 One partition, one group. The log and the committed offset are what is durable; a crash takes the rest. After every
 step each message that was ever given away is accounted for exactly once.
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from mq.buffer import Buffer
 from mq.buffer_decisions import BufferSettings, StoreCheckpoint
-from mq.checkpoint import CheckpointKey, indexes, spans_of
+from mq.checkpoint import CheckpointKey, Span, indexes, spans_of
 from mq.checkpoint_state import CheckpointState, fold
 from mq.errors import Conflict
 from mq.lane import HeldState
@@ -26,11 +27,12 @@ class World:
     """A buffer, what it made durable, and what its clients know."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        self.now_ms = 100_000
+        self.tenure = 0
         self.log: list[Record] = []
         self.committed = 0
-        #: Checkpoints given to clients, of this life of the process and of earlier ones.
-        self.given: list[tuple[int, int, int]] = []
+        #: Checkpoints given to clients, of this life of the process and of earlier ones: what their handles say.
+        self.given: list[tuple[Span, int, int]] = []
         #: Offsets whose ack was answered with success, and of these the ones that a crash may not forget.
         self.acked: set[int] = set()
         self.acked_durably: set[int] = set()
@@ -39,17 +41,23 @@ class World:
         self.start()
 
     def start(self) -> None:
-        self.now_ms += 1
+        self.tenure += 1
         self.buffer = Buffer(LIMITS)
         self.lane = self.buffer.open_lane(
-            KEY, Committed(1, self.committed), now_ms=self.now_ms, states=self.states.values()
+            KEY,
+            Committed(1, self.committed),
+            tenure=self.tenure,
+            now_ms=self.now_ms,
+            states=self.states.values(),
         )
 
     @property
     def states(self) -> dict[CheckpointKey, CheckpointState]:
         return fold({}, self.log)
 
-    def crash(self) -> None:
+    def crash(self, later_ms: int) -> None:
+        """Killed, and started again by a clock that shows so much more, or less."""
+        self.now_ms += later_ms
         self.acked = set(self.acked_durably)
         self.start()
 
@@ -74,15 +82,15 @@ class World:
         pop = pop_of(self.now_ms, invisible_ms)
         decisions = self.buffer.hold(self.lane, pop, spans, stop, self.now_ms)
         self.store(decisions, works=works)
-        self.given += [(span.start_offset, pop.pop_time_ms, span.full) for span in spans]
+        self.given += [(span, pop.pop_time_ms, self.tenure) for span in spans]
         self.filtered |= set(range(start, stop)) - set(offsets)
 
     def ack(self, which: int, bits: int, *, works: bool) -> None:
         if not self.given:
             return
-        start, popped_ms, full = self.given[which % len(self.given)]
-        live = self.lane.live.get((start, popped_ms))
-        result = self.buffer.ack(self.lane, start, popped_ms, bits & full, self.now_ms)
+        span, popped_ms, tenure = self.given[which % len(self.given)]
+        bits &= span.full
+        result = self.buffer.ack(self.lane, span.start_offset, popped_ms, bits, self.now_ms, tenure=tenure)
         if result.held is not None:
             if works:
                 held = result.held
@@ -92,21 +100,20 @@ class World:
                 self.acked_durably |= {held.span.offset_of(i) for i in indexes(result.store)}
             else:
                 self.buffer.ack_failed(result.held, result.store)
-        if live is not None:
-            lost = 0 if works else result.store
-            good = bits & full & ~result.refused & ~lost
-            self.acked |= {live.span.offset_of(i) for i in indexes(good)}
+        lost = 0 if works else result.store
+        self.acked |= {span.offset_of(i) for i in indexes(bits & ~result.refused & ~lost)}
 
     def change(self, which: int, index: int, invisible_ms: int, *, works: bool) -> None:
         if not self.given:
             return
-        start, popped_ms, full = self.given[which % len(self.given)]
+        span, popped_ms, tenure = self.given[which % len(self.given)]
         try:
             change = self.buffer.change(
                 self.lane,
-                start,
+                span.start_offset,
                 popped_ms,
-                index % full.bit_length(),
+                index % span.num,
+                tenure=tenure,
                 now_ms=self.now_ms,
                 invisible_ms=invisible_ms,
                 revive_queue=1,
@@ -118,7 +125,7 @@ class World:
             return
         self.log.append(change.checkpoint)
         self.buffer.changed(change, self.now_ms)
-        self.given.append((change.checkpoint.span.start_offset, change.checkpoint.pop.pop_time_ms, 1))
+        self.given.append((change.checkpoint.span, change.checkpoint.pop.pop_time_ms, self.tenure))
 
     def advance(self, ms: int, *, works: bool) -> None:
         self.now_ms += ms
@@ -166,7 +173,7 @@ steps = st.one_of(
     st.tuples(st.just("change"), which, st.integers(0, 31), waits, works),
     st.tuples(st.just("advance"), st.sampled_from([0, 1, 150, 2_500, 10_000]), works),
     st.tuples(st.just("commit")),
-    st.tuples(st.just("crash")),
+    st.tuples(st.just("crash"), st.sampled_from([1, 1, 0, -500, -4_000])),
 )
 
 
@@ -190,5 +197,5 @@ def test_pop_14_whatever_happens_each_message_is_accounted_for_once(sequence: li
         elif kind == "commit":
             world.flush_commits()
         else:
-            world.crash()
+            world.crash(*arguments)
         world.check()

@@ -39,7 +39,7 @@ def pop_at(now_ms: int) -> Pop:
 def cycle(batch: int, pops: int, *, handles: bool) -> float:
     """Pop and acknowledge batches through the memory; messages per second."""
     buffer = Buffer()
-    lane = buffer.open_lane(KEY, Committed(1, 0), now_ms=NOW)
+    lane = buffer.open_lane(KEY, Committed(1, 0), tenure=1, now_ms=NOW)
     began = time.perf_counter()
     for number in range(pops):
         now_ms = NOW + number
@@ -48,13 +48,13 @@ def cycle(batch: int, pops: int, *, handles: bool) -> float:
         spans = spans_of(range(start, start + batch))
         assert not buffer.hold(lane, pop, spans, start + batch, now_ms)
         if handles:
-            opened, invalid = open_handles(KEYS, KEY.group, mint(KEYS, pop, spans))
+            opened, invalid = open_handles(KEYS, KEY.group, mint(KEYS, pop, spans, tenure=1))
             assert not invalid
             for lease, bits, _ in opened:
-                buffer.ack(lane, lease.span.start_offset, lease.pop_time_ms, bits, now_ms)
+                buffer.ack(lane, lease.span.start_offset, lease.pop_time_ms, bits, now_ms, tenure=lease.tenure)
         else:
             for span in spans:
-                buffer.ack(lane, span.start_offset, now_ms, span.full, now_ms)
+                buffer.ack(lane, span.start_offset, now_ms, span.full, now_ms, tenure=1)
         if number % 16 == 0:
             buffer.tick(now_ms)
             buffer.commits()
@@ -90,13 +90,13 @@ def stored(buffer: Buffer, batch: int, pops: int, now_ms: int) -> None:
 def test_pop_13_speed_through_the_log_is_flat(batch: int, in_flight: int) -> None:
     """Everything is stored: what a batch costs in memory, whatever is in flight."""
     buffer = Buffer(BufferSettings(enabled=False))
-    lane = buffer.open_lane(KEY, Committed(1, 0), now_ms=NOW)
+    lane = buffer.open_lane(KEY, Committed(1, 0), tenure=1, now_ms=NOW)
     stored(buffer, batch, in_flight // batch, NOW)
     pops = 10_000
     began = time.perf_counter()
     for number in range(pops):
         stored(buffer, batch, 1, NOW + 1)
-        result = buffer.ack(lane, number * batch, NOW, (1 << batch) - 1, NOW + 1)
+        result = buffer.ack(lane, number * batch, NOW, (1 << batch) - 1, NOW + 1, tenure=1)
         assert result.held is not None
         buffer.ack_stored(result.held, result.store, NOW + 1)
     rate = pops / (time.perf_counter() - began)
@@ -109,7 +109,7 @@ def test_pop_13_speed_through_the_log_is_flat(batch: int, in_flight: int) -> Non
 
 def test_pop_13_memory_of_a_stored_checkpoint() -> None:
     buffer = Buffer(BufferSettings(enabled=False))
-    buffer.open_lane(KEY, Committed(1, 0), now_ms=NOW)
+    buffer.open_lane(KEY, Committed(1, 0), tenure=1, now_ms=NOW)
     tracemalloc.start()
     stored(buffer, 32, 10_000, NOW)
     held_bytes, _ = tracemalloc.get_traced_memory()

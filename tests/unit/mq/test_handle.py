@@ -37,6 +37,14 @@ def test_pop_05_a_handle_says_what_its_checkpoint_is(pop: Pop, span: Span) -> No
         assert handle.lease.life == life_digest(pop.topic_id)
 
 
+@pytest.mark.parametrize("tenure", [0, 7, 2**32 - 1])
+def test_pop_08_a_handle_says_in_which_tenure_it_was_made_and_is_no_longer_for_it(tenure: int) -> None:
+    (text,) = mint(KEYS, replace(POP, epoch=2**32 - 1), [Span(2, 1)], tenure=tenure)
+    lease = open_handle(KEYS, "billing", text).lease
+    assert (lease.tenure, lease.epoch) == (tenure, 2**32 - 1)
+    assert len(text) == len(mint(KEYS, POP, [Span(2, 1)])[0])
+
+
 def test_pop_05_the_text_has_the_eight_fields_of_the_source() -> None:
     pop = replace(POP, partition="3@broker-a", pop_time_ms=1698656741635, revive_queue=0)
     handle = open_handle(KEYS, "billing", mint(KEYS, pop, [Span(2, 1)])[0])

@@ -354,6 +354,25 @@ def test_pop_13_a_stop_in_order_forgets_nothing() -> None:
     assert queue.pop("billing", "orders") == []
 
 
+@pytest.mark.parametrize("order", [False, True, "key"])
+def test_pop_08_an_ack_is_told_the_truth_after_a_crash_that_set_the_clock_back(order: bool | str) -> None:
+    queue = queue_of(1, order=order)
+    queue.advance(10_000)
+    (message,) = queue.pop("billing", "orders")
+    queue.now_ms -= 5_000
+    queue.crash()
+    acked = queue.ack("billing", [message.handle]).acked
+    assert acked == (order is not False), "in order a lease is stored, and its handle outlives the crash"
+    assert len(queue.pop("billing", "orders")) == 1 - acked
+
+
+def test_pop_08_a_renewed_handle_may_be_acknowledged_twice_too() -> None:
+    queue = queue_of(1)
+    (message,) = queue.pop("billing", "orders")
+    new = queue.change("billing", message.handle, 5_000)
+    assert [queue.ack("billing", [new]).acked for _ in range(2)] == [1, 1]
+
+
 def test_pop_14_a_crash_brings_back_what_was_only_in_memory() -> None:
     queue = queue_of(3)
     popped = queue.pop("billing", "orders")

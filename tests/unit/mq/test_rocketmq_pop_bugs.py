@@ -81,11 +81,11 @@ def test_revive_offset_passed_a_checkpoint_whose_read_failed() -> None:
 def test_ack_raced_the_durable_checkpoint() -> None:
     """An ack that comes while its checkpoint is being stored is stored itself, whichever the log has first."""
     buffer = Buffer()
-    lane = buffer.open_lane(LaneKey("orders-1", "billing", False, PARTITION), Committed(1, 0), now_ms=0)
+    lane = buffer.open_lane(LaneKey("orders-1", "billing", False, PARTITION), Committed(1, 0), tenure=1, now_ms=0)
     pop = checkpoint_of(0, 1).pop
     buffer.hold(lane, pop, spans_of(range(3)), 3, 0)
     (leaving,) = buffer.tick(10_000)
-    racing = buffer.ack(lane, 0, 0, 0b101, 10_000)
+    racing = buffer.ack(lane, 0, 0, 0b101, 10_000, tenure=1)
     assert racing.held is not None
     ack = Ack(leaving.checkpoint.key, racing.store, pop.revive_time_ms)
     for log in ([ack, leaving.checkpoint], [leaving.checkpoint, ack]):
