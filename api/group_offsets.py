@@ -202,7 +202,11 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
     offsets = await _targets(service, group, found, target)
     if drop:
         offsets |= await _past_retries(service, group, found)
-    epoch = await service.groups.reset(group, found, offsets)
+    epoch, ends = await _reset(service, group, found, offsets)
+    if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
+        # A revive run appended while we looked: past that, too. What comes now knows of a reset.
+        offsets |= ends
+        epoch, _ = await _reset(service, group, found, offsets)
     # Who asks the owners of the lanes next shall find them in the new epoch.
     await service.owners.tell({split_partition(lane.partition)[1] for lane in offsets}, Call.of(request.scope))
     for lane in offsets:
@@ -213,6 +217,15 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
         "epoch": epoch,
         "offsets": {lane.partition: offset for lane, offset in offsets.items()},
     }
+
+
+async def _reset(
+    service: Service, group: str, topic: Topic, offsets: Mapping[LaneKey, int]
+) -> tuple[int, dict[LaneKey, int]]:
+    """Put the group there; its epoch then, and up to where its retry partitions may hold what was in flight before."""
+    epoch = await service.groups.reset(group, topic, offsets)
+    brokers = {split_partition(lane.partition)[1] for lane in offsets}
+    return epoch, await service.groups.shut_out(group, topic, brokers, epoch)
 
 
 # What is asked --------------------------------------------------------------------------------------------------------

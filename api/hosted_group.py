@@ -4,15 +4,20 @@ Looking a group up never blocks. What ends goes in this order, so that a kill le
 
     metadata (an event)  ->  lanes in memory are void  ->  folders of retries and dead letters
                                                            (a start sweeps what a kill left)
+A reset ends nothing that is stored, but what a revive run is about to append of before:
+
+    metadata (an event)  ->  lanes in memory are void  ->  fences in retries and dead letters  ->  answer
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from api.hosted_meta import HostedMeta
+from api.owners import together
 from api.partition import Partitions
 from mq.checkpoint import LaneKey
 from mq.errors import NotFound
@@ -30,9 +35,10 @@ from mq.names import check_group, split_partition
 from mq.progress import StartKind
 from mq.retry_topic import DeadLetterTopic, RetryTopic
 from mq.topics import Topic
+from tables.fences import RESET_FENCE
 from tables.metadata import Meta
-from tables.paths import Space
-from tables.queue_refs import lives_of_retry, retry_life
+from tables.paths import PartitionRef, Space
+from tables.queue_refs import dead_ref, lives_of_retry, retry_life, retry_ref
 
 __all__ = ["Groups", "ended_lanes", "lanes_of"]
 
@@ -118,6 +124,25 @@ class Groups:
         await self._meta.submit_groups(decide)
         log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
         return epoch
+
+    async def shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
+        """Let nobody bring back any more what was in flight before the reset of this epoch (SPEC POP-18).
+
+        Returns the end offsets of the group's retry partitions: what lies there from then on is of after the reset.
+        """
+        group = await self.require(name)
+        fence = partial(self._fenced_end, epoch=epoch)
+
+        async def fenced(broker: str) -> tuple[LaneKey, int]:
+            retry = retry_ref(name, group.epoch, topic.name, topic.generation, broker)
+            end, _ = await together([fence(retry), fence(dead_ref(name, group.epoch, broker))])
+            return LaneKey(topic.id, name, True, retry.name), end
+
+        return dict(await together([fenced(broker) for broker in sorted(set(brokers))]))
+
+    async def _fenced_end(self, ref: PartitionRef, epoch: int) -> int:
+        opened = await self._partitions.of(ref).opened()
+        return await self._partitions.run(partial(opened.fence, RESET_FENCE, epoch))
 
     async def delete(self, name: str) -> None:
         """End a group: its progress, handles, retried and dead messages (SPEC POP-12)."""

@@ -18,11 +18,10 @@ from mq.moved_keys import MovedKeys
 from mq.names import split_partition
 from mq.routing import Table
 from mq.topics import Topic
+from tables.fences import BROKER_FENCE
 
 __all__ = ["BROKER_FENCE", "ROUTE_FENCE", "Known", "Placement", "known_of_broker"]
 
-#: Put up by whoever takes a broker over, with its epoch as the owner.
-BROKER_FENCE: Final = "broker"
 #: Put up in a partition that gives logical partitions up, with the epoch of the expansion (SPEC ROUTE-6).
 ROUTE_FENCE: Final = "route"
 

@@ -5,7 +5,7 @@ Each request is of an idempotent producer of its own, so sending one again, in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -46,10 +46,20 @@ class _Waiting(Generic[T]):
 class Outbox(Generic[T]):
     """Requests by destination; a token stands for each request. For one thread."""
 
-    def __init__(self, open_log: Callable[[PartitionRef], PartitionLog], *, after_append: str) -> None:
-        """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append."""
+    def __init__(
+        self,
+        open_log: Callable[[PartitionRef], PartitionLog],
+        *,
+        after_append: str,
+        known: Mapping[str, int] | None = None,
+    ) -> None:
+        """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append.
+
+        `known` are the fences' epochs that the sender knows of (see `tables.fences`); None when none concerns it.
+        """
         self._open = open_log
         self._after_append = after_append
+        self._known = known
         self._waiting: dict[PartitionRef, _Waiting[T]] = {}
         self.bytes = 0
 
@@ -78,7 +88,7 @@ class Outbox(Generic[T]):
         self, log: PartitionLog, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]
     ) -> Iterator[NotSent[T]]:
         try:
-            log.append_rows(rows, parts, flush=Flush.SYNC)
+            log.append_rows(rows, parts, flush=Flush.SYNC, known=self._known)
         except (DeltaMQError, OSError) as error:
             # It is the destination that cannot be written.
             yield NotSent(tokens, _told(error))

@@ -4,7 +4,8 @@
     2 read the messages, lane by lane; decide                      4 append the `Done` records
 
 A kill behind any step leaves what was appended; the next run finds it at the destinations, by the producer that is
-named after the checkpoint, and goes on. What cannot be read or written waits for its next time, alone.
+named after the checkpoint, and goes on. What cannot be read or written waits for its next time, alone. So does what a
+reset of offsets overtook between 2 and 3: its fence in the destination refuses it, and the next run knows of the reset.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mq.revive_record import Done
 from tables.batch import Batch
 from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
+from tables.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE
 from tables.log import PartitionLog
 from tables.metadata import Meta
 from tables.paths import PartitionRef, Space
@@ -76,7 +78,9 @@ class ReviveBatch:
         self._now_ms = now_ms
         self._failures = failures
         self._outcome = Outcome()
-        self._outbox: Outbox[Token] = Outbox(self._destination, after_append="revive.after_append")
+        # What is decided by this metadata is refused where a reset that it does not have has been (SPEC POP-18).
+        known = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
+        self._outbox: Outbox[Token] = Outbox(self._destination, after_append="revive.after_append", known=known)
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
         self._in_rows = StoredRequests(PRODUCER_PREFIX)
 

@@ -2,6 +2,8 @@
 
     fence "broker"   epoch of the broker's owner: a process that slept since before appends nothing more for it
     fence "route"    epoch of an expansion: from that commit on nobody appends by the route before it
+    fence "reset"    epoch of a group's reset, in its retries and dead letters: what was in flight before is appended no
+                     more. It concerns only the writers that name it: those that bring back what was in flight
 
 A fence is a commit without rows: the `txn` action `mq.fence.<name>`, whose version is the epoch. A writer says what it
 knows with each append. The check is made against the version that the append then beats: if a fence was faster, the
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mq.errors import Fenced
 from tables.actions import encode_fence
@@ -24,7 +26,16 @@ from tables.publish import Publisher
 if TYPE_CHECKING:
     from tables.log import PartitionLog
 
-__all__ = ["check_fences", "put_up_fence"]
+__all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "check_fences", "put_up_fence"]
+
+#: Put up by whoever takes a broker over, with its epoch as the owner.
+BROKER_FENCE: Final = "broker"
+#: Its epochs are those of groups (`mq.group.GroupsState.epoch`).
+RESET_FENCE: Final = "reset"
+#: What a writer says that it knows of a fence that does not concern it.
+ANY_EPOCH: Final = 2**63 - 1
+#: What a writer knows of fences that it does not name; nothing of all others.
+_UNNAMED: Final = {RESET_FENCE: ANY_EPOCH}
 
 
 def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str) -> None:
@@ -33,7 +44,7 @@ def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str
     `extra` of the error names the `fence` and its `epoch`.
     """
     for name, epoch in fences.items():
-        if epoch > known.get(name, 0):
+        if epoch > known.get(name, _UNNAMED.get(name, 0)):
             raise Fenced(
                 f"{where}: fence {name} is at epoch {epoch}, the writer knows {known.get(name, 0)}",
                 extra={"fence": name, "epoch": epoch},

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from mq.errors import Fenced, Unknown
+from tables.fences import ANY_EPOCH, RESET_FENCE
 from tables.log import PartitionLog
 from tables.settings import Flush
 from tables.store import MemoryStore
@@ -50,6 +51,16 @@ def test_meta_02_fences_of_different_names_are_apart(open_log: OpenLog) -> None:
     assert refused(log, {BROKER: 7, "route": 1}).extra["fence"] == "route"
     assert refused(log, {BROKER: 6, "route": 2}).extra["fence"] == BROKER
     log.append([batch(b"knows both")], known={BROKER: 7, "route": 2})
+
+
+def test_pop_18_the_fence_of_a_reset_concerns_only_who_brings_back_what_was_in_flight(open_log: OpenLog) -> None:
+    log = open_log()
+    log.fence(BROKER, 7)
+    log.fence(RESET_FENCE, 4)
+    assert refused(log, {BROKER: ANY_EPOCH, RESET_FENCE: 3}).extra["fence"] == RESET_FENCE
+    assert refused(log, {RESET_FENCE: 4}).extra["fence"] == BROKER
+    log.append([batch(b"of after the reset")], known={BROKER: ANY_EPOCH, RESET_FENCE: 4})
+    log.append([batch(b"of the owner")], known={BROKER: 7})
 
 
 @pytest.mark.parametrize("epoch", [4, 5])
