@@ -14,7 +14,7 @@ import msgspec
 
 from api.answer import Answer
 from api.arrow_pieces import ArrowPieces
-from api.hosted_topic import HostedTopic
+from api.hosted_topic import GONE, HostedTopic
 from api.message_json import FetchAnswer, stored_messages
 from api.order_request import check_client
 from api.peers import Call
@@ -87,6 +87,8 @@ async def fetch(
             await stream_events(service, partition, query, resumed, client, send, gate)
             return None
         found = await read(service, partition, query, client, gate)
+    except GONE as error:
+        raise await service.topics.explained(topic, error) from error
     finally:
         client.close()
     ticket.grow(found.rows.nbytes)

@@ -19,7 +19,7 @@ from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
 from api.placement import Placement
 from api.producers import ProducerGate
-from mq.errors import Corrupt
+from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.moved_keys import MovedKeys, moves_of
 from mq.names import check_topic
 from mq.routing import DEFAULT_PARTITIONS, Route
@@ -27,13 +27,17 @@ from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_dele
 from tables.log import PartitionLog
 from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
+from tables.snapshot import PartitionNotFound
+from tables.store import FileMissing
 
-__all__ = ["HostedTopic", "Topics"]
+__all__ = ["GONE", "HostedTopic", "Topics"]
 
 log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
 
+#: What is met where a partition's files are not there any more (see `Topics.explained`).
+GONE: Final = (Corrupt, FileMissing, PartitionNotFound)
 #: About the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
 
@@ -227,6 +231,18 @@ class Topics:
         log.info("event=topic_deleted topic=%r", name)
         await self._partitions.run(partial(self._drop, {(topic.name, topic.generation)}))
         return topic
+
+    async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
+        """What an error of `GONE` means: the topic was deleted, by another process a moment ago, or it is damaged."""
+        name = hosted.name
+        await self.refresh()
+        present = self.state.topics.get(name)
+        if present is None:
+            return NotFound(f"topic {name} was deleted", code="topic_not_found", field="topic")
+        if present.id != hosted.topic.id:
+            return Unavailable(f"topic {name} was deleted and made again meanwhile; ask again", code="topic_changed")
+        # The store's own words have places of this machine.
+        return error if isinstance(error, Corrupt) else Corrupt(f"{name}: files of a partition are missing")
 
     async def sweep(self) -> None:
         """Remove the data of topics whose deletion was cut short: their metadata is gone, their folders are not."""

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from api.answer import Answer
+from api.hosted_topic import GONE
 from api.peers import Call
 from api.pop_elsewhere import ack_elsewhere, pop_elsewhere
 from api.pop_request import BODY_BYTES_MAX, PopRequest, decode
@@ -71,6 +72,8 @@ async def pop(
         acking = service.handles.begin_ack(group_name, handles)
         try:
             popped = await service.popper.pop(ask, client)
+        except GONE as error:
+            raise await service.topics.explained(topic, error) from error
         finally:
             failed = await service.handles.finish(acking)
     finally:

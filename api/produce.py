@@ -19,6 +19,7 @@ import pyarrow as pa
 from api.answer import Answer
 from api.decode_arrow import decode_arrow
 from api.decode_json import Decoded, Producer, decode_json, decode_ndjson
+from api.hosted_topic import GONE
 from api.request import (
     Headers,
     Receive,
@@ -58,7 +59,10 @@ async def produce(service: Service, topic_name: str, scope: Scope, receive: Rece
         began = time.perf_counter()
         _apply_query_partition(request, query)
         topic = await service.topic_for_produce(topic_name)
-        answer = await store(service, topic, request)
+        try:
+            answer = await store(service, topic, request)
+        except GONE as error:
+            raise await service.topics.explained(topic, error) from error
         metrics = service.metrics
         metrics.produce_seconds.observe(time.perf_counter() - began)
         metrics.produced_messages[topic_name] += request.messages.count
