@@ -34,7 +34,8 @@ class HeartbeatAnswer(BaseModel):
     """What the client may do.
 
     `authorized_ms` counts from before the heartbeat was sent; 0 means not at all. `authorized_until_ms` is the same as
-    the service's wall time, to show. `allocation_epoch` changes with the client's allocation.
+    the service's wall time, to show. Who says that it goes is authorized to nothing new: what it holds it may finish,
+    commit and release by the authorization that it had. `allocation_epoch` changes with the client's allocation.
     """
 
     model_config = ConfigDict(

@@ -147,7 +147,7 @@ class OnlineClients:
             epoch, granting = self._mine()
             group = await self._group(beat.group)
             if group.settings.consume_strategy != "exclusive":
-                return Granted(False, self._length_ms, {}, 0)
+                return Granted(False, self._length_ms if beat.online else 0, {}, 0)
             decide = partial(self._decide, beat, epoch)
             if decide(self._meta.now):
                 await self._submit(decide, self._changes.store)
@@ -190,9 +190,9 @@ class OnlineClients:
         present = online.clients.get(beat.client)
         if present is None:
             return None if beat.online else Granted(True, 0, {}, 0)
-        member, now_ms = Member(beat.group, beat.client, present.joined), self._clock.boot_ms()
         if present.leaving:
-            return Granted(True, granting.rest(member, now_ms), {}, 0)
+            return Granted(True, 0, {}, 0)
+        member, now_ms = Member(beat.group, beat.client, present.joined), self._clock.boot_ms()
         authorized_ms = granting.grant(member, now_ms)
         if not authorized_ms:
             return None

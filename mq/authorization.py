@@ -54,7 +54,7 @@ class Authorizations:
         return self._until_ms[member] - now_ms
 
     def rest(self, member: Member, now_ms: int) -> int:
-        """How long a client that is leaving may still finish what it holds."""
+        """How long a client is authorized still; one that is leaving is not told, and may finish what it holds."""
         return max(0, self._until_ms.get(member, now_ms) - now_ms)
 
     def until_ms(self, member: Member) -> int | None:

@@ -359,9 +359,9 @@ class MemoryHost:
         present = group.clients.get(client)
         if present is None:
             return Answer(0, ())
-        member = Member(GROUP, client, present.joined)
         if present.leaving:
-            return Answer(self.authorizations.rest(member, now_ms), ())
+            return Answer(0, ())
+        member = Member(GROUP, client, present.joined)
         return Answer(self.authorizations.grant(member, now_ms), group.allocation(client)[TOPIC])
 
     def take_lock(self, partition: str, client: str, *, held: bool) -> int | None:

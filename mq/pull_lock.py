@@ -79,10 +79,11 @@ class PullLocks:
         """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
 
         A client renews, and claims after a takeover, what it has had without a break (`held`). Asking anew, it gets
-        another number, and what it sent under the one before is void.
+        another number, and what it sent under the one before is void. Who has said that it goes begins nothing: it may
+        only keep what it is finishing.
         """
         stay = seat.clients.get(client)
-        if stay is None:
+        if stay is None or (stay.leaving and not held):
             return None
         lock = self._live(lane, seat, now_ms)
         if lock is not None and lock.client != client:

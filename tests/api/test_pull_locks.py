@@ -43,6 +43,24 @@ NOT_HOLDER = (409, "not_lock_holder")
 MOVED = (409, "partition_moved")
 
 
+def test_order_05_who_has_said_that_it_goes_commits_and_releases_and_gets_no_lock(api: Api, group: str) -> None:
+    """Its last commits, then its locks: nothing else, until it comes back."""
+    goes, stays = member(api, group, "c0"), member(api, group, "c1")
+    partition = f"{group}@broker-a"
+    fill(api, partition, 3)
+    goes.beat()
+    number = goes.take(partition)["locks"][partition]
+    stays.beat()
+    assert goes.leave()["authorized_until_ms"] <= api.service.now_ms()
+    assert goes.take(partition)["refused"] == [partition], "it would have the lock for as long as it asks"
+    assert refused(goes.fetch(partition)) == MOVED
+    assert goes.commit(partition, 2, locks={partition: number}).status == 200
+    assert stays.take(partition)["refused"] == [partition]
+    assert goes.release(partition) == [partition]
+    assert goes.take(partition)["refused"] == [partition]
+    assert stays.take(partition)["offsets"] == {partition: 2}
+
+
 def test_order_04_only_the_holder_of_the_lock_pulls_and_commits(api: Api, group: str) -> None:
     holder, other = member(api, group, "c0"), member(api, group, "c1")
     partition = f"{group}@broker-a"

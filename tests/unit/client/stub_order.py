@@ -112,7 +112,7 @@ class StubOrder:
                 self.changed.notify_all()
             known, wait_s = int(query.get("allocation_epoch", -1)), int(query.get("wait_ms", 0)) / 1000
             self.changed.wait_for(lambda: ended.is_set() or self._epoch_of(group, client) != known, wait_s)
-            return self._answer(group, client, self.authorized_ms if request["online"] else 1_000)
+            return self._answer(group, client, self.authorized_ms if request["online"] else 0)
 
     def _epoch_of(self, group: str, client: str) -> int:
         mine = self.online.group(group).allocation(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,16 @@ def test_order_04_only_the_holder_pulls_and_commits(locks: PullLocks) -> None:
     assert locks.take(OTHER, "b", seat("b"), 1) not in (None, number), "another partition is another lock"
     with pytest.raises(Conflict):
         locks.check_commit(LANE, "a", A, 1, number=number - 1)
+
+
+def test_order_05_who_has_said_that_it_goes_keeps_what_it_finishes_and_gets_no_lock(locks: PullLocks) -> None:
+    number = locks.take(LANE, "a", A, 0)
+    left = Seat("a", {**A.clients, "a": replace(A.clients["a"], leaving=True)}, A.earlier, A.epoch)
+    assert locks.take(LANE, "a", left, 1) is None and locks.take(OTHER, "a", left, 1) is None
+    assert locks.take(LANE, "a", left, 1, held=True) == number, "a listener that runs ends first"
+    locks.check_commit(LANE, "a", left, 2, number=number)
+    assert locks.release(LANE, "a", number=number)
+    assert locks.take(LANE, "a", left, 3) is None and locks.take(LANE, "a", left, 3, held=True) is None
 
 
 def test_order_04_pulls_and_renewals_keep_the_lock_and_commits_do_not(locks: PullLocks) -> None:
