@@ -100,7 +100,7 @@ class GroupPutRequest(BaseModel):
 
 
 class TopicProgress(BaseModel):
-    """How far a group is in a topic that it has consumed; `lag` counts the messages of all its partitions."""
+    """How far a group is in a topic; `lag` counts the messages of all its partitions."""
 
     topic: str
     lag: int
@@ -108,8 +108,9 @@ class TopicProgress(BaseModel):
 
 
 class GroupView(BaseModel):
-    """A group's settings, who consumes for it, and where it is in each topic that it has consumed.
+    """A group's settings, who consumes for it, and where it is in each topic that it has consumed or shall consume.
 
+    The latter are those that a client of it subscribes to: before the first pop or commit a backlog is lag, too.
     `allocation` is that of an exclusive group. Clients of a shared one come and go without a word: `clients` are those
     that have named themselves in pops or heartbeats within the time of an authorization.
     """
@@ -190,9 +191,13 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
     topics = []
     others, heard = (None, []) if is_forwarded(call.headers) else await _others(service, call)
     exclusive = group.settings.consume_strategy == "exclusive"
+    clients = client_views(service, group.name) if exclusive else seen_views(service, group.name, heard)
+    allocation = allocation_views(service, group.name)
+    wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
     for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
         try:
-            lanes = await lane_views(service, group.name, topic, consumed=True, others=others)
+            consumed = topic.name not in wanted
+            lanes = await lane_views(service, group.name, topic, consumed=consumed, others=others)
         except NotFound:  # the topic was deleted meanwhile
             continue
         if lanes:
@@ -203,8 +208,8 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
         "epoch": group.epoch,
         **group.settings.to_json(),
         "created_time": rfc3339(group.created_ms * 1000),
-        "clients": client_views(service, group.name) if exclusive else seen_views(service, group.name, heard),
-        "allocation": allocation_views(service, group.name),
+        "clients": clients,
+        "allocation": allocation,
         "topics": topics,
     }
 

@@ -98,7 +98,7 @@ class GroupAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """A group: its settings, and where it is in each topic that it has consumed.
+    """A group: its settings, and where it is in each topic that it has consumed or a client of it subscribes to.
 
     `clients` and `allocation` (by topic) are those of an exclusive group.
     """
@@ -119,7 +119,7 @@ class GroupInfo:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not committed, in all topics that it has consumed."""
+        """Messages that the group has not committed, in all topics that it consumes."""
         return sum(topic.lag for topic in self.topics)
 
 

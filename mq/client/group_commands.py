@@ -131,7 +131,7 @@ def list_groups(url: str, token: str | None, as_json: bool) -> None:
 @click.argument("name")
 @service_options
 def show(name: str, url: str, token: str | None, as_json: bool) -> None:
-    """Print the settings and clients of group NAME, and how far it is in each topic that it has consumed."""
+    """Print the settings and clients of group NAME, and how far it is in each topic that it consumes."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
         info = admin.get_group(name)
     if as_json:

@@ -21,6 +21,7 @@ from tables.log import Batch
 from tables.paths import Space
 from tables.queue_refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
+from tests.api.exclusive import Member
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 from tests.set_clock import SetClock
 
@@ -277,6 +278,24 @@ def test_cons_04_a_group_shows_how_far_it_is_in_each_partition(api: Api, topic: 
     assert (view[home]["in_flight"], view[home]["committed_offset"], view[home]["lag"]) == (0, 4, 6)
     total = {one["topic"]: one["lag"] for one in api.call("GET", group_path(group)).json["topics"]}
     assert total[topic] == 6
+
+
+@pytest.mark.parametrize("strategy", ["shared", "exclusive"])
+def test_cons_04_a_backlog_is_lag_as_soon_as_a_client_subscribes(api: Api, topic: str, strategy: str) -> None:
+    """Nothing was popped or committed yet: the group's view says what its offsets in the topic say."""
+    api.put_topic(topic, partitions=2)
+    api.put_topic(f"{topic}.other")
+    api.send(topic, *({"body": str(i), "partition": f"{topic}@broker-a"} for i in range(5)))
+    put_group(api, topic, consume_strategy=strategy)
+    assert progress(api, topic, topic) == {}, "nobody consumes it"
+    client = Member(api, topic, topic, "c0")
+    assert client.beat()["consume_strategy"] == strategy
+    offsets = api.call("GET", f"{group_path(topic)}/topics/{topic}/offsets").json
+    shown = api.call("GET", group_path(topic)).json["topics"]
+    assert shown == [{"topic": topic, "lag": 5, "partitions": offsets["partitions"]}]
+    assert [one["lag"] for one in offsets["partitions"]] == [5, 0] and offsets["offsets"] == {}
+    client.leave()
+    until(lambda: strategy == "exclusive" or progress(api, topic, topic) == {})
 
 
 def test_retry_01_retried_messages_count_as_lag_of_their_group_alone(api: Api, topic: str) -> None:

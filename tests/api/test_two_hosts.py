@@ -16,6 +16,7 @@ from api.peers import Call
 from mq.brokers import META_ROLE, HostLeft, decide_takeover
 from mq.errors import DeltaMQError, Unavailable
 from tables.metadata import AnyEvent, Meta
+from tests.api.exclusive import Member
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 
 T = TypeVar("T")
@@ -159,6 +160,16 @@ def test_meta_01_what_one_process_was_told_the_other_knows_when_it_is_asked(two:
         name = f"{topic}-{number}"
         _send_to(two.a, name, f"{name}@broker-b", "x")
         assert [m["body"] for m in _pop(two.a, name, partition=f"{name}@broker-b").json["messages"]] == ["x"]
+
+
+def test_cons_04_a_backlog_of_both_is_lag_whoever_was_told_of_the_client(two: Two, topic: str) -> None:
+    for broker in ("broker-a", "broker-b"):
+        _send_to(two.a, topic, f"{topic}@{broker}", "x", "y")
+    assert two.b.call("PUT", f"/v1/groups/{topic}", {}).status == 201
+    Member(two.b, topic, topic, "c0").beat()
+    for api in two:
+        shown = api.call("GET", f"/v1/groups/{topic}").json["topics"]
+        assert [(one["topic"], [p["lag"] for p in one["partitions"]]) for one in shown] == [(topic, [2, 2])]
 
 
 def test_pop_15_a_wait_at_another_process_ends_with_its_client(two: Two, topic: str) -> None:
