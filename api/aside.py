@@ -72,7 +72,7 @@ class AsideRequest(BaseModel):
 class AsideAnswer(BaseModel):
     """How many are there now; the others were taken by retention, which is recorded."""
 
-    moved: Annotated[int, Field(examples=[1])]
+    moved: int
 
 
 class _Aside(NamedTuple):

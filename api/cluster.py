@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.openapi import problems
+from api.openapi import Json, problems
 from api.topics import Running
 from mq.brokers import META_ROLE, Host
 from mq.errors import Unavailable
@@ -22,6 +22,10 @@ __all__ = ["router"]
 router = APIRouter(tags=["service"])
 
 _CONSOLE: Final = files("api").joinpath("console.html").read_text(encoding="utf-8")
+_METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknowledged to producers.
+# TYPE deltamq_produced_messages_total counter
+deltamq_produced_messages_total{topic="flights"} 123.0
+"""
 
 
 class BrokerView(BaseModel):
@@ -73,6 +77,11 @@ class Health(BaseModel):
     status: str
 
 
+def _shown(**example: object) -> Json:
+    """The description of a success by an example."""
+    return {"content": {"application/json": {"example": example}}}
+
+
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
 async def cluster(service: Running, request: Request) -> Any:
     state, brokers = service.topics.state, service.meta.now.brokers
@@ -113,12 +122,14 @@ def _role_view(owner: Host, epoch: int) -> MetaView:
     return MetaView(address=owner.address, host=owner.id, epoch=epoch)
 
 
-@router.get("/healthz", summary="Alive", response_model=Health)
+@router.get("/healthz", summary="Alive", response_model=Health, responses={200: _shown(status="alive")})
 async def alive() -> Any:
     return {"status": "alive"}
 
 
-@router.get("/readyz", summary="Serving", response_model=Health, responses=problems(503))
+@router.get(
+    "/readyz", summary="Serving", response_model=Health, responses={200: _shown(status="serving"), **problems(503)}
+)
 async def ready(service: Running) -> Any:
     if service.stopping:
         raise Unavailable("the service is stopping", code="stopping")
@@ -129,7 +140,12 @@ async def ready(service: Running) -> Any:
     "/metrics",
     summary="Prometheus metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics"}},
+    responses={
+        200: {
+            "content": {"text/plain": {"schema": {"type": "string"}, "example": _METRICS_TEXT}},
+            "description": "Metrics",
+        }
+    },
 )
 async def metrics(service: Running) -> Response:
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)

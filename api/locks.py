@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from api.groups import GroupName
 from api.json_body import json_object
@@ -64,7 +64,7 @@ class LocksAnswer(BaseModel):
 class ReleaseAnswer(BaseModel):
     """The partitions whose locks the client had."""
 
-    partitions: Annotated[list[str], Field(examples=[["orders@broker-a"]])]
+    partitions: list[str]
 
 
 class _Share(NamedTuple):

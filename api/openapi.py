@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -73,7 +74,7 @@ def problem(status: int) -> Json:
     text, code, detail = _STATUSES[status]
     example = {
         "type": f"urn:deltamq:problem:{code}",
-        "title": text.partition(";")[0],
+        "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "code": code,

@@ -13,6 +13,7 @@ from api.dead_letter_json import DeadLetters
 from api.decode_json import Message, ProduceRequest
 from api.message_json import FetchAnswer
 from api.openapi import PROBLEM, REF, Json, problem
+from api.openapi_examples import add_examples
 from api.openapi_messages import message_paths
 from api.openapi_pop import POP_TYPES, pop_paths, tighten_pop
 from api.produce import ProduceAnswer
@@ -37,6 +38,7 @@ def describe(app: FastAPI) -> Json:
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         _tighten(schemas)
+        add_examples(schemas)
         document["paths"] |= message_paths() | pop_paths()
         for path in document["paths"].values():
             for call in path.values():

@@ -19,14 +19,32 @@ from mq.limits import (
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
+from tables.schema import HEADERS, MESSAGE_SCHEMA
 
 __all__ = ["message_paths"]
 
 _TAGS_PATTERN: Final = r"^(\*|[^|*\s][^|*]{0,30}(\|\|[^|*\s][^|*]{0,30}){0,8})$"
-_NDJSON_TEXT: Final = """One message object a line, for example
+#: Told, not given as a `value`: who probes calls by their examples, and cannot write this media type, would give up.
+_NDJSON_EXAMPLE: Final[Json] = {
+    "summary": "Two messages",
+    "description": """    {"key": "N14228", "body": "landed"}
+    {"body_base64": "AP8="}
+""",
+}
+_ARROW_REQUEST: Final = f"""An Arrow IPC stream, its batches uncompressed, with the column `body` and any of the others:
 
-    {"key": "N14228", "body": "landed"}
-    {"body_base64": "AP8="}"""
+- `body`: binary or string; fixed-size and large types, too
+- `key`, `tag`, `message_id`, `partition` (`NAME@BROKER`): string or large string
+- `headers`: {HEADERS}
+- `born_time`, `deliver_time`: timestamp of any unit with a time zone
+- `delay_ms`: an integer"""
+_ARROW_ANSWER: Final = "An Arrow IPC stream of " + ", ".join(f"`{one.name}`: {one.type}" for one in MESSAGE_SCHEMA)
+_EVENTS_EXAMPLE: Final = """id: flights@broker-a:120
+data: {"offset":120,"message_id":"7d3f0d9b5e6a4c1200000000","append_time":"2013-01-01T05:15:00.123000Z","body":"landed"}
+
+: waiting
+
+"""
 
 _FETCH_EXAMPLE: Final[Json] = {
     "status": "found",
@@ -91,14 +109,16 @@ def _produce_parameters() -> list[Json]:
 def _produce_bodies() -> Json:
     """By media type."""
     message = {"key": "N14228", "tag": "departure", "body": '{"flight": "UA1545"}'}
-    arrow = "Record batches, uncompressed, with any of the message's columns."
     return {
         JSON_TYPE: {
             "schema": {"$ref": f"{REF}ProduceRequest"},
             "example": {"messages": [message], "producer": {"id": "importer-1", "seq": 17}},
         },
-        NDJSON_TYPE: {"schema": {"type": "string", "description": _NDJSON_TEXT}},
-        ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": arrow}},
+        NDJSON_TYPE: {
+            "schema": {"type": "string", "description": "One message object a line."},
+            "examples": {"lines": _NDJSON_EXAMPLE},
+        },
+        ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_REQUEST}},
     }
 
 
@@ -111,8 +131,8 @@ def _fetch() -> Json:
     }
     content = {
         JSON_TYPE: {"schema": {"$ref": f"{REF}FetchAnswer"}, "example": _FETCH_EXAMPLE},
-        ARROW_TYPE: {"schema": {"type": "string", "format": "binary"}},
-        EVENTS_TYPE: {"schema": {"type": "string"}},
+        ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_ANSWER}},
+        EVENTS_TYPE: {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE},
     }
     return {
         "tags": ["messages"],

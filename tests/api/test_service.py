@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from http import HTTPStatus
 from pathlib import Path
 from unittest.mock import patch
 
@@ -128,7 +129,8 @@ def test_openapi_describes_every_call_with_examples_and_problems(api: Api) -> No
             assert answer["description"]
             if int(status) >= 400:
                 problem = answer["content"]["application/problem+json"]
-                assert problem["schema"] == {"$ref": "#/components/schemas/Problem"} and problem["example"]
+                assert problem["schema"] == {"$ref": "#/components/schemas/Problem"}
+                assert problem["example"]["title"] == HTTPStatus(int(status)).phrase, "as it is answered"
     produce = calls["post", "/v1/topics/{topic}/messages"]
     assert produce["requestBody"]["content"][JSON]["example"] and len(produce["requestBody"]["content"]) == 3
 
@@ -137,7 +139,6 @@ def test_the_examples_of_openapi_work(api: Api) -> None:
     document = api.call("GET", "/openapi.json").json
     content = document["paths"]["/v1/topics/{topic}/messages"]["post"]["requestBody"]["content"]
     assert api.call("POST", "/v1/topics/flights/messages", content[JSON]["example"]).status == 200
-    described = content["application/x-ndjson"]["schema"]["description"]
-    lines = [line for line in described.splitlines() if line.strip().startswith("{")]
-    assert len(lines) == 2
-    assert api.produce("flights", "\n".join(lines), "application/x-ndjson").status == 200
+    lines = content["application/x-ndjson"]["examples"]["lines"]["description"]
+    assert lines.count("\n") == 2
+    assert api.produce("flights", lines, "application/x-ndjson").status == 200
