@@ -2,11 +2,14 @@
 
     never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
 
-A lane whose messages are read from a disk is `busy`, and other pops pass it by (SPEC POP-2).
+A lane whose messages are read from a disk is `busy`, and other pops pass it by (SPEC POP-2). If the read hangs, the pop
+ends and gives nothing away, so that another has its turn; one that nobody waits behind may take as long as it likes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -14,13 +17,33 @@ from api.lanes import Lanes
 from api.match import Given
 from api.wish import Taken, Wish, mixed_orders
 from mq.checkpoint import LaneKey
+from mq.errors import Unavailable
 from mq.group import Group
 from mq.moved_keys import Blocked
 from mq.ordered_pop import OrderedLane
 from mq.progress import Bounds, Committed, StartKind, first_position
+from mq.queue_limits import LANE_BUSY_MS
 from mq.topics import Topic
 
-__all__ = ["LanePops"]
+__all__ = ["LanePops", "TurnOver"]
+
+log = logging.getLogger("deltamq.api")
+
+
+class TurnOver(Unavailable):
+    """The partition could not be read in time, and another pop wants it; ask again."""
+
+
+class _Turn:
+    """A pop at work in a lane."""
+
+    __slots__ = ("began_s", "is_wanted", "timeout")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        #: Whether another pop has come by.
+        self.is_wanted = False
+        self.timeout = asyncio.timeout(None)
 
 
 class LanePops:
@@ -39,25 +62,61 @@ class LanePops:
         self._lanes = lanes
         self._begin_in = begin
         self._blocked = blocked
-        self._busy: set[LaneKey] = set()
+        self._loop = asyncio.get_running_loop()
+        #: How long a pop that others wait behind may be at work in a lane.
+        self.busy_s = LANE_BUSY_MS / 1000
+        self._busy: dict[LaneKey, _Turn] = {}
+        #: The same for lanes where the last one took longer.
+        self._slow_s: dict[LaneKey, float] = {}
 
     async def pop(self, wish: Wish) -> Taken | None:
-        """Messages of one lane; None when there are none now, or another pop is at work there."""
+        """Messages of one lane; None when there are none now, or another pop is at work there.
+
+        Raises
+        ------
+        TurnOver
+            The partition could not be read in time, and another pop wants the lane.
+        """
         key = wish.lane
         self._lanes.check_hosted(key)
         if key in self._busy:
+            self._want(key, self._busy[key])
             return None
-        self._busy.add(key)
+        turn = self._busy[key] = _Turn(self._loop.time())
         try:
-            if not key.retry:
-                wish.blocked = await self._blocked(wish.topic, wish.group, key.partition)
-            found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+            async with turn.timeout:
+                if not key.retry:
+                    wish.blocked = await self._blocked(wish.topic, wish.group, key.partition)
+                found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+        except TimeoutError as error:
+            if turn.timeout.expired():
+                raise self._ended(key) from error
+            raise
         finally:
-            self._busy.discard(key)
+            del self._busy[key]
+        self._slow_s.pop(key, None)
         taken = await self._lanes.match.deliver(found) if isinstance(found, Given) else found
         if taken is not None:
             self._lanes.consumed(key, taken.pop.pop_time_ms)
         return taken
+
+    def _want(self, key: LaneKey, turn: _Turn) -> None:
+        """End the pop that is at work in a lane when its time is over, or now if it is over already.
+
+        It is cancelled where it waits, so what its read finds later changes nothing: a lane changes on the event loop
+        only, and by the pop whose turn it is. What it may have been storing counts once if it is stored again, and what
+        it had marked as given away comes again, both as after a crash.
+        """
+        if not turn.is_wanted:
+            turn.is_wanted = True
+            turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self.busy_s))
+
+    def _ended(self, key: LaneKey) -> TurnOver:
+        """A pop was ended because another wants the lane: what its client is told."""
+        log.warning("event=pop_ended partition=%s group=%s", key.partition, key.group)
+        self._slow_s[key] = 2 * self._slow_s.get(key, self.busy_s)
+        self._lanes.wake(key.group, key.topic_id)
+        return TurnOver(f"{key.partition} could not be read in time; ask again")
 
     async def _take_unordered(self, wish: Wish) -> Given | None:
         self._end_order(wish)

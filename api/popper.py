@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from api.hosting import Hosting
-from api.lane_pops import LanePops
+from api.lane_pops import LanePops, TurnOver
 from api.lanes import Lanes
 from api.moved_progress import HELD_BACK_S
 from api.request import Client, ClientGone
@@ -88,7 +88,7 @@ class Popper:
         """
         deadline = self._loop.time() + ask.wait_ms / 1000
         found = await self._round(ask)
-        if not found.taken and await self._refreshed(ask):
+        if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(ask):
             found = await self._round(ask)
         while not found.taken and not _is_final(found.error) and self._loop.time() < deadline and not self.stopping:
             ask = self._present(ask)

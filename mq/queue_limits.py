@@ -56,6 +56,10 @@ RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX
 # A reason is shown in tables and sent in headers.
 REASON_LENGTH_MAX: Final = 255
 
+# A pop that reads so long keeps its lane no longer once another wants it (SPEC POP-2): far more than a read takes, and
+# less than clients wait. Doubled each time, so that what is merely slow gets through, and what hangs holds few threads.
+LANE_BUSY_MS: Final = 15 * _SECOND
+
 # Ordered pops: offsets of one partition that are known and not yet done. Beyond, nothing more is popped there.
 ORDERED_OUTSTANDING_MAX: Final = 10_000
 
