@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -275,6 +276,35 @@ def test_meta_02_without_a_lease_nothing_is_answered(tmp_path: Path, monkeypatch
         monkeypatch.setattr(popper, "check", at_the_end)
         slept = _pop(api, "orders")
         assert (slept.status, slept.json["code"]) == (503, "lease_lost")
+        monkeypatch.setattr(hosting, "now_ms", now_ms)
+
+
+@pytest.mark.parametrize("memory_match", [True, False])
+@pytest.mark.parametrize("call", ["ack", "nack"])
+def test_meta_02_what_outlived_the_lease_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, memory_match: bool
+) -> None:
+    """The own lease ends, by the own clock, between an acknowledgement and its answer."""
+    config = config_for(tmp_path / "warehouse", brokers=("broker-a",))
+    with running(replace(config, queue=replace(config.queue, memory_match=memory_match))) as api:
+        hosting, handles = api.service.hosting, api.service.handles
+
+        async def tick() -> None:
+            """The process does not come to renew."""
+
+        monkeypatch.setattr(hosting, "_tick", tick)
+        assert api.send("orders", "x").status == 200
+        body = {"handles": _handles(_pop(api, "orders"))}
+        late, now_ms, real_epochs = hosting.lease.until_ms, hosting.now_ms, handles._epochs
+
+        def at_the_beginning(opened: Any) -> dict[str, int]:
+            epochs = real_epochs(opened)
+            monkeypatch.setattr(hosting, "now_ms", lambda: late)
+            return epochs
+
+        monkeypatch.setattr(handles, "_epochs", at_the_beginning)
+        slept = api.call("POST", f"/v1/groups/g/{call}", body)
+        assert (slept.status, slept.json["code"], slept.headers["retry-after"]) == (503, "lease_lost", "1")
         monkeypatch.setattr(hosting, "now_ms", now_ms)
 
 
