@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
@@ -17,16 +17,16 @@ from api.hosted_group import lanes_of
 from api.json_body import json_object, known_fields
 from api.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.openapi import json_request, problems
-from api.order_request import lock_numbers_of
+from api.order_request import lock_numbers_of, numbers_of
 from api.owners import together
 from api.peers import Call, Peer, is_forwarded
 from api.service import Service
 from api.topics import Running, TopicName
 from mq.checkpoint import LaneKey
-from mq.errors import NotFound, Refused, Unprocessable
+from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.names import split_partition
-from mq.progress import Bounds, Start, reset_position
+from mq.progress import Bounds, Committed, Start, check_epoch, reset_position
 from mq.topics import Topic
 
 __all__ = ["router"]
@@ -57,6 +57,13 @@ class CommitRequest(BaseModel):
     locks: Annotated[
         dict[str, _Offset] | None, Field(description="The numbers of the pull locks that are meant, by partition.")
     ] = None
+    epochs: Annotated[
+        dict[str, _Offset] | None,
+        Field(description="With which epochs the offsets were read: refused (`epoch_over`) if they were reset since."),
+    ] = None
+    topic_id: Annotated[
+        str | None, Field(description="The same for the topic, which may have been deleted and made again.")
+    ] = None
 
 
 class ResetRequest(BaseModel):
@@ -74,20 +81,27 @@ class ResetRequest(BaseModel):
 
 
 class GroupOffsets(BaseModel):
-    """Where the group is: by partition, for those in which it has a committed offset, and in detail for all."""
+    """Where the group is: by partition, for those in which it has a committed offset, and in detail for all.
+
+    `epochs` and `topic_id` may be sent with a commit.
+    """
 
     group: str
     topic: str
+    topic_id: str
     offsets: dict[str, int]
+    epochs: dict[str, int]
     partitions: list[LaneView]
 
 
 class CommittedOffsets(BaseModel):
-    """The group's offsets after the commit: where it was ahead already, it stays there."""
+    """The group's offsets after the commit: where it was ahead already, it stays there; and its epochs there."""
 
     group: str
     topic: str
+    topic_id: str
     offsets: dict[str, int]
+    epochs: dict[str, int]
 
 
 class ResetOffsets(BaseModel):
@@ -111,7 +125,9 @@ async def show_offsets(group: GroupName, topic: TopicName, service: Running, req
             others.add(topic, answer["partitions"])
     views = await lane_views(service, group, found, consumed=False, others=others)
     offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
-    return {"group": group, "topic": topic, "offsets": offsets, "partitions": views}
+    epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
+    place = {"group": group, "topic": topic, "topic_id": found.id}
+    return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
 
 
 def _brokers(topic: Topic) -> set[str]:
@@ -131,9 +147,11 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     client_id = _client_id(body.get("client_id"))
     wanted = _offsets_of(body.get("offsets"), "offsets")
     numbers = lock_numbers_of(body.get("locks"), wanted)
-    found = (await service.topics.require(topic)).topic
+    epochs = numbers_of(body.get("epochs"), "epochs")
+    found = await _topic_meant(service, topic, body.get("topic_id"))
     its_group = await service.groups.for_use(group)
     lanes = _named_lanes(group, found, wanted, "offsets")
+    await _check_epochs(service, lanes, epochs)
     # All of them before any is stored.
     for lane, offset in lanes.items():
         _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
@@ -143,9 +161,38 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
         service.locks.check_commit(its_group, found, lane, client_id, number, where)
     await begin(service.meta, found, its_group)
     asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
-    done = await together([_commit_here(service, topic, ours), *asking])
-    offsets = {name: at for part in done for name, at in part.items()}
-    return {"group": group, "topic": topic, "offsets": {name: offsets[name] for name in wanted}}
+    done = await together([_commit_here(service, topic, ours, epochs), *asking])
+    committed = {name: at for part in done for name, at in part.items()}
+    offsets = {name: committed[name].offset for name in wanted}
+    place = {"group": group, "topic": topic, "topic_id": found.id}
+    return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
+
+
+async def _topic_meant(service: Service, name: str, topic_id: object) -> Topic:
+    """The topic, if it is the one of this id; any when nobody says which."""
+    if topic_id is not None and not isinstance(topic_id, str):
+        raise Refused("topic_id must be text", code="invalid_type", field="topic_id")
+    found = (await service.topics.require(name)).topic
+    if topic_id in (None, found.id):
+        return found
+    await service.meta.refresh()
+    found = (await service.topics.require(name)).topic
+    if found.id != topic_id:
+        raise Conflict(
+            f"topic {name} is not the one whose offsets were read: it was made again",
+            code="epoch_over",
+            field="topic_id",
+            extra={"topic_id": found.id},
+        )
+    return found
+
+
+async def _check_epochs(service: Service, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
+    """All of them before any is stored, as far as this process knows; its owner looks at each again."""
+    if max(epochs.values(), default=0) > service.groups.state.epoch:
+        await service.meta.refresh()
+    for lane in lanes:
+        check_epoch(lane.partition, epochs.get(lane.partition), service.groups.state.epoch_of(lane) or 0)
 
 
 def _by_owner(
@@ -163,25 +210,28 @@ def _by_owner(
     return ours, theirs
 
 
-async def _commit_here(service: Service, topic: str, lanes: Mapping[LaneKey, int]) -> dict[str, int]:
-    epochs = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
-    done = await together([service.lanes.commit(lane, topic, offset) for lane, offset in lanes.items()])
-    for broker, epoch in epochs.items():
+async def _commit_here(
+    service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int]
+) -> dict[str, Committed]:
+    hosted = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
+    commit = service.lanes.commit
+    done = await together([commit(lane, topic, at, epochs.get(lane.partition)) for lane, at in lanes.items()])
+    for broker, epoch in hosted.items():
         service.hosting.check(broker, epoch)
-    return {lane.partition: committed.offset for lane, committed in zip(lanes, done, strict=True)}
+    return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
 
 async def _commit_elsewhere(
     service: Service, peer: Peer, offsets: Mapping[str, int], request: Request, body: Mapping[str, object]
-) -> dict[str, int]:
+) -> dict[str, Committed]:
     """Let another process commit what is of its brokers, by the locks that it gave."""
     part = dict(body) | {"offsets": offsets}
-    locks = body.get("locks")
-    if isinstance(locks, dict):
-        part["locks"] = {name: number for name, number in locks.items() if name in offsets}
+    for field in ("locks", "epochs"):
+        numbers = body.get(field)
+        if isinstance(numbers, dict):
+            part[field] = {name: number for name, number in numbers.items() if name in offsets}
     answer = await service.owners.ask(peer, Call.of(request.scope, json.dumps(part).encode()))
-    committed: dict[str, int] = answer["offsets"]
-    return committed
+    return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
 
 
 @router.post(

@@ -33,7 +33,8 @@ class LaneView(BaseModel):
     `retry`: the group's retried messages of the topic on one broker. `lag` counts messages that the group has not
     committed, all of them where it has committed nothing; `in_flight` those that clients hold, or that wait to be
     delivered again because their time is over. What is not known of a damaged partition is null, and so is
-    the `last_consume_time` of what was consumed before the service started.
+    the `last_consume_time` of what was consumed before the service started. `epoch`: since which reset, or life of the
+    group, these offsets are.
     """
 
     partition: str
@@ -44,6 +45,7 @@ class LaneView(BaseModel):
     lag: int | None = None
     in_flight: int
     last_consume_time: str | None
+    epoch: int | None = None
 
 
 async def lane_views(
@@ -143,6 +145,7 @@ async def _begun(service: Service, lane: LaneKey) -> LaneView:
         committed_offset=None if committed is None else committed.offset,
         in_flight=service.lanes.in_flight(lane),
         last_consume_time=None if last_ms is None else rfc3339(last_ms * 1000),
+        epoch=service.groups.state.epoch_of(lane) if committed is None else committed.epoch,
     )
 
 

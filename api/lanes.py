@@ -28,7 +28,7 @@ from mq.handle import HandleKeys
 from mq.lane import Lane
 from mq.names import split_partition
 from mq.ordered_pop import OrderedLane
-from mq.progress import Bounds, Committed, decide_commit
+from mq.progress import Bounds, Committed, check_epoch, decide_commit
 from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
@@ -168,13 +168,15 @@ class Lanes:
         """The group pops or acknowledges something there."""
         self._consumed_ms[lane] = now_ms
 
-    async def commit(self, lane: LaneKey, topic: str, offset: int) -> Committed:
+    async def commit(self, lane: LaneKey, topic: str, offset: int, meant: int | None = None) -> Committed:
         """A client's own commit; durable when this returns (SPEC CONS-4).
 
         Raises
         ------
         Unprocessable
             `offset_out_of_range`: the partition does not have that offset yet.
+        Conflict
+            `epoch_over`: the epoch that is `meant` is.
         """
         self.check_hosted(lane)
         epoch = self._meta.groups.epoch_of(lane)
@@ -183,6 +185,7 @@ class Lanes:
         opened = await self.partition_of(lane, topic).look()
         bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
         present = await self.committed(lane) or Committed(epoch, 0)
+        check_epoch(lane.partition, meant, present.epoch)
         committed = decide_commit(present, offset, bounds)
         await self._offsets.store(lane, topic, committed)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)

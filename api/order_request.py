@@ -29,6 +29,7 @@ __all__ = [
     "heartbeat_of",
     "lock_numbers_of",
     "locks_of",
+    "numbers_of",
     "release_of",
 ]
 
@@ -217,13 +218,18 @@ def _partitions(value: object, field: str, topic: Topic) -> tuple[str, ...]:
 
 def lock_numbers_of(value: object, partitions: Collection[str]) -> dict[str, int]:
     """The numbers of locks by partition; only of the `partitions` that the request names."""
+    return numbers_of(value, "locks", partitions)
+
+
+def numbers_of(value: object, name: str, partitions: Collection[str] | None = None) -> dict[str, int]:
+    """The numbers in the field `name` by partition; only of `partitions`, if these are given."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Refused("locks must be an object of partition to number", code="invalid_type", field="locks")
+        raise Refused(f"{name} must be an object of partition to number", code="invalid_type", field=name)
     for partition, number in value.items():
-        field = f"locks.{partition}"
-        if partition not in partitions:
+        field = f"{name}.{partition}"
+        if partitions is not None and partition not in partitions:
             raise Unprocessable(f"{field}: the request does not name this partition", field=field)
         if not isinstance(number, int) or isinstance(number, bool):
             raise Refused(f"{field} must be a whole number", code="invalid_type", field=field)

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from mq.checkpoint import LaneKey
-from mq.errors import Refused, Unprocessable
+from mq.errors import Conflict, Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
 
@@ -29,6 +29,7 @@ __all__ = [
     "Position",
     "Start",
     "StartKind",
+    "check_epoch",
     "committed_of",
     "decide_commit",
     "first_position",
@@ -215,6 +216,25 @@ def decide_commit(present: Committed, offset: int, bounds: Bounds) -> Committed:
             extra={"end_offset": bounds.end_offset},
         )
     return present.join(Committed(present.epoch, offset))
+
+
+def check_epoch(partition: str, meant: int | None, present: int) -> None:
+    """Refuse a commit of somebody who read where the group is before its offsets were reset (SPEC POP-18).
+
+    `meant` is the epoch that was read with the offsets; None where nobody says it.
+
+    Raises
+    ------
+    Conflict
+        `epoch_over`: what was consumed before the reset says nothing about what the group wants now.
+    """
+    if meant is not None and meant < present:
+        raise Conflict(
+            f"{partition}: the group's offsets were reset (epoch {present}) after they were read (epoch {meant})",
+            code="epoch_over",
+            field=f"epochs.{partition}",
+            extra={"epoch": present},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ _REMEDIES: Final = {
     "partition_not_found": "`deltamq topic show TOPIC` shows its partitions",
     "group_not_found": "`deltamq group list` shows the groups, `deltamq group create NAME` makes one",
     "order_conflict": "wait until what was popped in another order is done, or its invisible time has ended",
+    "epoch_over": "the group was put elsewhere: read its offsets anew, and go on there",
     "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
     "group_exclusive": "consume it in order: `--order exclusive`",
     "handle_expired": "it is delivered again: give it a longer invisible time",

@@ -27,6 +27,7 @@ __all__ = [
     "GroupClient",
     "GroupInfo",
     "GroupPartition",
+    "GroupPlace",
     "GroupTopic",
     "Replayed",
     "ResetTarget",
@@ -55,6 +56,15 @@ class GroupPartition:
     lag: int | None = None
     in_flight: int = 0
     last_consume_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlace:
+    """Where a group is in a topic, and of which time that is: a commit may say it (see `GroupAdmin.commit_place`)."""
+
+    offsets: dict[str, int]
+    epochs: dict[str, int] = field(default_factory=dict)
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +267,27 @@ class GroupAdmin(Calls):
             request["client_id"] = client_id
         body = msgspec.json.encode(request)
         return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), _Offsets).offsets
+
+    def group_place(self, group: str, topic: str) -> GroupPlace:
+        """`group_offsets` with what a later `commit_place` says of them."""
+        return read_answer(self._call("GET", _offsets_path(group, topic)), GroupPlace)
+
+    def commit_place(self, group: str, topic: str, place: GroupPlace) -> GroupPlace:
+        """Commit `place.offsets`, if the group is still in the epochs and in the life of the topic that `place` names.
+
+        Raises
+        ------
+        Conflict
+            `epoch_over`: it was put elsewhere, or the topic was made again. Read anew where it is, and go on there.
+        """
+        request: dict[str, object] = {"offsets": place.offsets}
+        epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
+        if epochs:
+            request["epochs"] = epochs
+        if place.topic_id is not None:
+            request["topic_id"] = place.topic_id
+        body = msgspec.json.encode(request)
+        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), GroupPlace)
 
     def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> dict[str, int]:
         """Put the group elsewhere in a topic, in a new epoch (POP-18); returns where it goes on.

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from mq.client.admin import Admin
+from mq.client.group_admin import GroupPlace
 from mq.errors import NotFound, Refused
 
 __all__ = ["FileOffsets", "GroupOffsets", "OffsetStore"]
@@ -26,7 +29,13 @@ class OffsetStore(Protocol):
         """What was saved; nothing at first."""
 
     def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
-        """Keep these; when this returns, they survive a crash."""
+        """Keep these; when this returns, they survive a crash.
+
+        Raises
+        ------
+        Conflict
+            `epoch_over`: somebody has put what is kept elsewhere since it was loaded. Load it again.
+        """
 
 
 class GroupOffsets:
@@ -37,19 +46,31 @@ class GroupOffsets:
 
     def __init__(self, group: str) -> None:
         self.group = group
+        #: By consumer and topic, where the group was when that consumer asked: each learns of a reset by itself.
+        self._places: WeakKeyDictionary[Admin, dict[str, GroupPlace]] = WeakKeyDictionary()
 
     def load(self, admin: Admin, topic: str) -> dict[str, int]:
         """Where the group is."""
         try:
-            return admin.group_offsets(self.group, topic)
+            place = admin.group_place(self.group, topic)
         except NotFound as error:
             if error.code != "group_not_found":
                 raise
-            return {}
+            place = GroupPlace(offsets={})
+        self._places.setdefault(admin, {})[topic] = place
+        return dict(place.offsets)
 
     def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
-        """Commit; a group never goes back by this (CONS-4)."""
-        admin.commit_offsets(self.group, topic, offsets)
+        """Commit; a group never goes back by this (CONS-4), and one that was put elsewhere stays there (POP-18)."""
+        places = self._places.setdefault(admin, {})
+        loaded = places.get(topic, GroupPlace(offsets={}))
+        now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets)))
+        # Where it had not begun, nobody could say of which epoch that was.
+        places[topic] = replace(
+            now,
+            epochs=now.epochs | loaded.epochs,
+            topic_id=now.topic_id if loaded.topic_id is None else loaded.topic_id,
+        )
 
 
 class FileOffsets:

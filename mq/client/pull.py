@@ -31,7 +31,7 @@ from mq.client.out_of_range import OffsetOutOfRange, out_of_range
 from mq.client.partition_reader import PartitionReader
 from mq.client.received import ReceivedMessage, messages_of, with_partition
 from mq.client.start import Start, resume_offsets, start_offsets
-from mq.errors import DeltaMQError, NotFound, Refused, Unknown
+from mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unknown
 from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
 from mq.names import check_topic
 
@@ -126,6 +126,7 @@ class PullConsumer(Closing):
 
         Where progress is kept, reading goes on there.
         """
+        self._start = start
         kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
         offsets = resume_offsets(self._admin, self.topic, start, kept, whole_topic=partitions is None)
         chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
@@ -155,12 +156,21 @@ class PullConsumer(Closing):
         return {reader.partition: reader.position for reader in self._readers}
 
     def commit(self) -> dict[str, int]:
-        """Keep how far the polls have come; returns that. A crash repeats what was polled since the last commit."""
+        """Keep how far the polls have come; returns that. A crash repeats what was polled since the last commit.
+
+        Where the group was put elsewhere since the consumer began, nothing is kept: it goes on there, and that is
+        returned.
+        """
         if self._offsets is None:
             raise Refused("a consumer without `offsets` keeps no progress", code="no_offsets", field="offsets")
         positions = self.positions()
-        self._offsets.save(self._admin, self.topic, positions)
-        return positions
+        try:
+            self._offsets.save(self._admin, self.topic, positions)
+        except Conflict as error:
+            if error.code != "epoch_over":
+                raise
+            self.assign(None if self._follows_route else list(positions), start=self._start)
+        return self.positions()
 
     def seek(self, partition: str, to: str | int | datetime) -> None:
         """Go on reading `partition` at an offset, its first message, its end, or a time."""

@@ -308,6 +308,26 @@ def test_meta_02_what_outlived_the_lease_is_not_confirmed(
         monkeypatch.setattr(hosting, "now_ms", now_ms)
 
 
+def test_pop_18_a_commit_that_was_meant_before_a_reset_is_refused_at_any_process(two: Two, topic: str) -> None:
+    ours, theirs = f"{topic}@broker-a", f"{topic}@broker-b"
+    for partition in (ours, theirs):
+        _send_to(two.a, topic, partition, *"abcdef")
+    path = f"/v1/groups/{topic}/topics/{topic}/offsets"
+    assert two.a.call("PUT", path, {"offsets": {ours: 1, theirs: 1}}).status == 200
+    read = two.a.call("GET", path).json
+    assert set(read["epochs"]) == {ours, theirs}
+    meant = {"epochs": read["epochs"], "topic_id": read["topic_id"]}
+    both = two.a.call("PUT", path, {"offsets": {ours: 2, theirs: 2}, **meant})
+    assert both.status == 200 and both.json["epochs"] == read["epochs"]
+    epoch = two.b.call("POST", path + "/reset", {"to": {theirs: 0}}).json["epoch"]
+    for api in two:
+        late = api.call("PUT", path, {"offsets": {theirs: 3}, **meant, "epochs": {theirs: read["epochs"][theirs]}})
+        assert (late.status, late.json["code"], late.json["epoch"]) == (409, "epoch_over", epoch)
+    read = two.a.call("GET", path).json
+    assert read["offsets"] == {ours: 2, theirs: 0} and read["epochs"][theirs] == epoch
+    assert two.a.call("PUT", path, {"offsets": {theirs: 4}, "epochs": {theirs: epoch}}).status == 200
+
+
 def test_meta_01_a_role_that_cannot_be_begun_is_tried_again(tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     with running(config_for(warehouse, brokers=("broker-a",))) as a:

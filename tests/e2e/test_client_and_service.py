@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from mq import Admin, Message, Producer, PullConsumer
+from mq.client import GroupOffsets
 from mq.client.pull import OffsetOutOfRange
 from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
 from mq.limits import (
@@ -242,6 +243,32 @@ def test_a_deleted_topic_made_anew_is_another_topic(
     sent = [producer.send(topic, str(n), key=f"k{n}") for n in range(10)]
     assert [s.offset for s in sent] == list(range(10))
     assert [row["body"] for row in read_all(shared_service.url, topic)] == [str(n).encode() for n in range(10)]
+
+
+def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
+    shared_service: ServiceProcess, admin: Admin, producer: Producer, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1)
+    (partition,) = [p.partition for p in admin.get_topic(topic).partitions]
+    for n in range(10):
+        producer.send(topic, str(n))
+    url, kept = shared_service.url, GroupOffsets(topic)
+    with PullConsumer(url, topic, offsets=kept) as one, PullConsumer(url, topic, offsets=kept) as other:
+        for consumer in (one, other):
+            assert [m.text for m in consumer.poll(4)] == ["0", "1", "2", "3"]
+            assert consumer.commit() == {partition: 4}, "the first makes the group, the second learns of it"
+        admin.reset_offsets(topic, topic, {partition: 2})
+        for consumer in (one, other):
+            assert consumer.poll(1)[0].text == "4", "what it has fetched"
+            assert consumer.commit() == {partition: 2}, "not kept: the group was put elsewhere"
+        assert admin.group_offsets(topic, topic) == {partition: 2}
+        assert [m.text for m in one.poll(3)] == ["2", "3", "4"]
+        assert one.commit() == {partition: 5}
+        admin.delete_topic(topic)
+        admin.create_topic(topic, partitions=1)
+        producer.send(topic, "new")
+        assert one.commit() == {partition: 0}, "its offsets were those of another topic of this name"
+        assert [m.text for m in one.poll(1)] == ["new"]
 
 
 def test_route_06_an_expanded_topic_is_written_and_read_everywhere(
