@@ -113,11 +113,14 @@ async def list_dead_letters(
 
 
 async def _logs(service: Service, group: Group) -> dict[str, PartitionLog | None]:
-    """The dead letters of each broker, None where there are none yet."""
+    """The dead letters of each broker, None where there are none yet; in the same order at every process.
+
+    Of every broker that there ever was: its topics, and whoever served it, may be gone.
+    """
     routes = [topic.route.partitions for topic in service.topics.state.topics.values()]
-    brokers = dict.fromkeys(service.settings.brokers)
-    brokers |= dict.fromkeys(split_partition(name)[1] for route in routes for name in route)
-    partitions = [service.partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in brokers]
+    brokers = {*service.settings.brokers, *service.meta.now.brokers.brokers}
+    brokers |= {split_partition(name)[1] for route in routes for name in route}
+    partitions = [service.partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(brokers)]
     return {one.name: await one.look() for one in partitions}
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import pytest
 
@@ -306,6 +307,35 @@ def test_meta_02_what_outlived_the_lease_is_not_confirmed(
         slept = api.call("POST", f"/v1/groups/g/{call}", body)
         assert (slept.status, slept.json["code"], slept.headers["retry-after"]) == (503, "lease_lost", "1")
         monkeypatch.setattr(hosting, "now_ms", now_ms)
+
+
+def test_retry_03_dead_letters_are_listed_and_sent_back_at_any_process_when_their_topic_is_gone(
+    two: Two, topic: str
+) -> None:
+    partitions = [f"{topic}@{broker}" for broker in ("broker-a", "broker-b")]
+    two.a.put_topic(topic, partitions=2)
+    assert two.a.call("PUT", f"/v1/groups/{topic}", {"order": True}).status == 201
+    letters = f"/v1/groups/{topic}/dead-letters"
+    for api, partition in zip(two, partitions, strict=True):
+        _send_to(api, topic, partition, partition)
+        ask = {"wait_ms": 1_000, "partition": partition}
+        popped = api.call("POST", f"/v1/groups/{topic}/topics/{topic}/pop", ask)
+        # In place, without a job: they are popped in order.
+        dead = api.call("POST", f"/v1/groups/{topic}/dead", {"handles": _handles(popped), "reason": "bad"})
+        assert dead.status == 200 and dead.json["failed"] == []
+    assert two.b.call("DELETE", f"/v1/topics/{topic}").status == 204
+    # What else is there must not be what tells of the brokers.
+    for other in two.b.call("GET", "/v1/topics").json["topics"]:
+        assert two.b.call("DELETE", f"/v1/topics/{other}").status == 204
+    until(lambda: not any(api.service.topics.state.topics for api in two))
+    for api in two:
+        listed = api.call("GET", letters).json
+        assert listed["total"] == 2
+        assert [one["origin"]["partition"] for one in listed["messages"]] == partitions, "in the same order everywhere"
+        named = f"%DLQ%{topic}@broker-b"
+        assert api.call("GET", f"{letters}?partition={quote(named, safe='')}").json["messages"][0]["reason"] == "bad"
+    two.a.put_topic(topic, partitions=2)
+    assert two.a.call("POST", f"{letters}/replay", {}).json["replayed"] == 2
 
 
 def test_pop_18_a_commit_that_was_meant_before_a_reset_is_refused_at_any_process(two: Two, topic: str) -> None:
