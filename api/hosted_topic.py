@@ -23,7 +23,7 @@ from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.moved_keys import MovedKeys, moves_of
 from mq.names import check_topic
 from mq.routing import DEFAULT_PARTITIONS, Route
-from mq.topics import MetaState, Topic, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
+from mq.topics import MetaState, Topic, TopicPut, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
 from tables.log import PartitionLog
 from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
@@ -187,20 +187,31 @@ class Topics:
             found = self._host(self.state.topic(name))
         return found
 
-    async def for_produce(self, name: str) -> HostedTopic:
-        """The topic; made with the default route when it is unknown and the settings allow it (SPEC ROUTE-2)."""
+    async def for_produce(self, name: str, check: Callable[[Route], None]) -> HostedTopic:
+        """The topic; made with the default route when it is unknown and the settings allow it (SPEC ROUTE-2).
+
+        `check` raises what the request would be refused for by that route: then the topic is not made.
+        """
         found = self.find(name)
         if found is None and self._auto_create:
-            found, _ = await self.put(name, TopicRequest())
+            found, _ = await self.put(name, TopicRequest(), check)
         return found or await self.require(name)
 
-    async def put(self, name: str, request: TopicRequest) -> tuple[HostedTopic, bool]:
-        """Create or change a topic and make its tables; True if it was created."""
+    async def put(
+        self, name: str, request: TopicRequest, check: Callable[[Route], None] | None = None
+    ) -> tuple[HostedTopic, bool]:
+        """Create or change a topic and make its tables; True if it was created.
+
+        `check` sees the route of a topic that is about to be created, and may raise.
+        """
         new_id = str(uuid.uuid4())
         now_ms = self._now_ms()
 
         def decide(meta: Meta) -> Sequence[AnyEvent]:
             events = decide_put_topic(meta.topics, name, request, self._available(meta, name), new_id, now_ms)
+            for event in events:
+                if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:
+                    check(event.topic.route)
             # First: who reads only some of the events must not know the new route without what waits.
             return [*moves_of(meta.topics, events), *events]
 

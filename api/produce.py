@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -35,7 +36,7 @@ from api.request import (
 )
 from api.route_batch import Named
 from api.service import Service
-from api.store_request import INLINE_BYTES, ProduceAnswer, ProduceRequest, Range, store
+from api.store_request import INLINE_BYTES, ProduceAnswer, ProduceRequest, Range, check_new, store
 from mq.errors import Refused, Unprocessable, UnsupportedMedia
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from mq.names import check_client_topic
@@ -58,7 +59,9 @@ async def produce(service: Service, topic_name: str, scope: Scope, receive: Rece
         await _decode(service, request, headers_of(scope), receive, ticket)
         began = time.perf_counter()
         _apply_query_partition(request, query)
-        topic = await service.topic_for_produce(topic_name)
+        topic = service.topics.find(topic_name)
+        if topic is None:
+            topic = await service.topics.for_produce(topic_name, partial(check_new, topic_name, request))
         try:
             answer = await store(service, topic, request)
         except GONE as error:

@@ -30,6 +30,7 @@ __all__ = [
     "Indexes",
     "Named",
     "Share",
+    "check_named",
     "check_same_request",
     "first_held_back",
     "replayed",
@@ -73,6 +74,14 @@ def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: 
         return [Share(route.partitions[_one(topic, messages, named, route, draw)], messages, None)]
     targets = _targets(topic, messages, named, route, draw)
     return _grouped(messages, targets, route.partitions, np.arange(messages.count))
+
+
+def check_named(topic: str, count: int, named: Named, route: Places) -> None:
+    """Return if the route has every partition that the `count` messages name, else refuse the first that it has not."""
+    if isinstance(named, str):
+        _index_of(topic, named, route, "partition")
+    elif named is not None:
+        _name(topic, named, route, np.full(count, -1, dtype=np.int16))
 
 
 def replayed(

@@ -218,10 +218,6 @@ class Service:
         """What messages and records are stamped with: milliseconds since 1970."""
         return self.warehouse.clock.wall_us() // 1000
 
-    async def topic_for_produce(self, name: str) -> HostedTopic:
-        """The topic to produce to; see `Topics.for_produce`."""
-        return self.topics.find(name) or await self.topics.for_produce(name)
-
     async def delete_topic(self, name: str) -> None:
         """End a topic, and what groups were to get again of it."""
         await self.groups.drop_retries(await self.topics.delete(name))

@@ -29,18 +29,19 @@ from api.group_commit import Part, Pending
 from api.partition import Partition
 from api.placement import ROUTE_FENCE, Known, Placement
 from api.producers import draw_of
-from api.route_batch import Named, Share, replayed, rerouted, route_messages
+from api.route_batch import Named, Share, check_named, replayed, rerouted, route_messages
 from api.rows import Indexes, Rows
 from api.service import HostedTopic, Service
-from mq.errors import Conflict, Fenced, NotFound
+from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
+from mq.routing import Route
 from tables.encode import ProducerStamp
 from tables.fetch import FetchStatus
 from tables.log import Appended, PartitionLog
 from tables.settings import Flush
 
-__all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "store"]
+__all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "check_new", "store"]
 
 #: Bodies above this are worked on in a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
@@ -90,6 +91,17 @@ class ProduceRequest:
         self.producer: Producer | None = None
         self.messages: Rows | ArrowRows
         self.draw = 0
+
+
+def check_new(topic: str, request: ProduceRequest, route: Route) -> None:
+    """Return unless a topic that is about to be made by this route would refuse the request that it is made for."""
+    check_named(topic, request.messages.count, request.named, route)
+    if request.expected_offset:
+        raise OffsetMismatch(
+            f"expected_offset is {request.expected_offset}, the end offset is 0: there is no topic {topic}",
+            field="expected_offset",
+            extra={"end_offset": 0},
+        )
 
 
 async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -> ProduceAnswer:

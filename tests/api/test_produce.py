@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from mq.routing import logical_partition
-from tests.api.running import ARROW, NDJSON, Api, arrow_stream
+from tests.api.running import ARROW, JSON, NDJSON, Api, arrow_stream
 
 
 def test_an_answer_says_where_each_message_is(api: Api, topic: str) -> None:
@@ -203,3 +204,26 @@ def test_expected_offset_may_be_in_the_query(api: Api, topic: str) -> None:
     assert api.produce(topic, body, ARROW, query + "0").status == 200
     assert api.produce(topic, body, ARROW, query + "0").status == 412
     assert api.stored(topic) == {f"{topic}@broker-a": 0, f"{topic}@broker-b": 1}
+
+
+# A topic that is made for its first request ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "query", "told"),
+    [
+        ({"messages": [{"body": "a"}, {"body": "b", "partition": "nope@broker-a"}]}, JSON, "", "messages[1].partition"),
+        ({"messages": [{"body": "a", "partition": "nope@broker-a"}]}, JSON, "", "messages[0].partition"),
+        (arrow_stream(body=[b"a"], partition=["nope@broker-a"]), ARROW, "", "messages[0].partition"),
+        (arrow_stream(body=[b"a"]), ARROW, "?partition=nope%40broker-a", "partition"),
+        (arrow_stream(body=[b"a"]), ARROW, "?partition={topic}%40broker-a&expected_offset=1", "expected_offset"),
+    ],
+)
+def test_route_02_a_request_that_is_refused_makes_no_topic(
+    api: Api, topic: str, body: Any, kind: str, query: str, told: str
+) -> None:
+    refused = api.call("POST", f"/v1/topics/{topic}/messages{query.replace('{topic}', topic)}", body, kind)
+    expected = (412, "offset_mismatch") if told == "expected_offset" else (404, "partition_not_found")
+    assert (refused.status, refused.json["code"]) == expected and refused.json["field"] == told
+    assert api.call("GET", f"/v1/topics/{topic}").status == 404
+    assert api.send(topic, {"body": "a", "partition": f"{topic}@broker-a"}, expected_offset=0).status == 200
