@@ -107,7 +107,15 @@ async def _gate(service: Service, topic: HostedTopic, partition: str, parameters
     if name is None:
         return None
     group = service.groups.find(name) or await service.groups.require(name)
-    return Gate(service.locks, service.moved, group, topic.topic, partition, client)
+    return Gate(
+        service.locks,
+        service.lanes,
+        service.moved,
+        group=group,
+        topic=topic.topic,
+        partition=partition,
+        client=client,
+    )
 
 
 # Answers ------------------------------------------------------------------------------------------------------

@@ -218,6 +218,9 @@ async def _commit_here(
     done = await together([commit(lane, topic, at, epochs.get(lane.partition)) for lane, at in lanes.items()])
     for broker, epoch in hosted.items():
         service.hosting.check(broker, epoch)
+    now_ms = service.lanes.logs.now_ms()
+    for lane in lanes:
+        service.lanes.consumed(lane, now_ms)
     return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
 
 

@@ -32,9 +32,9 @@ class LaneView(BaseModel):
 
     `retry`: the group's retried messages of the topic on one broker. `lag` counts messages that the group has not
     committed, all of them where it has committed nothing; `in_flight` those that clients hold, or that wait to be
-    delivered again because their time is over. What is not known of a damaged partition is null, and so is
-    the `last_consume_time` of what was consumed before the service started. `epoch`: since which reset, or life of the
-    group, these offsets are.
+    delivered again because their time is over. What is not known of a damaged partition is null. `last_consume_time`
+    is that of the last pop, acknowledgement, commit, or pull under a lock; null for what was before the service began.
+    `epoch`: since which reset, or life of the group, these offsets are.
     """
 
     partition: str

@@ -161,11 +161,11 @@ class Lanes:
         return len(self.buffer)
 
     def last_consumed_ms(self, lane: LaneKey) -> int | None:
-        """When the group last popped or acknowledged something there, as far as this process knows."""
+        """When the group last took or was done with something there, as far as this process knows."""
         return self._consumed_ms.get(lane)
 
     def consumed(self, lane: LaneKey, now_ms: int) -> None:
-        """The group pops or acknowledges something there."""
+        """The group pops, acknowledges or commits something there, or pulls it under its lock."""
         self._consumed_ms[lane] = now_ms
 
     async def commit(self, lane: LaneKey, topic: str, offset: int, meant: int | None = None) -> Committed:

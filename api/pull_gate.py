@@ -6,9 +6,11 @@ until the group is done with the partition where the keys were before (SPEC ROUT
 
 from __future__ import annotations
 
+from api.lanes import Lanes
 from api.moved_progress import MovedProgress
 from api.pull_locks import Locks
 from api.route_batch import first_held_back
+from mq.checkpoint import LaneKey
 from mq.group import Group
 from mq.topics import Topic
 from tables.fetch import Fetched, FetchStatus
@@ -20,9 +22,18 @@ class Gate:
     """Looked at before each look into the log, and before what was found leaves."""
 
     def __init__(
-        self, locks: Locks, moved: MovedProgress, group: Group, topic: Topic, partition: str, client: str | None
+        self,
+        locks: Locks,
+        lanes: Lanes,
+        moved: MovedProgress,
+        *,
+        group: Group,
+        topic: Topic,
+        partition: str,
+        client: str | None,
     ) -> None:
         self._locks = locks
+        self._lanes = lanes
         self._moved = moved
         self._group = group
         self._topic = topic
@@ -48,6 +59,12 @@ class Gate:
         """
         if self.is_owners:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
+
+    def took(self) -> None:
+        """Messages leave for the client, which has the lock."""
+        if self.is_owners:
+            lane = LaneKey(self._topic.id, self._group.name, False, self._partition)
+            self._lanes.consumed(lane, self._lanes.logs.now_ms())
 
     async def cut(self, found: Fetched) -> Fetched:
         """What the group may have now of what was found: up to the first message of a key that must wait."""

@@ -82,6 +82,8 @@ async def read(
         if gate is not None:
             found = await gate.cut(found)
             gate.check()
+            if found.rows.num_rows:
+                gate.took()
         if found.status is not FetchStatus.NO_NEW_MESSAGE or service.stopping:
             return found
         offset = found.next_offset

@@ -43,6 +43,30 @@ NOT_HOLDER = (409, "not_lock_holder")
 MOVED = (409, "partition_moved")
 
 
+def _last_consumed(api: Api, group: str, partition: str) -> str | None:
+    shown = api.call("GET", f"/v1/groups/{group}/topics/{group}/offsets").json["partitions"]
+    found: str | None = {view["partition"]: view["last_consume_time"] for view in shown}[partition]
+    return found
+
+
+def test_cons_06_a_pull_under_the_lock_and_a_commit_are_consumption(api: Api, group: str) -> None:
+    client, partition = member(api, group, "c0"), f"{group}@broker-a"
+    fill(api, partition, 3)
+    client.beat()
+    assert refused(client.fetch(partition)) == NOT_HOLDER
+    client.take(partition)
+    assert client.fetch(partition, "&offset=3").json["messages"] == []
+    assert _last_consumed(api, group, partition) is None, "nothing was taken"
+    assert len(client.fetch(partition).json["messages"]) == 3
+    pulled = _last_consumed(api, group, partition)
+    assert pulled is not None
+    until(lambda: api.service.lanes.logs.now_ms() > int(datetime.fromisoformat(pulled).timestamp() * 1000))
+    assert client.commit(partition, 1).status == 200
+    committed = _last_consumed(api, group, partition)
+    assert committed is not None and committed > pulled
+    assert _last_consumed(api, group, f"{group}@broker-b") is None
+
+
 def test_order_05_who_has_said_that_it_goes_commits_and_releases_and_gets_no_lock(api: Api, group: str) -> None:
     """Its last commits, then its locks: nothing else, until it comes back."""
     goes, stays = member(api, group, "c0"), member(api, group, "c1")
