@@ -262,8 +262,6 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
         epoch, _ = await _reset(service, group, found, offsets)
     # Who asks the owners of the lanes next shall find them in the new epoch.
     await service.owners.tell({split_partition(lane.partition)[1] for lane in offsets}, Call.of(request.scope))
-    for lane in offsets:
-        service.lanes.partition_of(lane, topic).wake()
     return {
         "group": group,
         "topic": topic,

@@ -207,14 +207,16 @@ class Lanes:
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
     def forget(self, lanes: Iterable[LaneKey]) -> None:
-        """The epoch of these lanes is over: memory of them is void (SPEC POP-18)."""
+        """The epoch of these lanes is over: memory of them is void (SPEC POP-18), and pops that wait look again."""
         for lane in lanes:
             self.buffer.drop_lane(lane)
             self.ordered.forget(lane)
             self._offsets.forget(lane)
             self._states.pop(lane, None)
             self._consumed_ms.pop(lane, None)
-            self._subscriptions.pop((lane.group, lane.topic_id), None)
+            ended = self._subscriptions.pop((lane.group, lane.topic_id), None)
+            if ended is not None:
+                ended.waiters.wake()
 
     @property
     def groups(self) -> GroupsState:

@@ -189,6 +189,16 @@ def test_a_wait_is_told_that_its_topic_was_deleted(queue: Queue) -> None:
     assert (reply.status, reply.json["code"]) == (404, "topic_not_found")
 
 
+def test_a_wait_is_told_that_its_group_was_deleted(queue: Queue) -> None:
+    billing = queue.group("billing")
+    waiting = Waiting(billing)
+    assert queue.api.call("DELETE", billing.path).status == 204
+    waiting._thread.join(30)
+    (reply,) = waiting.answers
+    assert (reply.status, reply.json["code"]) == (404, "group_not_found")
+    assert time.monotonic() - waiting.began < WAIT_MS / 1000, "it was not woken"
+
+
 def test_a_client_that_hangs_up_while_it_waits_takes_nothing(queue: Queue) -> None:
     import socket
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -356,6 +357,20 @@ def test_pop_18_a_commit_that_was_meant_before_a_reset_is_refused_at_any_process
     read = two.a.call("GET", path).json
     assert read["offsets"] == {ours: 2, theirs: 0} and read["epochs"][theirs] == epoch
     assert two.a.call("PUT", path, {"offsets": {theirs: 4}, "epochs": {theirs: epoch}}).status == 200
+
+
+def test_pop_15_a_reset_at_another_process_wakes_the_pops_that_wait(two: Two) -> None:
+    assert two.a.put_topic("again", partitions=2)
+    _send_to(two.b, "again", "again@broker-b", "x")
+    ask = {"partition": "again@broker-b", "wait_ms": 20_000}
+    assert two.b.call("POST", "/v1/groups/g/ack", {"handles": _handles(_pop(two.b, "again", **ask))}).json["acked"] == 1
+    with ThreadPoolExecutor(1) as clients:
+        waiting = clients.submit(_pop, two.b, "again", **ask)
+        lanes = two.b.service.lanes
+        until(lambda: any(one.waiters for one in lanes._subscriptions.values() if one.topic.name == "again"))
+        assert two.a.call("POST", "/v1/groups/g/topics/again/offsets/reset", {"to": "first"}).status == 200
+        found = waiting.result(60).json["messages"]
+    assert [message["body"] for message in found] == ["x"]
 
 
 def test_meta_01_a_role_that_cannot_be_begun_is_tried_again(tmp_path: Path) -> None:
