@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Request
 from pydantic import BaseModel
 
-from api.request import headers_of, media_type
+from api.request import check_encoding, headers_of, media_type
 from mq.errors import Refused, UnsupportedMedia
 
 __all__ = ["json_object", "known_fields"]
@@ -19,10 +19,12 @@ _JSON: Final = "application/json"
 
 async def json_object(request: Request) -> dict[str, object]:
     """The body as a JSON object; an empty body is an empty one."""
+    headers = headers_of(request.scope)
+    check_encoding(headers)
     body = await request.body()
     if not body:
         return {}
-    kind = media_type(headers_of(request.scope))
+    kind = media_type(headers)
     if kind != _JSON:
         raise UnsupportedMedia(f"content-type {kind or 'is missing; it'} must be {_JSON}", field="content-type")
     try:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from mq.errors import Overloaded, Refused, TooLarge, Unprocessable
+from mq.errors import Overloaded, Refused, TooLarge, Unprocessable, UnsupportedMedia
 
 __all__ = [
     "Admission",
@@ -25,6 +25,7 @@ __all__ = [
     "Scope",
     "Send",
     "Ticket",
+    "check_encoding",
     "header_text",
     "headers_of",
     "integer",
@@ -148,6 +149,17 @@ def media_type(headers: Headers) -> str:
     return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
 
 
+def check_encoding(headers: Headers) -> None:
+    """Return if the body comes as it is: what is compressed would be taken for the body itself."""
+    value = headers.get(b"content-encoding")
+    if value is not None and value.strip().lower() not in (b"", b"identity"):
+        raise UnsupportedMedia(
+            f"content-encoding {value.decode('latin-1')}: a body must come as it is, without an encoding",
+            code="unsupported_encoding",
+            field="content-encoding",
+        )
+
+
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(
         f"body: at most {limit} bytes are taken in one request",
@@ -164,6 +176,8 @@ async def read_body(
 
     Raises
     ------
+    UnsupportedMedia
+        It is encoded.
     TooLarge
         As soon as it is known, by its declared length or by what arrived.
     BodyTooSlow
@@ -171,6 +185,7 @@ async def read_body(
     ClientGone
         The connection ended first.
     """
+    check_encoding(headers)
     declared = _declared_length(headers)
     if declared > limit:
         raise _too_large(limit)

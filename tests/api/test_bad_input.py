@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -118,6 +119,12 @@ REQUESTS = [
     Bad("model_05 internal log", 400, "system_name", "topic", one(body="a"), topic="sys/meta"),
     Bad("no media type", 415, "unsupported_media_type", "content-type", b"{}", kind=None),
     Bad("unknown media type", 415, "unsupported_media_type", "content-type", b"{}", kind="text/csv"),
+    Bad("compressed", 415, "unsupported_encoding", "content-encoding", gzip.compress(b'{"messages":[{"body":"a"}]}'),
+        headers={"Content_Encoding": "gzip"}),
+    Bad("said to be compressed", 415, "unsupported_encoding", "content-encoding", one(body="a"),
+        headers={"Content_Encoding": "Identity, GZIP"}),
+    Bad("ndjson said to be compressed", 415, "unsupported_encoding", "content-encoding", b'{"body":"a"}', kind=NDJSON,
+        headers={"Content_Encoding": "zstd"}),
     # The query.
     Bad("unknown parameter", 400, "unknown_parameter", "flsh", one(body="a"), query="?flsh=sync"),
     Bad("repeated parameter", 400, "invalid_request", "flush", one(body="a"), query="?flush=sync&flush=async"),
@@ -425,6 +432,22 @@ def test_another_method_is_refused_with_those_that_are_taken(
     reply = stored.call(method, path)
     _assert_problem(reply, 405, "method_not_allowed", "method", None)
     assert allow is None or reply.headers["allow"] == allow
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/v1/topics/packed"),
+        ("PUT", "/v1/groups/packed"),
+        ("POST", f"/v1/groups/packed/topics/{TOPIC}/pop"),
+        ("POST", "/v1/groups/packed/ack"),
+    ],
+)
+def test_a_body_that_is_encoded_is_refused_by_every_call(stored: Api, method: str, path: str) -> None:
+    refused = stored.call(method, path, {}, Content_Encoding="gzip")
+    _assert_problem(refused, 415, "unsupported_encoding", "content-encoding", None)
+    assert stored.call("GET", "/v1/topics/packed").status == stored.call("GET", "/v1/groups/packed").status == 404
+    assert stored.call("PUT", f"/v1/topics/{TOPIC}", {}, Content_Encoding="Identity").status == 200
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/topics/a/b", "/v1/topics/a/partitions/b/messages/c"])
