@@ -76,6 +76,7 @@ def _call(kind: type, answered: type, summary: str, example: Json, answer: Json,
 def _pop() -> Json:
     summary = "Take messages, which are invisible to others of the group until they are acknowledged or their time ends"
     pop = _call(PopRequest, PopAnswer, summary, {"max_messages": 32, "wait_ms": 0, "ack": []}, _POP_EXAMPLE, 409)
+    pop["requestBody"]["required"] = False
     pop["parameters"].append(name_in_path("topic", "flights"))
     pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
     answer = pop["responses"]["200"]
@@ -126,5 +127,6 @@ def _with_handles() -> list[Json]:
 def tighten_pop(schemas: Json) -> None:
     """What the types say and a description must not: whoever probes boundaries would wait that long."""
     wait = schemas["PopRequest"]["properties"]["wait_ms"]
-    wait.pop("maximum")
+    for kind in wait["anyOf"]:
+        kind.pop("maximum", None)
     wait["description"] = f"Wait so long for the first message, at most {WAIT_MS_MAX}."

@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from api.answer import Answer
 from api.hosted_topic import GONE
 from api.peers import Call
 from api.pop_elsewhere import ack_elsewhere, pop_elsewhere
-from api.pop_request import BODY_BYTES_MAX, PopRequest, decode
+from api.pop_request import BODY_BYTES_MAX, POP_MESSAGES_DEFAULT, PopRequest, decode_pop
 from api.popped import ARROW_TYPE, FailedHandle, arrow_answer, json_answer
 from api.popper import PopAsk, Popped
 from api.read import parse_tags
@@ -36,7 +34,6 @@ from tables.failpoints import failpoint
 
 __all__ = ["pop"]
 
-_decoder: Final = msgspec.json.Decoder(PopRequest)
 #: JSON answers above this are encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
@@ -51,20 +48,21 @@ async def pop(
     settings = service.settings
     with service.pops.enter() as reserved:
         body = await read_body(headers, receive, reserved, limit=BODY_BYTES_MAX, within_ms=settings.request_ms)
-        request = decode(_decoder, headers, body)
+        request = decode_pop(headers, body)
     topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
     group = await service.groups.for_use(group_name)
     ask = _checked(service, topic.topic, group, request)
     if request.client_id is not None:
         wish = Subscription(order=ask.order is not False, tags=request.tags or "*")
         service.seen.note(group.name, request.client_id, {ask.topic.name: wish})
-    handles, refused = request.ack, list[FailedHandle]()
+    acks = request.ack or []
+    handles, refused = acks, list[FailedHandle]()
     client = Client(receive)
     try:
         if not service.hosting.alone:
-            call = Call.of(scope, body, wait_ms=request.wait_ms)
+            call = Call.of(scope, body, wait_ms=ask.wait_ms)
             peer = service.owners.of_any(_brokers(ask), call)
-            handles, refused = await ack_elsewhere(service, group_name, request.ack, call, peer)
+            handles, refused = await ack_elsewhere(service, group_name, acks, call, peer)
             if peer is not None:
                 answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
                 ticket.grow(answer.size)
@@ -80,7 +78,7 @@ async def pop(
         client.close()
     refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
     answer = await _encoded(service, ask, popped, refused, scope=scope, ticket=ticket)
-    _count(service, ask, popped.taken, len(request.ack) - len(refused))
+    _count(service, ask, popped.taken, len(acks) - len(refused))
     service.metrics.pop_seconds.observe(time.perf_counter() - began)
     failpoint("pop.before_respond")
     service.popper.check(popped)
@@ -131,9 +129,9 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
     return PopAsk(
         topic=topic,
         group=group,
-        max_messages=request.max_messages,
+        max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
         invisible_ms=group.settings.invisible_ms if invisible_ms is None else service.invisible.check(invisible_ms),
-        wait_ms=request.wait_ms,
+        wait_ms=request.wait_ms or 0,
         tags=parse_tags(request.tags),
         partition=request.partition,
         # Retried messages have left their order.

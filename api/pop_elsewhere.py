@@ -73,7 +73,8 @@ async def pop_elsewhere(
 ) -> Answer:
     """The answer of `peer`, with the handles that were refused before."""
     body = msgspec.json.encode(msgspec.structs.replace(request, ack=handles))
-    answer = await service.peers.ask(peer.host, peer.address, call._replace(body=body), client)
+    headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
+    answer = await service.peers.ask(peer.host, peer.address, call._replace(body=body, headers=headers), client)
     return _with_refused(answer, refused) if refused and answer.status == 200 else answer
 
 

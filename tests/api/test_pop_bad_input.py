@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
+from api.pop_request import PopRequest
 from mq.limits import WAIT_MS_MAX
 from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, POP_MESSAGES_MAX
 from tests.api.running import JSON, PROBLEM, Api
@@ -27,7 +29,6 @@ def path(api: Api, topic: str) -> str:
         ("max_messages", POP_MESSAGES_MAX + 1, 422, "invalid_value", POP_MESSAGES_MAX),
         ("max_messages", "32", 400, "invalid_type", None),
         ("max_messages", 1.5, 400, "invalid_type", None),
-        ("max_messages", None, 400, "invalid_type", None),
         ("invisible_ms", -1, 422, "invalid_value", 0),
         ("invisible_ms", 0, 422, "invalid_value", None),
         ("invisible_ms", INVISIBLE_MS_MIN - 1, 422, "invalid_value", None),
@@ -62,6 +63,20 @@ def test_a_bad_pop_is_refused_by_name_and_takes_nothing(
     assert reply.json["field"].startswith(field) and field in reply.json["detail"]
     assert limit is None or reply.json["limit"] == limit
     assert len(api.call("POST", path, {}).json["messages"]) == 1
+
+
+@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(PopRequest)])
+def test_a_field_of_a_pop_that_is_null_is_left_out(api: Api, path: str, field: str) -> None:
+    popped = api.call("POST", path, {field: None})
+    assert popped.status == 200 and [m["body"] for m in popped.json["messages"]] == ["a"], popped
+
+
+def test_a_pop_without_a_body_asks_for_nothing_in_particular(api: Api, path: str) -> None:
+    popped = api.call("POST", path)
+    assert popped.status == 200 and [m["body"] for m in popped.json["messages"]] == ["a"], popped
+    for call in ("ack", "invisible", "nack", "dead"):
+        refused = api.call("POST", f"{path.partition('/topics')[0]}/{call}")
+        assert (refused.status, refused.json["code"]) == (415, "unsupported_media_type")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,17 @@ def test_meta_01_a_pop_is_sent_on_when_the_topic_is_all_elsewhere(two: Two, topi
     assert found.headers["content-type"] == "application/json"
 
 
+def test_meta_01_a_pop_without_a_body_or_with_nulls_is_sent_on(two: Two, topic: str) -> None:
+    (home,) = [view["partition"] for view in two.a.put_topic(topic, partitions=1)["partitions"]]
+    asked = two.b if home.endswith("@broker-a") else two.a
+    _send_to(asked, topic, home, "x", "y")
+    path = f"/v1/groups/g/topics/{topic}/pop"
+    until(lambda: two.a.stored(topic) == two.b.stored(topic) == {home: 2})
+    first = asked.call("POST", path, {"max_messages": 1, "wait_ms": None, "ack": None})
+    rest = asked.call("POST", path)
+    assert [m["body"] for popped in (first, rest) for m in popped.json["messages"]] == ["x", "y"]
+
+
 def test_pop_08_a_pop_acknowledges_everywhere_and_says_what_was_refused(two: Two, topic: str) -> None:
     """Handles of both processes and forged ones, in pops that are answered here and there, as JSON and as Arrow."""
     for accept in ("application/json", ARROW):
