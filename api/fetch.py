@@ -20,7 +20,7 @@ from api.order_request import check_client
 from api.peers import Call
 from api.pull_gate import Gate
 from api.read import FetchQuery, parse_tags, read
-from api.request import Client, Receive, Scope, Send, Ticket, header_text, headers_of, integer, parse_query
+from api.request import Client, Receive, Scope, Send, Ticket, accepts, header_text, headers_of, integer, parse_query
 from api.service import Service
 from api.sse import EVENTS_TYPE, stream_events
 from mq.errors import NotFound
@@ -73,16 +73,16 @@ async def fetch(
         raise NotFound(detail, code="partition_not_found", field="partition")
     partition = topic.partition(partition_name)
     headers = headers_of(scope)
-    accept = header_text(headers, b"accept") or ""
+    events = accepts(headers, EVENTS_TYPE)
     client = Client(receive)
     try:
         gate = await _gate(service, topic, partition_name, parameters)
-        if gate is not None and gate.is_owners and EVENTS_TYPE not in accept:
+        if gate is not None and gate.is_owners and not events:
             call = Call.of(scope, wait_ms=query.wait_ms)
             elsewhere = await service.peers.elsewhere(split_partition(partition_name)[1], call, client)
             if elsewhere is not None:
                 return elsewhere
-        if EVENTS_TYPE in accept:
+        if events:
             resumed = header_text(headers, b"last-event-id")
             await stream_events(service, partition, query, resumed, client, send, gate)
             return None
@@ -92,7 +92,7 @@ async def fetch(
     finally:
         client.close()
     ticket.grow(found.rows.nbytes)
-    answer = await _encoded(service, found, arrow=ARROW_TYPE in accept)
+    answer = await _encoded(service, found, arrow=accepts(headers, ARROW_TYPE))
     service.metrics.fetched_messages[topic_name] += found.rows.num_rows
     service.metrics.fetched_bytes[topic_name] += answer.size
     service.metrics.fetch_seconds.observe(time.perf_counter() - began)

@@ -22,7 +22,7 @@ from api.pop_request import BODY_BYTES_MAX, POP_MESSAGES_DEFAULT, PopRequest, de
 from api.popped import ARROW_TYPE, FailedHandle, arrow_answer, json_answer
 from api.popper import PopAsk, Popped
 from api.read import parse_tags
-from api.request import Client, Receive, Scope, Ticket, header_text, headers_of, parse_query, read_body
+from api.request import Client, Receive, Scope, Ticket, accepts, headers_of, parse_query, read_body
 from api.service import Service
 from api.wish import Taken
 from mq.errors import Conflict, NotFound
@@ -101,7 +101,7 @@ async def _encoded(
     ticket.grow(sum(one.nbytes for one in taken))
     pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
     encode = partial(
-        arrow_answer if ARROW_TYPE in (header_text(headers_of(scope), b"accept") or "") else json_answer,
+        arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
         taken,
         pop_time_ms=pop_time_ms,
         invisible_ms=ask.invisible_ms,

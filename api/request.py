@@ -25,6 +25,7 @@ __all__ = [
     "Scope",
     "Send",
     "Ticket",
+    "accepts",
     "check_encoding",
     "header_text",
     "headers_of",
@@ -41,6 +42,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 
 
 class ClientGone(Exception):
@@ -147,6 +149,18 @@ def media_type(headers: Headers) -> str:
     """The request's media type without parameters, in lower case; empty without one."""
     value = headers.get(b"content-type")
     return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def accepts(headers: Headers, kind: str) -> bool:
+    """Whether `Accept` names this media type, in any case, and not with `q=0`; a wildcard names none."""
+    value = header_text(headers, b"accept")
+    if value is None or value == kind:
+        return value is not None
+    for one in value.lower().split(","):
+        named, *parameters = (part.strip() for part in one.split(";"))
+        if named == kind:
+            return not any(_Q_0.fullmatch(parameter) for parameter in parameters)
+    return False
 
 
 def check_encoding(headers: Headers) -> None:

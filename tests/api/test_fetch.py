@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from tables.encode import RowsPart
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
 from tables.warehouse import Warehouse
-from tests.api.running import ARROW, Api, arrow_stream, config_for, running, until
+from tests.api.running import ARROW, JSON, Api, arrow_stream, config_for, running, until
 
 
 @pytest.fixture
@@ -75,6 +77,34 @@ def test_cons_03_filtered_messages_count_as_consumed(
     assert "".join(m["body"] for m in answer["messages"]) == bodies
     assert answer["next_offset"] == next_offset
     assert answer["status"] == ("found" if bodies else "no_new_message")
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (ARROW, ARROW),
+        ("Application/VND.Apache.Arrow.Stream", ARROW),
+        (f"{JSON};q=0.5 , {ARROW} ; q=0.1", ARROW),
+        (f"{ARROW};q=0, {JSON}", JSON),
+        (f"{ARROW}; Q=0.000", JSON),
+        (f"{ARROW}+more", JSON),
+        ("text/event-stream;q=0", JSON),
+        ("TEXT/Event-Stream; charset=utf-8", "text/event-stream; charset=utf-8"),
+        ("*/*", JSON),
+        ("", JSON),
+    ],
+)
+def test_accept_is_read_as_http_says(api: Api, ten: tuple[str, str], accept: str, kind: str) -> None:
+    topic, partition = ten
+    path = f"/v1/topics/{topic}/partitions/{partition}/messages"
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"Accept": accept})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["content-type"]) == (200, kind)
+    if "stream;" not in kind:
+        popped = api.call("POST", f"/v1/groups/{topic}.g/topics/{topic}/pop", {}, Accept=accept)
+        assert popped.headers["content-type"] == kind
 
 
 def test_arrow_answers_hold_the_message_row_and_the_place_in_headers(api: Api, ten: tuple[str, str]) -> None:
