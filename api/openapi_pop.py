@@ -86,11 +86,12 @@ def _pop() -> Json:
         "`mq-failed-acks` has `failed_acks` as JSON."
     )
     answer["content"][ARROW_TYPE] = {"schema": {"type": "string", "format": "binary", "description": columns}}
+    failed = "How many handles are in `failed_acks`; which, and why, the schema's metadata `mq-failed-acks` says."
     answer["headers"] = {
         "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
         "Mq-Invisible-Ms": {"schema": {"type": "integer"}, "description": "`invisible_ms`."},
         "Mq-Rest": {"schema": {"type": "integer"}, "description": "`rest`."},
-        "Mq-Failed": {"schema": {"type": "integer"}, "description": "How many handles are in `failed_acks`."},
+        "Mq-Failed": {"schema": {"type": "integer"}, "description": failed},
     }
     return pop
 
