@@ -70,6 +70,7 @@ def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # an empty 307 to a client that asked for another path
     )
     app.state.service = None
     app.include_router(topics.router)

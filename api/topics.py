@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -209,7 +209,7 @@ async def _seen(service: Service, hosted: HostedTopic) -> Mapping[str, Partition
 def rfc3339(time_us: int) -> str:
     """Microseconds since 1970 as RFC 3339 UTC."""
     seconds, micros = divmod(time_us, 1_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
+    return f"{(_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()}.{micros:06d}Z"
 
 
 def parse_time(text: str) -> int:

@@ -450,7 +450,18 @@ def test_a_body_that_is_encoded_is_refused_by_every_call(stored: Api, method: st
     assert stored.call("PUT", f"/v1/topics/{TOPIC}", {}, Content_Encoding="Identity").status == 200
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/topics/a/b", "/v1/topics/a/partitions/b/messages/c"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/v1",
+        "/v1/topics/a/b",
+        "/v1/topics/a/partitions/b/messages/c",
+        "/v1/topics/",
+        "/v1/topics/orders/",
+        "/v1/groups/",
+    ],
+)
 def test_an_unknown_path_is_not_found(stored: Api, path: str) -> None:
     _assert_problem(stored.call("GET", path), 404, "path_not_found", None, None)
 

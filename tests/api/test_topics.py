@@ -147,6 +147,12 @@ def test_times_are_shown_in_microseconds() -> None:
     assert rfc3339(-1) == "1969-12-31T23:59:59.999999Z"
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000000Z", "0999-12-31T23:59:59.999999Z"])
+def test_times_are_shown_with_years_of_four_digits(time: str) -> None:
+    """strftime writes the year 1 as `1`."""
+    assert rfc3339(parse_time(time)) == time
+
+
 def test_a_topic_that_another_process_deleted_is_forgotten_with_the_next_change(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     with running(config) as api, running(config) as other:
