@@ -86,6 +86,9 @@ class Decoded:
 
 
 _REQUEST = msgspec.json.Decoder(ProduceRequest)
+#: Where a header is that is no text, as the decoder says it.
+_A_HEADER = re.compile(r"((?:messages\[(\d+)\]|line \d+)\.headers)\[\.\.\.\]")
+_HEADER_SHOWN_CHARS = 128
 _LINE = msgspec.json.Decoder(Message)
 
 
@@ -94,7 +97,7 @@ def decode_json(body: bytes | bytearray, now_ms: int) -> Decoded:
     try:
         request = _REQUEST.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise refusal(error) from None
+        raise _with_header(refusal(error), body) from None
     decoded = _rows(request.messages, len(body), "messages[{}]", now_ms)
     decoded.producer, decoded.expected_offset = request.producer, request.expected_offset
     return decoded
@@ -135,7 +138,7 @@ def _bad_line(body: bytes | bytearray) -> Refused | None:
         try:
             _LINE.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            refused = refusal(error, prefix=f"line {number}")
+            refused = _with_header(refusal(error, prefix=f"line {number}"), line)
             refused.extra["line"] = number
             return refused
     return None
@@ -152,6 +155,29 @@ def _with_line(error: Refused, body: bytes | bytearray) -> Refused:
     error.detail = f"{error.field}: {error.detail.partition(': ')[2]}"
     error.extra["line"] = number
     return error
+
+
+def _with_header(refused: Refused, raw: bytes | bytearray) -> Refused:
+    """The same refusal with the name of the header that is no text: the decoder says only that there is one."""
+    field = refused.field or ""
+    found = _A_HEADER.fullmatch(field)
+    if found is None:
+        return refused
+    try:
+        value = msgspec.json.decode(raw)
+        message = value if found[2] is None else value["messages"][int(found[2])]
+        name = next(name for name, value in message["headers"].items() if not isinstance(value, str))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+        # What follows is wrong, too, or stands there twice.
+        return refused
+    refused.field = f"{found[1]}.{_shown(name)}"
+    refused.detail = refused.detail.replace(field, refused.field, 1)
+    return refused
+
+
+def _shown(header: str) -> str:
+    """A header's name, as much of it as helps."""
+    return header[:_HEADER_SHOWN_CHARS]
 
 
 # Refusals -----------------------------------------------------------------------------------------------------
@@ -303,7 +329,8 @@ def _headers(messages: list[Message], where: str) -> list[dict[str, str] | None]
     for i, headers in enumerate(column or ()):
         for name, value in (headers or {}).items():
             if (len(name) + len(value)) * 4 > HEADER_BYTES_MAX:
-                _check_bytes(name + value, HEADER_BYTES_MAX, f"{where.format(i)}.headers", Unprocessable)
+                field = f"{where.format(i)}.headers.{_shown(name)}"
+                _check_bytes(name + value, HEADER_BYTES_MAX, field, Unprocessable)
     return column
 
 
