@@ -253,6 +253,19 @@ def test_cons_01_a_group_that_does_not_exist_is_made_exclusive(stub: StubService
     assert stub.order.strategies["ledger"] == "exclusive"
 
 
+def test_cons_01_nothing_is_popped_before_the_group_is_known_to_be_exclusive(stub: StubService, listen: Listen) -> None:
+    """A pop that came first would make it a shared group, where groups are made by use."""
+    stub.create("orders", 1)
+    with stub.changed:
+        stub.queue.faults["heartbeat"].extend([QueueFault.UNAVAILABLE] * 10_000)
+    listen(Ear(stub))
+    stub.wait_for(lambda: len(stub.queue.calls_of("heartbeat")) > 20)
+    assert stub.queue.calls_of("pop") == []
+    with stub.changed:
+        stub.queue.faults["heartbeat"].clear()
+    stub.wait_for(lambda: bool(stub.queue.calls_of("pop")))
+
+
 def test_a_refusal_for_good_ends_the_consumer_and_run_says_why(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1)
     stub.queue.faults["heartbeat"].append(QueueFault.FORBIDDEN)
