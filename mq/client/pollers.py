@@ -107,10 +107,11 @@ class Pollers:
             before, self._pollers = self._pollers, pollers
             self._threads = [*(one for one in self._threads if one.is_alive()), *threads]
             self._targets = targets
+            # Here, since `end` waits for all that it finds.
+            for thread in threads:
+                thread.start()
         for poller in before:
             poller.cancel()
-        for thread in threads:
-            thread.start()
 
     def _wanted(self) -> list[Target]:
         self._complete = True
