@@ -82,6 +82,7 @@ class Lanes:
         self._consumed_ms: dict[LaneKey, int] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._losing = asyncio.Lock()
         self._timers = [
             partitions.loop.create_task(self._repeat(BUCKET_MS / 1000, self._tick)),
             partitions.loop.create_task(self._repeat(settings.commit_every_ms / 1000, self.flush)),
@@ -184,16 +185,43 @@ class Lanes:
             raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
         opened = await self.partition_of(lane, topic).look()
         bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
-        present = await self.committed(lane) or Committed(epoch, 0)
-        check_epoch(lane.partition, meant, present.epoch)
-        committed = decide_commit(present, offset, bounds)
-        await self._offsets.store(lane, topic, committed)
+
+        async def decided() -> tuple[Committed, range]:
+            present = await self.committed(lane)
+            check_epoch(lane.partition, meant, epoch if present is None else present.epoch)
+            committed = decide_commit(present or Committed(epoch, 0), offset, bounds)
+            return committed, self._lost(lane, present, committed, bounds)
+
+        committed, lost = await decided()
+        if not lost:
+            await self._offsets.store(lane, topic, committed)
+        else:
+            # One after the other: who comes second finds that the group is behind it.
+            async with self._losing:
+                committed, lost = await decided()
+                if lost:
+                    await self.logs.lose(lane, topic, lost)
+                await self._offsets.store(lane, topic, committed)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if held is not None and held.epoch == committed.epoch:
             self.buffer.commit_to(held, committed.offset)
         if ordered is not None and ordered.epoch == committed.epoch:
             ordered.lose_below(committed.offset)
         return committed
+
+    def _lost(self, lane: LaneKey, present: Committed | None, committed: Committed, bounds: Bounds) -> range:
+        """What a commit passes over because retention took it; to be recorded, never skipped silently (SPEC POP-12).
+
+        What was popped is not among it: the revive job says of that what is lost. Nor is what was there before the
+        group began.
+        """
+        if present is None:
+            return range(0)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
+        done = [end for _, end in present.done] + [one.offset + 1 for one in present.delivered]
+        popped = [one.latest for one in (held,) if one is not None and one.epoch == present.epoch]
+        popped += [one.next_offset for one in (ordered,) if one is not None and one.epoch == present.epoch]
+        return range(max([present.offset, *done, *popped]), min(committed.offset, bounds.min_offset))
 
     def partition_of(self, lane: LaneKey, topic: str) -> Partition:
         """What the lane's group reads; `NotFound` when topic or group have ended."""

@@ -28,7 +28,7 @@ from mq.errors import Conflict, DeltaMQError
 from mq.group import Group
 from mq.names import split_partition
 from mq.online import Seat
-from mq.progress import Bounds, StartKind, first_position
+from mq.progress import Bounds, Committed, StartKind, first_position
 from mq.pull_lock import PullLocks
 from mq.topics import Topic
 from tables.clock import SYSTEM_CLOCK, Clock
@@ -185,6 +185,7 @@ class Locks:
         committed = await self._lanes.committed(lane)
         if committed is not None:
             return committed.offset
+        epoch = self._lanes.groups.epoch_of(lane)
         await begin(self._meta, topic, group)
         partition = self._lanes.partition_of(lane, topic.name)
         start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
@@ -196,6 +197,9 @@ class Locks:
         offset = first_position(start, Bounds(opened.min_offset, opened.end_offset, time_offset), pop=False)
         if start.kind is not StartKind.FIRST:
             await self._lanes.commit(lane, topic.name, offset)
+        elif epoch is not None:
+            # Whoever asks again after a crash is told the same; what retention takes from here on is missed.
+            self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))
         return offset
 
     async def take_or_wait(self, asked: Asked, wait_ms: int, client: Client) -> Taken:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from mq.revive_record import Record
 from tables.log import PartitionLog
 from tables.queue_refs import LOST, revive_refs, system_ref
 from tables.records import lost_records_of
+from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue import Consumer, Queue, queue_in
 from tests.api.running import until
 
@@ -373,6 +375,57 @@ def test_pop_12_what_retention_took_before_the_group_had_it_is_recorded(queue: Q
     assert early.pop().bodies == ["f"]
     (lost,) = _lost(queue)
     assert (lost.lane.group, lost.ranges, lost.reason.value) == ("early", ((3, 5),), "retention")
+
+
+def test_pop_12_what_a_commit_passes_over_is_recorded_once(queue: Queue) -> None:
+    queue.send("a")
+    queue.send("b", "c", "d")
+    (partition,) = [one.name for one in queue.api.service.topics.find("orders").partitions]
+    path = "/v1/groups/{}/topics/orders/offsets"
+    log = queue.api.service.topics.find("orders").partitions[0].open()
+
+    def commit(group: str, offset: int) -> None:
+        reply = queue.api.call("PUT", path.format(group), {"offsets": {partition: offset}})
+        assert reply.status == 200, reply
+
+    commit("early", 1)
+    log.delete_below(4)
+    commit("late", 4)
+    assert queue.rows(system_ref(LOST, "deltamq", "broker-a")) == [], "a new group has lost nothing"
+    commit("early", 2)
+    with ThreadPoolExecutor(4) as several:
+        list(several.map(partial(commit, "early"), [4] * 8))
+    found = [(one.lane.group, one.ranges, one.reason.value) for one in _lost(queue)]
+    assert found == [("early", ((1, 2),), "retention"), ("early", ((2, 4),), "retention")]
+    queue.restart()
+    commit("early", 4)
+    assert len(_lost(queue)) == 2
+
+
+def test_pop_12_what_was_popped_is_not_lost_by_a_commit_that_passes_it(queue: Queue) -> None:
+    queue.send("a", "b")
+    billing = queue.consumer("billing")
+    found = billing.pop()
+    assert found.bodies == ["a", "b"]
+    queue.api.service.topics.find("orders").partitions[0].open().delete_below(2)
+    reply = queue.api.call("PUT", f"{billing.path}/topics/orders/offsets", {"offsets": {"orders@broker-a": 2}})
+    assert reply.status == 200, reply
+    assert queue.rows(system_ref(LOST, "deltamq", "broker-a")) == [], "the group has them"
+
+
+def test_pop_12_what_retention_took_from_an_exclusive_group_is_recorded(queue: Queue) -> None:
+    (partition,) = [one.name for one in queue.api.service.topics.find("orders").partitions]
+    exclusive_group(queue.api, "x")
+    member = Member(queue.api, "x", "orders", "c1")
+    assert member.allocated() == [partition]
+    member.take(partition)
+    queue.send("a", "b", "c")
+    queue.api.service.topics.find("orders").partitions[0].open().delete_below(3)
+    queue.send("d")
+    assert member.fetch(partition, "&offset=0").json["status"] == "offset_too_small"
+    assert member.commit(partition, 4).status == 200
+    (lost,) = _lost(queue)
+    assert (lost.lane.group, lost.ranges, lost.reason.value) == ("x", ((0, 3),), "retention")
 
 
 def _lost(queue: Queue) -> list[LostRecord]:

@@ -119,7 +119,7 @@ def test_order_04_nothing_is_committed_when_one_partition_is_not_the_clients(api
     reply = api.call("PUT", path, {"offsets": {mine: 1, free: 1}, "client_id": "c0"})
     assert refused(reply) == NOT_HOLDER
     assert (reply.json["partition"], reply.json["field"]) == (free, f"offsets.{free}")
-    assert api.call("GET", path).json["offsets"] == {}
+    assert api.call("GET", path).json["offsets"] == {mine: 0}, "where it began with the lock"
 
 
 def test_order_05_a_handover_goes_on_where_the_other_committed(api: Api, group: str) -> None:
