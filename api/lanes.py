@@ -200,7 +200,7 @@ class Lanes:
             async with self._losing:
                 committed, lost = await decided()
                 if lost:
-                    await self.logs.lose(lane, topic, lost)
+                    await self.logs.lose(lane, topic, ((lost.start, lost.stop),))
                 await self._offsets.store(lane, topic, committed)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if held is not None and held.epoch == committed.epoch:
