@@ -56,6 +56,7 @@ _LANE: Final[Json] = {
     "lag": 3,
     "in_flight": 0,
     "last_consume_time": "2013-01-01T05:15:00.456000Z",
+    "epoch": 1,
 }
 _GROUP: Final[Json] = {
     "group": "billing",
@@ -80,7 +81,13 @@ _GROUP: Final[Json] = {
     "allocation": {"flights": {"epoch": 2, "clients": {"worker-1": ["flights@broker-a"]}}},
     "topics": [{"topic": "flights", "lag": 3, "partitions": [_LANE]}],
 }
-_COMMITTED: Final[Json] = {"group": "billing", "topic": "flights", "offsets": {"flights@broker-a": 120}}
+_COMMITTED: Final[Json] = {
+    "group": "billing",
+    "topic": "flights",
+    "topic_id": "0b9f1d7e-5a0c-4d3e-9c39-0a4b1f2d6e71",
+    "offsets": {"flights@broker-a": 120},
+    "epochs": {"flights@broker-a": 1},
+}
 
 _DEAD_LETTER: Final[Json] = {
     "offset": 0,
@@ -134,7 +141,7 @@ _EXAMPLES: Final[Json] = {
     "GroupView": _GROUP,
     "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},
     "CommittedOffsets": _COMMITTED,
-    "ResetOffsets": {**_COMMITTED, "epoch": 2, "offsets": {"flights@broker-a": 0}},
+    "ResetOffsets": {"group": "billing", "topic": "flights", "epoch": 2, "offsets": {"flights@broker-a": 0}},
     "ReleaseAnswer": {"partitions": ["flights@broker-a"]},
     "AsideAnswer": {"moved": 1},
     "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
