@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mq.group_settings import Ordering
-from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.queue import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 from tests.api.test_pop_waiting import Waiting
 
@@ -104,16 +104,28 @@ def test_pop_02_a_read_that_hangs_does_not_hold_the_lane(queue: Queue, order: Or
     assert billing.pop(2).bodies == []
 
 
-def test_pop_02_what_a_hanging_pop_had_marked_as_given_comes_again(queue: Queue) -> None:
-    billing, pops = _billing(queue, True), queue.api.service.popper._pops
+def _hung_again(queue: Queue, billing: Consumer) -> Popped:
+    """What is popped after a pop that hung when it was to give the first message again."""
     assert billing.pop(1, invisible_ms=10_000).bodies == ["a"]
     queue.advance(11_000)
-    pops.busy_s = 0.0
+    queue.api.service.popper._pops.busy_s = 0.0
     with Hung(queue) as hung:
         first = hung.pop(billing, invisible_ms=10_000)
-        assert billing.pop(1).bodies == []
+        found = billing.pop_again(1)
         assert first.result(30).status == 503
-        assert billing.pop(1).bodies == [], "its lease has begun"
+    return found
+
+
+def test_pop_02_a_hanging_pop_in_order_has_given_nothing_away(queue: Queue) -> None:
+    billing = _billing(queue, True)
+    found = _hung_again(queue, billing)
+    assert (found.bodies, found.attempts) == (["a"], [2])
+    assert billing.ack(found.handles) == {}
+
+
+def test_pop_02_what_a_hanging_pop_by_key_had_marked_as_given_comes_again(queue: Queue) -> None:
+    billing = _billing(queue, "key")
+    assert _hung_again(queue, billing).bodies == ["b"], "the lease of what it marked has begun"
     queue.advance(11_000)
     found = billing.pop(1)
     assert (found.bodies, found.attempts) == (["a"], [3])
