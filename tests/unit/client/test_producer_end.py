@@ -117,10 +117,15 @@ def test_an_interrupted_send_leaves_a_working_producer(stub: StubService, produc
     producer.send("orders", b"before")
     main = threading.main_thread().ident
     assert main is not None
+    # Spark, or a command that ran before in this process, may have put another handler there.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     stub.faults.append(Fault.HANG_BEFORE)
     stub.on_post = lambda post: signal.pthread_kill(main, signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        producer.send("orders", b"interrupted")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("orders", b"interrupted")
+    finally:
+        signal.signal(signal.SIGINT, handler)
     stub.on_post = lambda post: None
     assert (producer.stats().unknown, producer.stats().unresolved) == (1, 0)
     assert producer.send("orders", b"after").offset == 1
