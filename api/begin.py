@@ -8,15 +8,17 @@ Both are events of the one metadata log, so every process sees them in one order
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from api.hosted_meta import HostedMeta
 from mq.group import Group, GroupEvent, decide_begin
-from mq.progress import StartKind
+from mq.progress import Bounds, StartKind
 from mq.topics import Topic
+from tables.log import PartitionLog
 from tables.metadata import Meta
 
-__all__ = ["begin"]
+__all__ = ["begin", "bounds_at"]
 
 
 async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
@@ -31,3 +33,14 @@ async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
         return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
 
     await meta.submit_groups(decide)
+
+
+async def bounds_at(
+    run: Callable[[Callable[[], int]], Awaitable[int]], log: PartitionLog, time_ms: int | None
+) -> Bounds:
+    """What a partition holds, and where a time lies in it, for `first_position` and `reset_position`.
+
+    `run` does blocking work on a thread.
+    """
+    time_offset = None if time_ms is None else await run(partial(log.offset_at, time_ms * 1_000))
+    return Bounds(log.min_offset, log.end_offset, time_offset)

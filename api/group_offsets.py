@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.begin import begin
+from api.begin import begin, bounds_at
 from api.groups import GroupName, StartView
 from api.hosted_group import lanes_of
 from api.json_body import json_object, known_fields
@@ -373,12 +371,9 @@ async def _targets(service: Service, group: str, topic: Topic, target: Start | M
 
 async def _bounds_at(service: Service, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
     """What a partition holds, and where a time lies in it."""
-    bounds = await lane_bounds(service, lane, topic)
-    log = service.lanes.partition_of(lane, topic).log
-    assert bounds is not None and log is not None, "a topic's partition is there, or raised why not"
-    if time_ms is None:
-        return bounds
-    return replace(bounds, time_offset=await service.run(partial(log.offset_at, time_ms * 1000)))
+    log = await service.lanes.partition_of(lane, topic).look()
+    assert log is not None, "a topic's partition is there, or raised why not"
+    return await bounds_at(service.run, log, time_ms)
 
 
 async def _past_retries(service: Service, group: str, topic: Topic) -> dict[LaneKey, int]:

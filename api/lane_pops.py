@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
+from api.begin import bounds_at
 from api.lanes import Lanes
 from api.match import Given
 from api.wish import Taken, Wish, mixed_orders
@@ -21,7 +21,7 @@ from mq.errors import Unavailable
 from mq.group import Group
 from mq.moved_keys import Blocked
 from mq.ordered_pop import OrderedLane
-from mq.progress import Bounds, Committed, StartKind, first_position
+from mq.progress import Committed, StartKind, first_position
 from mq.queue_limits import LANE_BUSY_MS
 from mq.topics import Topic
 
@@ -183,12 +183,9 @@ class LanePops:
         if self._lanes.groups.epoch_of(key) != epoch:
             return
         start = self._lanes.groups.start_in(key, wish.group, wish.topic.route.partitions)
-        time_offset = None
-        if start.time_ms is not None:
-            time_offset = await self._lanes.logs.run(partial(wish.log.offset_at, start.time_ms * 1_000))
-        elif start.kind is StartKind.LAST:
+        if start.kind is StartKind.LAST:
             await self._lanes.logs.run(wish.log.refresh)
-        bounds = Bounds(wish.log.min_offset, wish.log.end_offset, time_offset)
+        bounds = await bounds_at(self._lanes.logs.run, wish.log, start.time_ms)
         committed = Committed(epoch, first_position(start, bounds, pop=True))
         if start.kind is StartKind.FIRST:
             # Whoever asks again after a crash is told the same.

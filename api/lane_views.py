@@ -165,10 +165,5 @@ async def _readable_bounds(service: Service, lane: LaneKey, topic: str) -> Bound
 
 async def lane_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
     """What the lane's partition holds now, whoever wrote it; None for a retry partition that does not exist yet."""
-    partition = service.lanes.partition_of(lane, topic)
-    if lane.retry:
-        log = await partition.look()
-    else:
-        await partition.refresh()
-        log = partition.log
+    log = await service.lanes.partition_of(lane, topic).look()
     return None if log is None else Bounds(log.min_offset, log.end_offset)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
+from api.begin import bounds_at
 from api.hosted_meta import HostedMeta
 from api.lanes import Lanes
 from mq.checkpoint import LaneKey
 from mq.group import Group
 from mq.moved_keys import Blocked
 from mq.names import split_partition
-from mq.progress import Bounds, Committed, first_position
+from mq.progress import Committed, first_position
 from mq.topics import Topic
 from tables.recovery import ProgressFollower
 
@@ -71,10 +71,7 @@ class MovedProgress:
         if committed is not None:
             return max(committed.offset, log.min_offset)
         start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
-        time_offset = None
-        if start.time_ms is not None:
-            time_offset = await self._lanes.logs.run(partial(log.offset_at, start.time_ms * 1_000))
-        return first_position(start, Bounds(log.min_offset, log.end_offset, time_offset), pop=pop)
+        return first_position(start, await bounds_at(self._lanes.logs.run, log, start.time_ms), pop=pop)
 
     async def _committed(self, lane: LaneKey) -> Committed | None:
         broker = split_partition(lane.partition)[1]

@@ -84,7 +84,7 @@ _GROUP: Final[Json] = {
 _COMMITTED: Final[Json] = {
     "group": "billing",
     "topic": "flights",
-    "topic_id": "0b9f1d7e-5a0c-4d3e-9c39-0a4b1f2d6e71",
+    "topic_id": _TOPIC["id"],
     "offsets": {"flights@broker-a": 120},
     "epochs": {"flights@broker-a": 1},
 }

@@ -18,10 +18,10 @@ from typing import Final, TypeVar
 from api.fencing import Fencing
 from api.group_commit import CommitQueue, Part
 from api.metrics import Metrics
-from api.placement import BROKER_FENCE
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
 from mq.topics import Topic
+from tables.fences import BROKER_FENCE
 from tables.log import PartitionLog
 from tables.paths import PartitionRef, Space
 from tables.warehouse import Warehouse

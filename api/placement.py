@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from mq.brokers import BrokersState
 from mq.moved_keys import MovedKeys
 from mq.names import split_partition
 from mq.routing import Table
 from mq.topics import Topic
-from tables.fences import BROKER_FENCE
+from tables.fences import BROKER_FENCE, ROUTE_FENCE
 
-__all__ = ["BROKER_FENCE", "ROUTE_FENCE", "Known", "Placement", "known_of_broker"]
-
-#: Put up in a partition that gives logical partitions up, with the epoch of the expansion (SPEC ROUTE-6).
-ROUTE_FENCE: Final = "route"
+__all__ = ["Known", "Placement", "known_of_broker"]
 
 Known = Mapping[str, int]
 

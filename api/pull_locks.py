@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple
 
-from api.begin import begin
+from api.begin import begin, bounds_at
 from api.hosted_meta import HostedMeta
 from api.hosting import Hosting
 from api.lanes import Lanes
@@ -28,7 +27,7 @@ from mq.errors import Conflict, DeltaMQError
 from mq.group import Group
 from mq.names import split_partition
 from mq.online import Seat
-from mq.progress import Bounds, Committed, StartKind, first_position
+from mq.progress import Committed, StartKind, first_position
 from mq.pull_lock import PullLocks
 from mq.topics import Topic
 from tables.clock import SYSTEM_CLOCK, Clock
@@ -191,10 +190,7 @@ class Locks:
         start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
         opened = await partition.opened()
         await partition.refresh()
-        time_offset = None
-        if start.time_ms is not None:
-            time_offset = await self._partitions.run(partial(opened.offset_at, start.time_ms * 1_000))
-        offset = first_position(start, Bounds(opened.min_offset, opened.end_offset, time_offset), pop=False)
+        offset = first_position(start, await bounds_at(self._partitions.run, opened, start.time_ms), pop=False)
         if start.kind is not StartKind.FIRST:
             await self._lanes.commit(lane, topic.name, offset)
         elif epoch is not None:

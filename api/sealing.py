@@ -19,11 +19,11 @@ from typing import Final
 
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
-from api.placement import ROUTE_FENCE
 from mq.errors import DeltaMQError
 from mq.moved_keys import MoveEvent, decide_seal
 from mq.names import split_partition
 from tables.failpoints import failpoint
+from tables.fences import ROUTE_FENCE
 from tables.metadata import Meta
 
 __all__ = ["Sealer"]

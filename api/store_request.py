@@ -27,7 +27,7 @@ from api.deliver_times import AT_ONCE, Times
 from api.fencing import not_known, passes
 from api.group_commit import Part, Pending
 from api.partition import Partition
-from api.placement import ROUTE_FENCE, Known, Placement
+from api.placement import Known, Placement
 from api.producers import draw_of
 from api.route_batch import Named, Share, check_named, replayed, rerouted, route_messages
 from api.rows import Indexes, Rows
@@ -37,6 +37,7 @@ from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
 from mq.routing import Route
 from tables.encode import ProducerStamp
+from tables.fences import ROUTE_FENCE
 from tables.fetch import FetchStatus
 from tables.log import Appended, PartitionLog
 from tables.settings import Flush

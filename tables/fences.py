@@ -26,10 +26,12 @@ from tables.publish import Publisher
 if TYPE_CHECKING:
     from tables.log import PartitionLog
 
-__all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "check_fences", "put_up_fence"]
+__all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fences", "put_up_fence"]
 
 #: Put up by whoever takes a broker over, with its epoch as the owner.
 BROKER_FENCE: Final = "broker"
+#: Put up in a partition that gives logical partitions up, with the epoch of the expansion (SPEC ROUTE-6).
+ROUTE_FENCE: Final = "route"
 #: Its epochs are those of groups (`mq.group.GroupsState.epoch`).
 RESET_FENCE: Final = "reset"
 #: What a writer says that it knows of a fence that does not concern it.

@@ -256,7 +256,7 @@ class GroupAdmin(Calls):
 
     def group_offsets(self, group: str, topic: str) -> dict[str, int]:
         """The committed offset of each partition in which the group has begun: the next one that it wants."""
-        return read_answer(self._call("GET", _offsets_path(group, topic)), _Offsets).offsets
+        return self.group_place(group, topic).offsets
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[str, int], *, client_id: str | None = None
@@ -265,8 +265,7 @@ class GroupAdmin(Calls):
         request: dict[str, object] = {"offsets": dict(offsets)}
         if client_id is not None:
             request["client_id"] = client_id
-        body = msgspec.json.encode(request)
-        return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), _Offsets).offsets
+        return self._commit(group, topic, request).offsets
 
     def group_place(self, group: str, topic: str) -> GroupPlace:
         """`group_offsets` with what a later `commit_place` says of them."""
@@ -286,6 +285,9 @@ class GroupAdmin(Calls):
             request["epochs"] = epochs
         if place.topic_id is not None:
             request["topic_id"] = place.topic_id
+        return self._commit(group, topic, request)
+
+    def _commit(self, group: str, topic: str, request: dict[str, object]) -> GroupPlace:
         body = msgspec.json.encode(request)
         return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), GroupPlace)
 

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from api.placement import ROUTE_FENCE
 from api.route_batch import first_held_back
 from mq.limits import LOGICAL_PARTITIONS
 from mq.moved_keys import KeysMoved, MovedKeys, moves_between
 from mq.routing import expand, logical_partition
 from mq.topics import Topic, TopicPut
 from tables.encode import ProducerStamp
+from tables.fences import ROUTE_FENCE
 from tables.log import Batch, PartitionLog
 from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space

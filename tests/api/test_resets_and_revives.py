@@ -47,6 +47,15 @@ def revive_until_done(queue: Queue) -> None:
         queue.revive()
 
 
+def _with_an_overdue_message(queue: Queue, **settings: Any) -> Consumer:
+    """A group that has popped a message, and whose time for it is over."""
+    group = queue.group("billing", **settings)
+    queue.send("a")
+    group.pop()
+    queue.advance(120_000)
+    return group
+
+
 @pytest.mark.parametrize("partition_is_there", [False, True])
 def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_under_way(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, partition_is_there: bool
@@ -69,10 +78,7 @@ def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_unde
 def test_pop_18_what_a_reset_goes_back_to_comes_once_though_a_revive_was_under_way(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = queue.group("billing")
-    queue.send("a")
-    group.pop()
-    queue.advance(120_000)
+    group = _with_an_overdue_message(queue)
     revive_around(queue, monkeypatch, lambda: reset(group, "first"))
     revive_until_done(queue)
     assert [one["body"] for one in group.pop_all(wait_ms=200)] == ["a"]
@@ -81,10 +87,7 @@ def test_pop_18_what_a_reset_goes_back_to_comes_once_though_a_revive_was_under_w
 def test_pop_18_what_was_in_flight_before_a_reset_is_no_dead_letter_of_a_revive_that_was_under_way(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = queue.group("billing", max_attempts=1)
-    queue.send("a")
-    group.pop()
-    queue.advance(120_000)
+    group = _with_an_overdue_message(queue, max_attempts=1)
     revive_around(queue, monkeypatch, lambda: reset(group, "first"))
     revive_until_done(queue)
     assert queue.api.call("GET", f"{group.path}/dead-letters").json["total"] == 0
@@ -109,10 +112,7 @@ def test_pop_18_a_reset_of_one_partition_only_delays_what_is_brought_back_from_a
 def test_pop_18_what_a_revive_appends_while_a_reset_looks_is_dropped_too(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = queue.group("billing")
-    queue.send("a")
-    group.pop()
-    queue.advance(120_000)
+    group = _with_an_overdue_message(queue)
     past_retries = group_offsets._past_retries
 
     async def slow(service: Any, *which: Any) -> Any:
@@ -128,10 +128,7 @@ def test_pop_18_what_a_revive_appends_while_a_reset_looks_is_dropped_too(
 
 
 def test_pop_18_what_was_brought_back_before_a_reset_is_kept_by_default(queue: Queue) -> None:
-    group = queue.group("billing")
-    queue.send("a")
-    group.pop()
-    queue.advance(120_000)
+    group = _with_an_overdue_message(queue)
     queue.revive()
     reset(group, "last")
     assert group.pop_again(1).bodies == ["a"]

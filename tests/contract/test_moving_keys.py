@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from api.fencing import passes
-from api.placement import BROKER_FENCE, ROUTE_FENCE, Placement
+from api.placement import Placement
 from mq.brokers import Host, decide_register, decide_takeover
 from mq.errors import Fenced
 from mq.moved_keys import decide_seal, first_blocked, moves_of
@@ -26,6 +26,7 @@ from mq.names import split_partition
 from mq.routing import logical_partition
 from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables.encode import ProducerStamp
+from tables.fences import BROKER_FENCE, ROUTE_FENCE
 from tables.log import Batch, PartitionLog
 from tables.metadata import AnyEvent, Meta, MetaLog
 from tables.paths import PartitionRef, Space

@@ -203,13 +203,18 @@ def test_order_07_a_suspended_message_of_a_strict_topic_is_heard_again_and_stops
         assert admin.dead_letters("ledger").total == 0
 
 
+def _fill(service: ServiceProcess, topic: str, count: int) -> None:
+    """A topic of one partition, not strict, with messages 0, 1, ... of one key."""
+    make_topic(service.url, topic, partitions=1, strict=False)
+    with Producer(service.url) as producer:
+        for number in range(count):
+            producer.send(topic, str(number), key="k")
+
+
 def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partition_moves_on(
     service: ServiceProcess, topic: str
 ) -> None:
-    make_topic(service.url, topic, partitions=1, strict=False)
-    with Producer(service.url) as producer:
-        for number in range(4):
-            producer.send(topic, str(number), key="k")
+    _fill(service, topic, 4)
     heard: list[str] = []
 
     def listen(message: OrderedMessage) -> Verdict:
@@ -238,10 +243,7 @@ def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partiti
 def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
     service: ServiceProcess, topic: str
 ) -> None:
-    make_topic(service.url, topic, partitions=1, strict=False)
-    with Producer(service.url) as producer:
-        for number in range(4):
-            producer.send(topic, str(number), key="k")
+    _fill(service, topic, 4)
     heard: list[tuple[str, int]] = []
 
     def listen(message: OrderedMessage) -> Verdict:
@@ -255,10 +257,7 @@ def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
 
 
 def test_retry_03_a_dead_letter_that_is_sent_to_the_retries_is_heard_again(service: ServiceProcess, topic: str) -> None:
-    make_topic(service.url, topic, partitions=1, strict=False)
-    with Producer(service.url) as producer:
-        for number in range(3):
-            producer.send(topic, str(number), key="k")
+    _fill(service, topic, 3)
     heard: list[str] = []
 
     def listen(message: OrderedMessage) -> Verdict:
