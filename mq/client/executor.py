@@ -60,8 +60,8 @@ class Owner(Protocol):
     def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
         """Move keyless `entries` to a healthier partition; False when there is none (SEND-2)."""
 
-    def batch_sent(self, executor: Executor) -> None:
-        """A batch is stored."""
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+        """A batch is stored; `elsewhere`: some of it in another partition, since keys have moved."""
 
     def drained(self, executor: Executor) -> None:
         """A retired executor has nothing left to do."""
@@ -78,7 +78,6 @@ class Executor:
         owner: Owner,
         *,
         failing: Failing = Failing.GO_ON,
-        strict: bool = False,
         producer_id: str | None = None,
         producer_seq: int = 0,
         held: bool = False,
@@ -86,8 +85,6 @@ class Executor:
         self.partition = partition
         self.broker = "" if partition is None else split_partition(partition)[1]
         self.failing = failing
-        #: Of a strict topic: while it is expanded, the service alone knows where each key goes (SPEC ROUTE-6).
-        self.strict = strict
         self._path = path_of("topics", topic, "messages")
         self._shared = shared
         self._owner = owner
@@ -254,10 +251,11 @@ class Executor:
         self._attempt(batch, request)
 
     def _named(self, batch: list[Entry]) -> str | None:
-        """The partition that the request names; None lets the service route it."""
-        if self.strict and any(entry.routed_by_key for entry in batch):
-            return None
-        return self.partition
+        """The partition that the request names; None lets the service route it.
+
+        Where a key goes, the service alone knows for certain: the topic may be expanded at any time (SPEC ROUTE-6).
+        """
+        return None if any(entry.routed_by_key for entry in batch) else self.partition
 
     def _attempt(self, batch: list[Entry], request: ProduceRequest) -> None:
         attempts = self._attempts(batch)
@@ -344,7 +342,8 @@ class Executor:
             messages = sum(entry.count for entry in batch)
             self._shared.counters.add(sent=messages)
             self._shared.buffer.give_back(sum(entry.size for entry in batch), messages)
-        self._owner.batch_sent(self)
+        moved = self.partition is not None and any(r.partition != self.partition and not r.delayed for r in ranges)
+        self._owner.batch_sent(self, elsewhere=moved)
 
     def _give_up(self, batch: list[Entry], error: DeltaMQError, verdict: Verdict) -> None:
         self._in_flight = []

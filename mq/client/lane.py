@@ -5,6 +5,9 @@ unresolved ──GET topic──► routed: key ─► LP ─► partition ─�
     ▼                       │    ▼
 unrouted: one executor lets the service route (and create the topic); after its first success the
 route is fetched again, and the executors of the new route wait until the unrouted one is empty
+
+The route only says what goes together: keyed messages are routed again by the service, which knows the newest route.
+When it puts some elsewhere, the route is fetched again, and the executors of the new one wait for those of the old one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ __all__ = ["Lane"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0
+#: Messages without a key that share a request with keyed ones may be put anywhere: that is no reason to ask each time.
+_STALE_S: Final = 1.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
 
@@ -171,6 +176,13 @@ class Lane:
             self._fresh_until = now + self._shared.settings.route_age_s_max
         self._shared.workers.submit(self._refresh)
 
+    def _refresh_soon(self) -> None:
+        """The route is not the newest any more; what was sent by it meanwhile may say so again."""
+        with self._lock:
+            fetched = self._fresh_until - self._shared.settings.route_age_s_max
+            self._fresh_until = min(self._fresh_until, fetched + _STALE_S)
+        self._refresh_when_due()
+
     def _refresh(self) -> None:
         try:
             self._use(fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
@@ -182,23 +194,16 @@ class Lane:
         with self._lock:
             self._fresh_until = time.monotonic() + self._shared.settings.route_age_s_max
             failing = Failing.STOP_UNRESOLVED if view.strict else Failing.GO_ON
-            if view.strict and self._view is not None and view.table != self._view.table:
+            if self._view is not None and view.table != self._view.table:
                 self._drain_all()
             for partition in view.partitions:
                 executor = self._executors.get(partition)
                 if executor is None:
                     executor = Executor(
-                        self.topic,
-                        partition,
-                        self._shared,
-                        self,
-                        failing=failing,
-                        strict=view.strict,
-                        held=bool(self._draining),
+                        self.topic, partition, self._shared, self, failing=failing, held=bool(self._draining)
                     )
                     self._executors[partition] = executor
                 executor.failing = failing
-                executor.strict = view.strict
             self._routed = tuple(self._executors[partition] for partition in view.partitions)
             self._view = view
 
@@ -250,9 +255,11 @@ class Lane:
                 assert taken, "a routed executor retires only under this lock"
         return True
 
-    def batch_sent(self, executor: Executor) -> None:
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """After the first success of an unrouted executor the topic exists: learn its route and switch."""
         if executor is not self._unrouted:
+            if elsewhere:
+                self._refresh_soon()
             return
         try:
             view = fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)

@@ -30,7 +30,8 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 class SentRange:
     """Messages of one request in one partition: offsets `[base_offset, base_offset + count)`.
 
-    `indexes` are their positions in what was sent, ascending; None means all of it in order.
+    `indexes` are their positions in what was sent, ascending; None means all of it in order. `delayed` ones wait there
+    until they are due.
     """
 
     partition: str
@@ -38,6 +39,7 @@ class SentRange:
     count: int
     duplicate: bool = False
     durable: bool = True
+    delayed: bool = False
     indexes: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
 

@@ -129,7 +129,6 @@ class TableSend:
                 shared,
                 self,
                 failing=Failing.STOP,
-                strict=self._view.strict,
                 producer_id=id_,
                 producer_seq=seq,
             )
@@ -211,7 +210,7 @@ class TableSend:
         """Rows stay with their partition."""
         return False
 
-    def batch_sent(self, executor: Executor) -> None:
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
         """Nothing to do."""
 
     def drained(self, executor: Executor) -> None:

@@ -185,6 +185,7 @@ class _Range(msgspec.Struct):
     count: int
     indexes: list[int] | None = None
     duplicate: bool = False
+    delayed: bool = False
 
 
 class _Ranges(msgspec.Struct):
@@ -218,6 +219,7 @@ def read_ranges(body: bytes, count: int) -> list[SentRange]:
             # With several ranges the flag of each tells which were stored before.
             duplicate=r.duplicate or (answer.duplicate and not any(other.duplicate for other in answer.ranges)),
             durable=answer.durable,
+            delayed=r.delayed,
             indexes=None if r.indexes is None else np.array(r.indexes, dtype=np.int64),
         )
         for r in answer.ranges
@@ -267,5 +269,6 @@ def _cut(whole: SentRange, low: int, high: int) -> SentRange:
         count=len(indexes),
         duplicate=whole.duplicate,
         durable=whole.durable,
+        delayed=whole.delayed,
         indexes=None if len(indexes) == high - low else indexes,
     )

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -23,6 +23,7 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     TAG_BYTES_MAX,
 )
+from mq.routing import logical_partition
 from tests.e2e.service_process import ServiceProcess
 
 
@@ -105,9 +106,9 @@ def test_route_05_the_client_and_the_service_route_alike(producer: Producer, adm
     }
     assert sorted(low for low, _ in route)[0] == 0
     for key in ("", "a", "N14228", "ключ", "x" * 100):
-        named = producer.send(topic, b"by the client", key=key).partition
-        unnamed = _post_unrouted(producer, topic, key)
-        assert named == unnamed
+        known = next(partition for (low, high), partition in route.items() if low <= logical_partition(key) < high)
+        assert producer.send(topic, b"by the client", key=key).partition == known
+        assert _post_unrouted(producer, topic, key) == known
 
 
 def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
@@ -269,6 +270,27 @@ def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
         producer.send(topic, "new")
         assert one.commit() == {partition: 0}, "its offsets were those of another topic of this name"
         assert [m.text for m in one.poll(1)] == ["new"]
+
+
+@pytest.mark.parametrize("strategy", ["best_tried", "strict"])
+def test_route_06_moved_keys_go_to_their_new_partition_at_once(
+    shared_service: ServiceProcess, admin: Admin, topic: str, strategy: Literal["best_tried", "strict"]
+) -> None:
+    admin.create_topic(topic, partitions=2, order_strategy=strategy)
+    keys = [f"k{n}" for n in range(20)]
+    rows = pa.table({"key": keys, "body": [b"rows"] * 20})
+    with Producer(shared_service.url) as producer:
+        before = {key: producer.send(topic, b"before", key=key).partition for key in keys}
+        route = admin.create_topic(topic, partitions=4).partitions
+        for key, place in zip(keys, producer.send_arrow(topic, rows).places(), strict=True):
+            after = producer.send(topic, b"after", key=key)
+            home = next(
+                p.partition for p in route for low, high in p.logical_partitions if low <= logical_partition(key) < high
+            )
+            assert after.partition == place.partition == home, (
+                "the producer knows of two partitions, the service of four"
+            )
+    assert {p.partition for p in route} - set(before.values())
 
 
 def test_route_06_an_expanded_topic_is_written_and_read_everywhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -37,10 +38,12 @@ def test_a_send_says_where_the_message_is(stub: StubService, producer: Producer)
 
 def test_route_05_the_client_routes_as_the_service_would(stub: StubService, producer: Producer) -> None:
     topic = stub.create("orders", 4)
+    executors: dict[str, set[str]] = defaultdict(set)
     for key in ("a", "b", "c", "ключ", ""):
         sent = producer.send("orders", b"x", key=key)
         assert sent.partition == topic.route.partitions[topic.route.partition_of(key)]
-        assert stub.posts[-1].partition == sent.partition
+        executors[stub.posts[-1].producer_id].add(sent.partition)
+    assert all(len(partitions) == 1 for partitions in executors.values()), "an executor for each partition"
 
 
 def test_route_05_messages_without_a_key_are_spread(stub: StubService, producer: Producer) -> None:
@@ -209,8 +212,9 @@ def test_arrow_rows_for_a_named_partition(stub: StubService, producer: Producer)
 def test_a_batch_stored_in_part_says_which_part(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 2)
     producer = make_producer(retries=0)
-    bad = stub.topics["orders"].route.partitions[1]
-    stub.refuses = lambda message: message["partition"] == bad
+    route = stub.topics["orders"].route
+    bad = route.partitions[1]
+    stub.refuses = lambda message: route.partition_of(message["key"]) == 1
     with pytest.raises(PartlySent) as caught:
         producer.send_batch("orders", [Message(str(n).encode(), key=f"k{n}") for n in range(100)])
     stored = {int(stub.topics["orders"].log(s.partition)[s.offset]["body"]) for s in caught.value.sent}

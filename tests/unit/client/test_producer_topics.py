@@ -12,8 +12,9 @@ import pytest
 
 from mq.client import Producer
 from mq.errors import NotFound
+from mq.routing import expand
 from tests.unit.client.stub_service import StubService
-from tests.unit.client.stub_topics import Post
+from tests.unit.client.stub_topics import BROKERS, Post
 
 MakeProducer = Callable[..., Producer]
 
@@ -35,7 +36,7 @@ def test_a_topic_that_a_send_creates_keeps_the_order_of_its_first_messages(
         for row in stub.topics["fresh"].log(partition):
             by_key[row["key"]].append(int(row["body"]))
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
-    producer.send("fresh", b"x", key="k")
+    producer.send("fresh", b"x")
     assert stub.posts[-1].partition is not None
 
 
@@ -87,7 +88,7 @@ def test_nothing_overtakes_what_the_service_still_has_to_route(stub: StubService
     def hold(post: Post) -> None:
         if len(stub.posts) == 1:
             gate.wait(5)
-        elif post.partition is None:
+        elif post.producer_id == stub.posts[0].producer_id:
             # The second unrouted request: what is routed meanwhile must wait for it.
             switched.wait(5)
             overtaken.wait(0.2)
@@ -107,44 +108,58 @@ def test_nothing_overtakes_what_the_service_still_has_to_route(stub: StubService
     assert [body for partition in home for body in stub.bodies("fresh", partition)] == [
         str(n).encode() for n in range(9)
     ]
-    assert stub.posts[-1].partition is not None
+    assert stub.posts[-1].producer_id != stub.posts[0].producer_id
 
 
-def test_nothing_overtakes_what_moved_to_a_partition_that_is_already_used(
+def test_route_06_what_is_queued_by_the_old_route_goes_to_the_new_partition_and_is_not_overtaken(
     stub: StubService, make_producer: MakeProducer
 ) -> None:
-    old = stub.create("orders", 4).route
-    stub.create("orders", 2)
-    new = stub.topics["orders"].route
-    stub.create("orders", 4)
-    moved = next(k for k in map(str, range(999)) if old.partition_of(k) >= 2)
+    old = stub.create("orders", 2).route
+    new = expand(old, "orders", 4, BROKERS)
+    moved = next(k for k in map(str, range(999)) if new.partition_of(k) >= 2)
     home = new.partitions[new.partition_of(moved)]
     producer = make_producer(batch_messages_max=3)
-    producer.send("orders", b"known", partition=home)
     gate, overtaken, switched = threading.Event(), threading.Event(), threading.Event()
 
     def hold(post: Post) -> None:
-        unrouted = [p for p in stub.posts if p.partition is None]
-        if post.partition is None and len(unrouted) == 2:
+        if post.producer_id != stub.posts[0].producer_id:
+            overtaken.set()
+        elif len(stub.posts) == 1:
+            gate.wait(5)
+        elif len(stub.posts) == 2:
             switched.wait(5)
             overtaken.wait(0.2)
-        elif post.partition == home:
-            overtaken.set()
-        elif post.partition is not None:
-            gate.wait(5)
 
     stub.on_post = hold
     first = [producer.send_async("orders", b"0", key=moved)]
-    stub.wait_for(lambda: len(stub.posts) == 2)
+    stub.wait_for(lambda: len(stub.posts) == 1)
     first += [producer.send_async("orders", str(n).encode(), key=moved) for n in range(1, 6)]
-    stub.create("orders", 2)
+    stub.expand("orders", 4)
     gate.set()
-    first[0].result(timeout=5)
-    stub.wait_for(lambda: len([p for p in stub.posts if p.partition is None]) == 2)
+    assert first[0].result(timeout=5).partition == home
+    # The route's age is half a minute: the answer has told that it is old.
+    stub.queue.wait_for(lambda: producer.partitions("orders") == new.partitions)
     rest = [producer.send_async("orders", str(n).encode(), key=moved) for n in range(6, 9)]
     switched.set()
     assert {future.result(timeout=5).partition for future in [*first, *rest]} == {home}
     assert stub.bodies("orders", home) == [str(n).encode() for n in range(9)]
+    assert stub.posts[-1].producer_id != stub.posts[0].producer_id
+
+
+@pytest.mark.parametrize("delayed", [True, False])
+def test_what_waits_in_a_delay_partition_does_not_make_the_route_old(
+    stub: StubService, producer: Producer, monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
+    monkeypatch.setattr("mq.client.lane._STALE_S", 0.0)
+    stub.create("orders", 2)
+    producer.send("orders", b"0", key="k")
+    asked = len(stub.gets)
+    elsewhere = {"partition": "orders#9@broker-a", "base_offset": 0, "count": 1, "delayed": delayed}
+    for seq in range(1, 4):
+        stub.answers[stub.posts[0].producer_id, seq] = {"ranges": [elsewhere], "duplicate": False, "durable": True}
+        assert producer.send("orders", b"0", key="k").partition == "orders#9@broker-a"
+    producer.close()
+    assert (len(stub.gets) == asked) is delayed
 
 
 def test_route_07_a_named_partition_that_is_gone_is_told(stub: StubService, producer: Producer) -> None:
