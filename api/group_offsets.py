@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request
@@ -25,6 +25,7 @@ from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.names import split_partition
 from mq.progress import Bounds, Committed, Start, check_epoch, reset_position
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 from mq.topics import Topic
 
 __all__ = ["router"]
@@ -61,6 +62,13 @@ class CommitRequest(BaseModel):
     ] = None
     topic_id: Annotated[
         str | None, Field(description="The same for the topic, which may have been deleted and made again.")
+    ] = None
+    attempts: Annotated[
+        dict[str, Annotated[int, Field(ge=0, le=MAX_ATTEMPTS_MAX)]] | None,
+        Field(
+            description="In an exclusive group: how often the message at the offset has failed. Who gets the lock next "
+            "is told."
+        ),
     ] = None
 
 
@@ -146,8 +154,13 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     wanted = _offsets_of(body.get("offsets"), "offsets")
     numbers = lock_numbers_of(body.get("locks"), wanted)
     epochs = numbers_of(body.get("epochs"), "epochs")
+    attempts = numbers_of(body.get("attempts"), "attempts", wanted, most=MAX_ATTEMPTS_MAX)
     found = await _topic_meant(service, topic, body.get("topic_id"))
     its_group = await service.groups.for_use(group)
+    if attempts and its_group.settings.consume_strategy != "exclusive":
+        raise Conflict(
+            f"group {group} is shared: attempts are counted by pops", code="group_not_exclusive", field="attempts"
+        )
     lanes = _named_lanes(group, found, wanted, "offsets")
     await _check_epochs(service, lanes, epochs)
     # All of them before any is stored.
@@ -159,7 +172,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
         service.locks.check_commit(its_group, found, lane, client_id, number, where)
     await begin(service.meta, found, its_group)
     asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
-    done = await together([_commit_here(service, topic, ours, epochs), *asking])
+    done = await together([_commit_here(service, topic, ours, epochs, attempts), *asking])
     committed = {name: at for part in done for name, at in part.items()}
     offsets = {name: committed[name].offset for name in wanted}
     place = {"group": group, "topic": topic, "topic_id": found.id}
@@ -209,11 +222,15 @@ def _by_owner(
 
 
 async def _commit_here(
-    service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int]
+    service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
 ) -> dict[str, Committed]:
     hosted = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
-    commit = service.lanes.commit
-    done = await together([commit(lane, topic, at, epochs.get(lane.partition)) for lane, at in lanes.items()])
+
+    def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
+        tried = attempts.get(lane.partition, 0)
+        return service.lanes.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+
+    done = await together([commit(lane, at) for lane, at in lanes.items()])
     for broker, epoch in hosted.items():
         service.hosting.check(broker, epoch)
     now_ms = service.lanes.logs.now_ms()
@@ -227,7 +244,7 @@ async def _commit_elsewhere(
 ) -> dict[str, Committed]:
     """Let another process commit what is of its brokers, by the locks that it gave."""
     part = dict(body) | {"offsets": offsets}
-    for field in ("locks", "epochs"):
+    for field in ("locks", "epochs", "attempts"):
         numbers = body.get(field)
         if isinstance(numbers, dict):
             part[field] = {name: number for name, number in numbers.items() if name in offsets}

@@ -168,7 +168,7 @@ class LanePops:
         if stored is None or not stored.delivered:
             return False
         known = self._lanes.known(lane)
-        return known is not None and bool(known.delivered)
+        return known is not None and any(one.is_leased for one in known.delivered)
 
     async def _begin(self, wish: Wish) -> None:
         """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""

@@ -169,8 +169,12 @@ class Lanes:
         """The group pops, acknowledges or commits something there, or pulls it under its lock."""
         self._consumed_ms[lane] = now_ms
 
-    async def commit(self, lane: LaneKey, topic: str, offset: int, meant: int | None = None) -> Committed:
+    async def commit(
+        self, lane: LaneKey, topic: str, offset: int, meant: int | None = None, *, attempts: int = 0
+    ) -> Committed:
         """A client's own commit; durable when this returns (SPEC CONS-4).
+
+        The message at `offset` was tried in place so often (ORDER-8).
 
         Raises
         ------
@@ -189,7 +193,8 @@ class Lanes:
         async def decided() -> tuple[Committed, range]:
             present = await self.committed(lane)
             check_epoch(lane.partition, meant, epoch if present is None else present.epoch)
-            committed = decide_commit(present or Committed(epoch, 0), offset, bounds)
+            now_ms = self.logs.now_ms()
+            committed = decide_commit(present or Committed(epoch, 0), offset, bounds, attempts=attempts, now_ms=now_ms)
             return committed, self._lost(lane, present, committed, bounds)
 
         committed, lost = await decided()
@@ -218,7 +223,7 @@ class Lanes:
         if present is None:
             return range(0)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
-        done = [end for _, end in present.done] + [one.offset + 1 for one in present.delivered]
+        done = [end for _, end in present.done] + [one.offset + 1 for one in present.delivered if one.is_leased]
         popped = [one.latest for one in (held,) if one is not None and one.epoch == present.epoch]
         popped += [one.next_offset for one in (ordered,) if one is not None and one.epoch == present.epoch]
         return range(max([present.offset, *done, *popped]), min(committed.offset, bounds.min_offset))

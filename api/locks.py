@@ -37,8 +37,9 @@ class LocksAnswer(BaseModel):
     """What became of the partitions that were named.
 
     `partitions` are those whose locks the client has now, `locks` the locks' numbers, `offsets` where the group goes on
-    there. `refused` are those that another client has, or that are not allocated to this one. `unanswered` are neither:
-    the process that has their broker did not answer.
+    there, and `attempts` how often the message at that offset was tried before, if it was. `refused` are those that
+    another client has, or that are not allocated to this one. `unanswered` are neither: the process that has their
+    broker did not answer.
     """
 
     model_config = ConfigDict(
@@ -48,6 +49,7 @@ class LocksAnswer(BaseModel):
                     "partitions": ["orders@broker-a"],
                     "locks": {"orders@broker-a": 12_884_901_889},
                     "offsets": {"orders@broker-a": 120},
+                    "attempts": {"orders@broker-a": 1},
                     "refused": [],
                     "unanswered": [],
                 }
@@ -57,6 +59,7 @@ class LocksAnswer(BaseModel):
     partitions: list[str]
     locks: dict[str, int]
     offsets: dict[str, int]
+    attempts: dict[str, int]
     refused: list[str]
     unanswered: list[str]
 
@@ -184,7 +187,7 @@ async def _take_there(
     except (Unavailable, Unknown):
         return Taken(unanswered=list(share.partitions))
     answer = msgspec.convert(found, LocksFound)
-    return Taken(answer.locks, answer.offsets, answer.refused, answer.unanswered)
+    return Taken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
 
 
 class LocksFound(msgspec.Struct):
@@ -192,6 +195,7 @@ class LocksFound(msgspec.Struct):
 
     locks: dict[str, int]
     offsets: dict[str, int]
+    attempts: dict[str, int]
     refused: list[str]
     unanswered: list[str]
 
@@ -201,12 +205,14 @@ def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:
     for part in parts:
         whole.numbers |= part.numbers
         whole.offsets |= part.offsets
+        whole.attempts |= part.attempts
         whole.refused += part.refused
         whole.unanswered += part.unanswered
     return {
         "partitions": list(whole.numbers),
         "locks": whole.numbers,
         "offsets": whole.offsets,
+        "attempts": whole.attempts,
         "refused": whole.refused,
         "unanswered": whole.unanswered,
     }

@@ -221,7 +221,9 @@ def lock_numbers_of(value: object, partitions: Collection[str]) -> dict[str, int
     return numbers_of(value, "locks", partitions)
 
 
-def numbers_of(value: object, name: str, partitions: Collection[str] | None = None) -> dict[str, int]:
+def numbers_of(
+    value: object, name: str, partitions: Collection[str] | None = None, *, most: int = OFFSET_MAX
+) -> dict[str, int]:
     """The numbers in the field `name` by partition; only of `partitions`, if these are given."""
     if value is None:
         return {}
@@ -233,7 +235,7 @@ def numbers_of(value: object, name: str, partitions: Collection[str] | None = No
             raise Unprocessable(f"{field}: the request does not name this partition", field=field)
         if not isinstance(number, int) or isinstance(number, bool):
             raise Refused(f"{field} must be a whole number", code="invalid_type", field=field)
-        if not 0 <= number <= OFFSET_MAX:
-            limit = 0 if number < 0 else OFFSET_MAX
-            raise Unprocessable(f"{field} must be from 0 to {OFFSET_MAX}", field=field, extra={"limit": limit})
+        if not 0 <= number <= most:
+            limit = 0 if number < 0 else most
+            raise Unprocessable(f"{field} must be from 0 to {most}", field=field, extra={"limit": limit})
     return dict(value)

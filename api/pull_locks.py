@@ -29,6 +29,7 @@ from mq.names import split_partition
 from mq.online import Seat
 from mq.progress import Committed, StartKind, first_position
 from mq.pull_lock import PullLocks
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 from mq.topics import Topic
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.metadata import Meta
@@ -54,8 +55,9 @@ class Taken:
     """What became of it, by partition."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    #: Where the group goes on in what was granted.
+    #: Where the group goes on in what was granted, and how often the message there was tried, if it was.
     offsets: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     #: Neither granted nor refused.
     unanswered: list[str] = field(default_factory=list)
@@ -172,18 +174,40 @@ class Locks:
         """Where the group goes on in a partition; who cannot be told gives the lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
-            taken.offsets[partition] = await self._start(lane, asked.topic, asked.group)
+            taken.offsets[partition], attempts = await self._start(lane, asked.topic, asked.group)
+            if attempts:
+                taken.attempts[partition] = attempts
         except DeltaMQError:
             if partition not in asked.held:
                 self._release(lane, asked.topic, asked.client, number)
             del taken.numbers[partition]
             taken.unanswered.append(partition)
 
-    async def _start(self, lane: LaneKey, topic: Topic, group: Group) -> int:
-        """Where the group goes on: what is committed, else what its settings say, and that is stored (SPEC CONS-2)."""
+    async def _start(self, lane: LaneKey, topic: Topic, group: Group) -> tuple[int, int]:
+        """Where the group goes on, and how often the message there was tried.
+
+        That is what is committed, else what its settings say, and that is stored (SPEC CONS-2).
+        """
         committed = await self._lanes.committed(lane)
         if committed is not None:
-            return committed.offset
+            committed = await self._counted(lane, topic, committed)
+            return committed.offset, committed.attempts
+        return await self._first(lane, topic, group), 0
+
+    async def _counted(self, lane: LaneKey, topic: Topic, committed: Committed) -> Committed:
+        """The progress, and that a client that died may have tried the message there (SPEC ORDER-8); that is stored."""
+        _, locks = self._of(split_partition(lane.partition)[1])
+        if not locks.is_abandoned(lane):
+            return committed
+        opened = await self._lanes.partition_of(lane, topic.name).look()
+        if opened is not None and committed.offset < opened.end_offset:
+            attempts = min(committed.attempts + 1, MAX_ATTEMPTS_MAX)
+            committed = await self._lanes.commit(lane, topic.name, committed.offset, committed.epoch, attempts=attempts)
+        locks.counted(lane)
+        return committed
+
+    async def _first(self, lane: LaneKey, topic: Topic, group: Group) -> int:
+        """Where a group begins that never consumed this partition; it is stored."""
         epoch = self._lanes.groups.epoch_of(lane)
         await begin(self._meta, topic, group)
         partition = self._lanes.partition_of(lane, topic.name)

@@ -45,9 +45,11 @@ _IN_FLIGHT: Final = f"""
     WHERE getbit(acked | replaced | done, i) = 0
     UNION ALL
     SELECT `group`, topic, partition, broker, retry, one.offset, cast(one.attempt % {CONDEMNED} AS int) AS attempt,
-           timestamp_millis(one.pop_time_ms) AS pop_time, timestamp_millis(one.visible_ms) AS revive_time,
-           one.visible_ms - one.pop_time_ms AS invisible_ms,
-           timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
+           timestamp_millis(one.pop_time_ms) AS pop_time,
+           -- 0: no lease; a client of an exclusive group tries it in place.
+           timestamp_millis(nullif(one.visible_ms, 0)) AS revive_time,
+           nullif(one.visible_ms, 0) - one.pop_time_ms AS invisible_ms,
+           one.visible_ms > 0 AND timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
            if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason, merged_at
     FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
 """

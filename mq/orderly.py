@@ -4,7 +4,7 @@
       |        ^          |
       |        |          +-(SUSPEND)--> again after suspend_ms, nothing overtakes
       |        '----------'    '-- attempts used up --> MoveAway --> moved(ok) --> position moves, next
-      |                                                              moved(not ok) --> again in place
+      |---- used up by clients before this one ----------^           moved(not ok) --> again in place
       +--> Fetch, Wait (suspended), Yield (60 s are over), Stop (lost, or handed over)
 
 The right to a partition is an authorization, a pull lock, and the allocation. Without authorization or lock another
@@ -12,7 +12,10 @@ client may be at work: nothing is begun, and a result that comes then is discard
 allocation went elsewhere, the other waits for our lock: what is under way is finished and committed, nothing more is
 begun, and the lock is released after the last commit (ORDER-5). So a handover repeats no message.
 
-Attempts are counted by the client; a handover or a crash begins anew.
+Failed attempts are committed with the position, and whoever goes on there counts on. A client that dies says nothing:
+the broker counts a failure of the message at the committed offset. The dead one may have been beyond, at what it had
+not committed yet. So who finds that message tried twice is *careful* for a while: it takes messages one by one, and
+commits before each. If the next death finds the same message at the committed offset, that is the one that kills.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class RunState(enum.Enum):
 
 
 _NEXT: Final[dict[RunState, frozenset[RunState]]] = {
-    RunState.READY: frozenset({RunState.PROCESSING, RunState.LOST, RunState.HANDED_OVER}),
+    RunState.READY: frozenset({RunState.PROCESSING, RunState.MOVING, RunState.LOST, RunState.HANDED_OVER}),
     RunState.PROCESSING: frozenset({RunState.READY, RunState.MOVING, RunState.LOST}),
     RunState.MOVING: frozenset({RunState.READY, RunState.LOST}),
     RunState.LOST: frozenset(),
@@ -127,6 +130,8 @@ class MoveAway:
     """Append these to the dead letters, or to the retry topic, and say how it went (`OrderlyRun.moved`)."""
 
     offsets: tuple[int, ...]
+    #: How often the first of them was tried.
+    attempts: int
     dead: bool
 
 
@@ -137,7 +142,7 @@ class Stop:
     state: RunState
 
 
-Step = Process | Fetch | Wait | Yield | Stop
+Step = Process | Fetch | Wait | Yield | MoveAway | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +161,12 @@ def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> in
     """How long a run is suspended, within its bounds; none asked for, or a negative one, is the default (R85)."""
     wanted = default_ms if asked_ms is None or asked_ms < 0 else asked_ms
     return min(max(wanted, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+
+
+#: So often tried, a message may have ended clients, or others that follow it: so many, more than are often done between
+#: two commits. If it were still more, progress is committed, and the next death is nearer.
+_CAREFUL_FROM: Final = 2
+_CAREFUL_MESSAGES: Final = 256
 
 
 class Right:
@@ -185,6 +196,8 @@ class OrderlyRun:
     __slots__ = (
         "_attempts",
         "_batch",
+        "_before",
+        "_careful",
         "_end",
         "_resume_ms",
         "_right",
@@ -194,9 +207,13 @@ class OrderlyRun:
         "state",
     )
 
-    def __init__(self, right: Right, offset: int, settings: OrderlySettings, now_ms: int) -> None:
-        """Begin at the group's committed offset."""
+    def __init__(self, right: Right, offset: int, settings: OrderlySettings, now_ms: int, *, attempts: int = 0) -> None:
+        """Begin at the group's committed offset, whose message was tried so often by others."""
         self.state = RunState.READY
+        counts = settings.on_failure is not OnFailure.IN_PLACE
+        #: The message that others have tried, and how often; messages left to be careful with.
+        self._before = (offset, attempts if counts else 0)
+        self._careful = _CAREFUL_MESSAGES if counts and attempts >= _CAREFUL_FROM else 0
         self._right = right
         self._settings = settings
         #: Messages that are here and not done, the batch first.
@@ -213,6 +230,23 @@ class OrderlyRun:
     def position(self) -> int:
         """Everything before is done: the offset to commit."""
         return self._waiting[0] if self._waiting else self._end
+
+    @property
+    def failures(self) -> int:
+        """How often the message at the position has failed, to be committed with it; 0 where that does not matter."""
+        if self._settings.on_failure is OnFailure.IN_PLACE:
+            return 0
+        if self._batch:
+            return self._attempts - (self.state is RunState.PROCESSING)
+        return self._tried_before(self.position)
+
+    def _tried_before(self, offset: int) -> int:
+        return self._before[1] if offset == self._before[0] else 0
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether to commit before each message: clients before this one may have died of one of these."""
+        return self._careful > 0
 
     def begin_turn(self, now_ms: int) -> None:
         """A thread takes the partition up again."""
@@ -238,7 +272,11 @@ class OrderlyRun:
             return Wait(self._resume_ms)
         if not self._waiting:
             return Fetch(self._end)
-        self._batch = self._batch or min(len(self._waiting), self._settings.batch_messages)
+        if not self._batch:
+            self._batch = 1 if self.is_careful else min(len(self._waiting), self._settings.batch_messages)
+            self._attempts = self._tried_before(self._waiting[0])
+            if self._used_up() and self._attempts > _CAREFUL_FROM:
+                return self._move_away(Verdict.SUSPEND)
         self._attempts += 1
         self.state = self.state.to(RunState.PROCESSING)
         return Process(tuple(islice(self._waiting, self._batch)), self._attempts)
@@ -269,9 +307,7 @@ class OrderlyRun:
         assert 0 <= done <= self._batch
         self._drop(self._batch if verdict is Verdict.SUCCESS else done)
         if self._batch and self._goes_away(verdict):
-            self.state = self.state.to(RunState.MOVING)
-            dead = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.DEAD_LETTER
-            return MoveAway(tuple(islice(self._waiting, self._batch)), dead)
+            return self._move_away(verdict)
         if self._batch:
             self._suspend(now_ms, asked_ms)
         self.state = self.state.to(RunState.READY)
@@ -280,7 +316,15 @@ class OrderlyRun:
     def _goes_away(self, verdict: Verdict) -> bool:
         if verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC:
             return True
-        return self._settings.on_failure is OnFailure.DEAD_LETTER and self._attempts >= self._settings.max_attempts
+        return self._used_up()
+
+    def _used_up(self) -> bool:
+        return self._settings.on_failure is not OnFailure.IN_PLACE and self._attempts >= self._settings.max_attempts
+
+    def _move_away(self, verdict: Verdict) -> MoveAway:
+        self.state = self.state.to(RunState.MOVING)
+        dead = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.DEAD_LETTER
+        return MoveAway(tuple(islice(self._waiting, self._batch)), self._attempts, dead)
 
     def moved(self, ok: bool, now_ms: int) -> None:
         """The batch was appended elsewhere, or could not be: then it is tried again in place (SPEC ORDER-8)."""
@@ -298,6 +342,7 @@ class OrderlyRun:
         for _ in range(count):
             self._waiting.popleft()
         self._batch -= count
+        self._careful = max(0, self._careful - count)
         if count:
             self._attempts = 0 if not self._batch else 1
 

@@ -119,8 +119,18 @@ class Delivered(NamedTuple):
     #: How often it was delivered; a change of the invisible time is no delivery, but has a later pop time.
     attempt: int
     pop_time_ms: int
-    #: When it may be delivered again.
+    #: When it may be delivered again; 0 where no lease says it: an exclusive client tries it in place (`tried`).
     visible_ms: int
+
+    @classmethod
+    def tried(cls, offset: int, attempts: int, now_ms: int) -> Delivered:
+        """A message that clients of an exclusive group have tried so often, and that is not done (SPEC ORDER-8)."""
+        return cls(offset, attempts, now_ms, 0)
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether it was popped, so that its lease says what becomes of it."""
+        return self.visible_ms > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +138,20 @@ class Committed:
     """A group's progress in a partition; greater is later.
 
     `done` and `delivered` are used by ordered groups alone (SPEC POP-16, POP-17): offsets above the committed one that
-    are finished, and the leases of those that were delivered and are not.
+    are finished, and the leases of those that were delivered and are not. Of an exclusive group, `delivered` tells how
+    often the message at the committed offset was tried (ORDER-8).
     """
 
     epoch: int
     offset: int
     done: tuple[tuple[int, int], ...] = ()
     delivered: tuple[Delivered, ...] = ()
+
+    @property
+    def attempts(self) -> int:
+        """How often the message at the committed offset was tried in place."""
+        first = self.delivered[0] if self.delivered else None
+        return first.attempt if first is not None and first.offset == self.offset and not first.is_leased else 0
 
     def join(self, other: Committed) -> Committed:
         """The later of both epochs; within one epoch all progress of both. Order and repetition do not matter."""
@@ -200,8 +217,10 @@ def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRec
     return folded
 
 
-def decide_commit(present: Committed, offset: int, bounds: Bounds) -> Committed:
+def decide_commit(present: Committed, offset: int, bounds: Bounds, *, attempts: int = 0, now_ms: int = 0) -> Committed:
     """A client's own commit (API `PUT .../offsets`): moves forward, or leaves things as they are (SPEC CONS-4).
+
+    `attempts` is how often the message at `offset` was tried in place, until `now_ms`.
 
     Raises
     ------
@@ -215,7 +234,8 @@ def decide_commit(present: Committed, offset: int, bounds: Bounds) -> Committed:
             field="offsets",
             extra={"end_offset": bounds.end_offset},
         )
-    return present.join(Committed(present.epoch, offset))
+    tried = (Delivered.tried(offset, attempts, now_ms),) if attempts else ()
+    return present.join(Committed(present.epoch, offset, (), tried))
 
 
 def check_epoch(partition: str, meant: int | None, present: int) -> None:

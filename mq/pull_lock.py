@@ -18,7 +18,8 @@ Locks are in the memory of the broker, and a crash forgets them. That is safe:
   before did not renew it for two, and is not there any more.
 
 A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
-partition meanwhile.
+partition meanwhile. So who goes without giving its lock back has died, or lost it. The message that it was at may be
+why, and counts as tried (`is_abandoned`, SPEC ORDER-8).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PullLocks:
     Call it only while the own lease holds, and look at the lease again before an answer leaves.
     """
 
-    __slots__ = ("_given", "_locks", "_next_number", "_online_epoch", "_settled_ms", "_void")
+    __slots__ = ("_abandoned", "_given", "_locks", "_next_number", "_online_epoch", "_settled_ms", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
         """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones.
@@ -65,6 +66,8 @@ class PullLocks:
         self._given: set[LaneKey] = set()
         #: Lanes in which who had a lock before does not know where the group goes on.
         self._void: set[LaneKey] = set()
+        #: Lanes whose last holder did not give the lock back.
+        self._abandoned: set[LaneKey] = set()
 
     def __len__(self) -> int:
         """Locks that were given and not released or swept."""
@@ -95,6 +98,8 @@ class PullLocks:
             return None
         if now_ms < self._settled_ms:
             self._given.add(lane)
+        if lane in self._locks and not held:
+            self._abandoned.add(lane)
         self._next_number += 1
         self._locks[lane] = _Lock(client, stay.joined, self._next_number, now_ms)
         return self._next_number
@@ -148,9 +153,18 @@ class PullLocks:
         del self._locks[lane]
         return True
 
+    def is_abandoned(self, lane: LaneKey) -> bool:
+        """Whether who had the lock before went without giving it back, and that was not counted yet."""
+        return lane in self._abandoned
+
+    def counted(self, lane: LaneKey) -> None:
+        """The message that it was at counts as tried once more."""
+        self._abandoned.discard(lane)
+
     def void(self, lane: LaneKey, now_ms: int) -> None:
         """The group goes on elsewhere in the partition: whoever has the lock must ask anew where (SPEC POP-18)."""
         self._locks.pop(lane, None)
+        self._abandoned.discard(lane)
         if now_ms < self._settled_ms:
             self._void.add(lane)
 
@@ -159,7 +173,10 @@ class PullLocks:
         if now_ms >= self._settled_ms:
             self._given.clear()
             self._void.clear()
-        self._locks = {lane: lock for lane, lock in self._locks.items() if now_ms - lock.renewed_ms < PULL_LOCK_MS}
+        over = {lane for lane, lock in self._locks.items() if now_ms - lock.renewed_ms >= PULL_LOCK_MS}
+        for lane in over:
+            del self._locks[lane]
+        self._abandoned |= over
 
     def _of(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> _Lock:
         lock = self._live(lane, seat, now_ms)

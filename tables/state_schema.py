@@ -92,7 +92,8 @@ CONSUMER_OFFSETS_SCHEMA: Final = pa.schema(
         _required("committed_offset", pa.int64()),
         # Ordered groups only: ranges [low, high) above the committed offset that are finished ...
         pa.field("done", pa.list_(pa.struct([("low", pa.int64()), ("high", pa.int64())]))),
-        # ... and the leases of those that were delivered and are not finished.
+        # ... and the leases of those that were delivered and are not finished. Exclusive groups: how often the message
+        # at the committed offset was tried in place, without a lease (`visible_ms` is 0).
         pa.field("delivered", pa.list_(pa.struct([(name, pa.int64()) for name in Delivered._fields]))),
         _required("merged_at", TIME),
     ]

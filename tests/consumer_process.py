@@ -26,6 +26,10 @@ class ConsumerProcess:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"{READY}\n".encode()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """As a crash would."""
         self._process.kill()

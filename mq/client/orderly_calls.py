@@ -17,6 +17,8 @@ from mq.client.hosts import META
 from mq.client.orderly_work import OrderlyWork
 from mq.client.topic_view import TopicView, fetch_view
 from mq.names import check_client_topic, check_group, split_partition
+from mq.orderly import MoveAway
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 
 __all__ = ["Heartbeat", "LocksGiven", "OrderlyCalls"]
 
@@ -37,6 +39,8 @@ class LocksGiven(msgspec.Struct, frozen=True):
 
     locks: dict[str, int]
     offsets: dict[str, int] = {}
+    #: How often the message at that offset was tried before, if it was.
+    attempts: dict[str, int] = {}
     refused: list[str] = []
     unanswered: list[str] = []
 
@@ -103,27 +107,29 @@ class OrderlyCalls(Calls):
         timeout_s = self.patience.request_timeout_s
         self._once("DELETE", self._locks(topic), split_partition(partition)[1], body, None, timeout_s)
 
-    def commit(self, work: OrderlyWork, offset: int, number: int) -> None:
-        """Commit under the lock of this number."""
+    def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
+        """Commit under the lock of this number; the message at `offset` has failed so often."""
         path = path_of("groups", self.group, "topics", work.topic, "offsets")
-        body = {
+        body: dict[str, object] = {
             "offsets": {work.partition: offset},
             "client_id": self.client_id,
             "locks": {work.partition: number},
         }
+        if attempts:
+            body["attempts"] = {work.partition: min(attempts, MAX_ATTEMPTS_MAX)}
         self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
 
-    def set_aside(self, work: OrderlyWork, offsets: Sequence[int], *, to: str, reason: str) -> None:
+    def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: str, reason: str) -> None:
         """Append messages to the group's dead letters (`dead`) or to its retry topic (`retry`), each once."""
         path = path_of("groups", self.group, "topics", work.topic, "aside")
         body: dict[str, object] = {
             "client_id": self.client_id,
             "partition": work.partition,
             "lock": work.lock.number,
-            "offsets": list(offsets),
+            "offsets": list(away.offsets),
             "to": to,
             "reason": reason,
-            "attempts": work.attempt,
+            "attempts": away.attempts,
         }
         self._once("POST", path, work.broker, body, None, self.patience.request_timeout_s)
 

@@ -59,7 +59,9 @@ class Commits:
             return
         self._next_ms = now_ms + self._every_ms
         for work in works:
-            if work.place is Place.ENDING or work.position != work.committed:
+            with work.mutex:
+                due = work.place is Place.ENDING or not work.is_committed
+            if due:
                 self.soon(work)
 
     def next_ms(self) -> int:
@@ -73,6 +75,12 @@ class Commits:
                 return
             work.committing = True
         self._requests.submit(partial(self._commit, work))
+
+    def now(self, work: OrderlyWork) -> bool:
+        """Commit in the thread that calls; whether everything is committed."""
+        self._store(work)
+        with work.mutex:
+            return work.is_committed
 
     def _commit(self, work: OrderlyWork) -> None:
         stored = False
@@ -90,18 +98,19 @@ class Commits:
         with work.mutex:
             if not work.run.may_commit(monotonic_ms()):
                 return False
-            position, number = work.run.position, work.lock.number
-            if position == work.committed:
+            position, failures, number = work.run.position, work.run.failures, work.lock.number
+            if work.is_committed:
                 return False
         try:
-            self._calls.commit(work, position, number)
+            self._calls.commit(work, position, number, failures)
         except DeltaMQError as error:
             self._failed(work, error)
             return False
         self._failures = 0
         self.committed += 1
         with work.mutex:
-            work.committed = max(work.committed, position)
+            if position >= work.committed:
+                work.committed, work.committed_failures = position, failures
         return True
 
     def _failed(self, work: OrderlyWork, error: DeltaMQError) -> None:
@@ -119,7 +128,7 @@ class Commits:
             if work.place is not Place.ENDING:
                 return False
             handed_over = work.run.may_commit(monotonic_ms()) and work.run.state is RunState.HANDED_OVER
-            if handed_over and work.run.position != work.committed:
+            if handed_over and not work.is_committed:
                 return True
         self._ended(work, not handed_over)
         return False

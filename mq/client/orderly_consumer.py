@@ -98,7 +98,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         `max_attempts`, `retry_topic` at once and out of order, `in_place` for ever. In a strict topic they are always
         repeated in place for ever.
     max_attempts
-        By default the group's. Attempts are counted by each client.
+        By default the group's. Attempts of clients before this one count, and so does the end of one that died.
     suspend_ms
         How long before they are heard again (10 to 30,000).
     turn_ms
@@ -180,6 +180,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             size=size,
             refused=lambda work, error: self._rights.refused(work, error),
             stopped=lambda work: self._commits.soon(work),
+            commit=lambda work: self._commits.now(work),
             fail=self._fail,
             poke=self._poked.set,
         )

@@ -205,9 +205,12 @@ class Rights:
                 self._releases[key] = (number, now_ms)
                 return None
             right.allocated = key in self._allocation
-            run = OrderlyRun(right, given.offsets[key[1]], settings, now_ms)
+            attempts = given.attempts.get(key[1], 0)
+            run = OrderlyRun(right, given.offsets[key[1]], settings, now_ms, attempts=attempts)
             work = self._works[key] = OrderlyWork(key, lock, right, run)
-        log.info("event=partition_begun partition=%s offset=%d lock=%d", key[1], run.position, number)
+        log.info(
+            "event=partition_begun partition=%s offset=%d lock=%d attempts=%d", key[1], run.position, number, attempts
+        )
         return work
 
     def _not_taken(self, keys: Sequence[Key], *, perhaps_given: bool) -> None:

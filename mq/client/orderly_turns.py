@@ -1,6 +1,7 @@
 """The turns of an ordered consumer: each partition in one thread at a time, for a minute at most (SPEC ORDER-6 to 9).
 
     turn: next ──┬── Process ──► listener ──► verdict ──► next ...
+                 ├── MoveAway ─► its attempts were used up by others: set aside ──► next ...
                  ├── Fetch ────► the thread goes; the answer begins another turn
                  ├── Wait ─────► suspended: the time begins another turn
                  ├── Yield ────► behind the others
@@ -66,7 +67,8 @@ class FetchSize:
 class Turns:
     """The works of one consumer as its threads run them. Safe for any number of threads.
 
-    `refused` is told of a fetch that was refused, `stopped` when a work's run is over, `fail` why there is no going on.
+    `refused` is told of a fetch that was refused, `stopped` when a work's run is over, `fail` why there is no going on;
+    `commit` commits what a work has done, at once, and says whether it could.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Turns:
         size: FetchSize,
         refused: Callable[[OrderlyWork, Conflict], None],
         stopped: Callable[[OrderlyWork], None],
+        commit: Callable[[OrderlyWork], bool],
         fail: Callable[[DeltaMQError], None],
         poke: Callable[[], None],
     ) -> None:
@@ -92,6 +95,7 @@ class Turns:
         self._size = size
         self._refused = refused
         self._stopped = stopped
+        self._commit = commit
         self._fail = fail
         self._poke = poke
         self._threads = Workers(concurrency, "deltamq-listener")
@@ -166,9 +170,17 @@ class Turns:
             work.run.begin_turn(monotonic_ms())
         while True:
             with work.mutex:
+                careful, ticket = work.run.is_careful and work.run.may_commit(monotonic_ms()), work.ticket
+            if careful and not self._commit(work):
+                self._park(work, monotonic_ms() + _DOUBT_MS, ticket)
+                return
+            with work.mutex:
                 step = work.run.next(monotonic_ms())
             if isinstance(step, Process):
                 self._process(work, step)
+                continue
+            if isinstance(step, MoveAway):
+                self._set_aside(work, step, Verdict.SUSPEND)
                 continue
             if isinstance(step, Fetch):
                 self._fetch(work, step.offset)
@@ -191,7 +203,6 @@ class Turns:
         with self.inside:
             outcome = self._listening.run(heard, len(messages), place)
         with work.mutex:
-            work.attempt = step.attempt
             away = work.run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
             work.forget_done()
         if work.run.state is RunState.LOST:
@@ -205,7 +216,7 @@ class Turns:
         reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
         moved = True
         try:
-            self._calls.set_aside(work, away.offsets, to=to, reason=reason)
+            self._calls.set_aside(work, away, to=to, reason=reason)
         except DeltaMQError as error:
             moved = False
             place = f"{work.partition}:{away.offsets[0]}"

@@ -44,9 +44,9 @@ class OrderlyWork:
     """A partition that the client has the lock of; `mutex` guards the run and everything that changes with it."""
 
     __slots__ = (
-        "attempt",
         "broker",
         "committed",
+        "committed_failures",
         "committing",
         "empty_fetches",
         "failures",
@@ -71,6 +71,7 @@ class OrderlyWork:
         self.run = run
         #: What is committed as far as the client knows.
         self.committed = run.position
+        self.committed_failures = run.failures
         #: The messages that are here, by offset.
         self.messages: dict[int, OrderedMessage] = {}
         self.place = Place.QUEUED
@@ -82,8 +83,6 @@ class OrderlyWork:
         #: Fetches in a row that brought nothing at once, and that failed.
         self.empty_fetches = 0
         self.failures = 0
-        #: Of the last batch that was begun.
-        self.attempt = 0
         self.mutex = threading.Lock()
 
     @property
@@ -95,6 +94,11 @@ class OrderlyWork:
         """Everything before is done."""
         with self.mutex:
             return self.run.position
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether there is nothing new to commit; call it with the mutex held."""
+        return (self.run.position, self.run.failures) == (self.committed, self.committed_failures)
 
     def forget_done(self) -> None:
         """Drop the messages that are done; call it with the mutex held."""

@@ -413,19 +413,35 @@ def test_pop_12_what_was_popped_is_not_lost_by_a_commit_that_passes_it(queue: Qu
     assert queue.rows(system_ref(LOST, "deltamq", "broker-a")) == [], "the group has them"
 
 
-def test_pop_12_what_retention_took_from_an_exclusive_group_is_recorded(queue: Queue) -> None:
+@pytest.mark.parametrize("tried", [False, True])
+def test_pop_12_what_retention_took_from_an_exclusive_group_is_recorded(queue: Queue, tried: bool) -> None:
     (partition,) = [one.name for one in queue.api.service.topics.find("orders").partitions]
     exclusive_group(queue.api, "x")
     member = Member(queue.api, "x", "orders", "c1")
     assert member.allocated() == [partition]
     member.take(partition)
     queue.send("a", "b", "c")
+    if tried:
+        assert member.commit(partition, 0, attempts={partition: 4}).status == 200
     queue.api.service.topics.find("orders").partitions[0].open().delete_below(3)
     queue.send("d")
     assert member.fetch(partition, "&offset=0").json["status"] == "offset_too_small"
     assert member.commit(partition, 4).status == 200
     (lost,) = _lost(queue)
     assert (lost.lane.group, lost.ranges, lost.reason.value) == ("x", ((0, 3),), "retention")
+
+
+def test_order_08_a_group_that_is_shared_now_pops_what_was_tried_in_place(queue: Queue) -> None:
+    (partition,) = [one.name for one in queue.api.service.topics.find("orders").partitions]
+    exclusive_group(queue.api, "x")
+    member = Member(queue.api, "x", "orders", "c1")
+    member.allocated()
+    member.take(partition)
+    queue.send("a", "b", "c")
+    assert member.commit(partition, 1, attempts={partition: 4}).status == 200
+    member.release(partition)
+    assert queue.api.call("PUT", "/v1/groups/x", {"consume_strategy": "shared"}).status == 200
+    assert queue.consumer("x").pop().bodies == ["b", "c"]
 
 
 def _lost(queue: Queue) -> list[LostRecord]:

@@ -345,3 +345,73 @@ def measured(api: Api) -> dict[str, float]:
     """The metrics without labels."""
     lines = api.call("GET", "/metrics").body.decode().splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+
+def test_order_08_failed_attempts_are_committed_and_told_to_whoever_gets_the_lock(tmp_path: Path) -> None:
+    config = config_for(tmp_path)
+    with running(config) as api:
+        api.put_topic("orders", partitions=1)
+        exclusive_group(api, "orders")
+        fill(api, "orders@broker-a", 4)
+        one = member(api, "orders", "one")
+        one.beat()
+        assert one.take("orders@broker-a")["attempts"] == {}
+        for offset, attempts in ((0, 3), (1, 5), (1, 2), (0, 9)):
+            reply = one.commit("orders@broker-a", offset, attempts={"orders@broker-a": attempts})
+            assert reply.status == 200, reply
+        assert one.release("orders@broker-a") == ["orders@broker-a"]
+    with running(config) as api:
+        one = member(api, "orders", "one")
+        one.beat()
+        taken = one.take("orders@broker-a")
+        assert (taken["offsets"], taken["attempts"]) == ({"orders@broker-a": 1}, {"orders@broker-a": 5})
+        assert one.commit("orders@broker-a", 2).status == 200
+        assert one.take("orders@broker-a", held=["orders@broker-a"])["attempts"] == {}, "another message is there"
+
+
+def test_order_08_the_end_of_a_client_counts_for_the_message_that_it_may_have_been_at(api: Api, group: str) -> None:
+    client, partition = member(api, group, "c0"), f"{group}@broker-a"
+    client.beat()
+    client.take(partition)
+    assert client.take(partition)["attempts"] == {}, "there is no message yet, nor is anything committed"
+    fill(api, partition, 2)
+    assert client.commit(partition, 1).status == 200
+    assert client.take(partition)["attempts"] == {partition: 1}, "it asks as one that has no lock: it has begun anew"
+    assert client.take(partition)["attempts"] == {partition: 2}
+    assert client.take(held=[partition])["attempts"] == {partition: 2}, "a renewal"
+    assert client.release(partition) == [partition]
+    assert client.take(partition)["attempts"] == {partition: 2}, "it was given back"
+    assert client.commit(partition, 2).status == 200
+    assert client.take(partition)["attempts"] == {}, "there is no message"
+    assert client.commit(partition, 2, attempts={partition: 3}).status == 200
+    shown = api.call("GET", f"/v1/groups/{group}/topics/{group}/offsets").json
+    assert shown["offsets"][partition] == 2
+
+
+@pytest.mark.parametrize(
+    ("attempts", "status", "field"),
+    [
+        ({"{p}": -1}, 422, "attempts.{p}"),
+        ({"{p}": 10_001}, 422, "attempts.{p}"),
+        ({"{p}": "3"}, 400, "attempts.{p}"),
+        ({"orders@nowhere": 3}, 422, "attempts.orders@nowhere"),
+        ([3], 400, "attempts"),
+    ],
+)
+def test_order_08_attempts_out_of_bounds_are_refused_by_name(
+    api: Api, group: str, attempts: object, status: int, field: str
+) -> None:
+    client, partition = member(api, group, "c0"), f"{group}@broker-a"
+    client.beat()
+    client.take(partition)
+    if isinstance(attempts, dict):
+        attempts = {name.format(p=partition): number for name, number in attempts.items()}
+    reply = client.commit(partition, 0, attempts=attempts)
+    assert (reply.status, reply.json["field"]) == (status, field.format(p=partition))
+
+
+def test_order_08_a_shared_group_commits_no_attempts(api: Api, topic: str) -> None:
+    api.put_topic(topic, partitions=1)
+    body = {"offsets": {f"{topic}@broker-a": 0}, "attempts": {f"{topic}@broker-a": 1}}
+    reply = api.call("PUT", f"/v1/groups/{topic}/topics/{topic}/offsets", body)
+    assert refused(reply) == (409, "group_not_exclusive")

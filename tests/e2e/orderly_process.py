@@ -1,10 +1,13 @@
 """An ordered consumer in a process of its own, which notes what it hears in a file; tests kill it, and stop it.
 
-python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS
+python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS DEADLY
+
+The message whose number is DEADLY ends the process that hears it.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -32,8 +35,8 @@ class Heard(NamedTuple):
     ended_ns: int
 
 
-def journal_to(path: Path, client: str, work_ms: float = 0.0) -> Callable[[OrderedMessage], Verdict]:
-    """A listener that notes each message before and after its work; bodies are numbers."""
+def journal_to(path: Path, client: str, work_ms: float = 0.0, deadly: int = -1) -> Callable[[OrderedMessage], Verdict]:
+    """A listener that notes each message before and after its work; bodies are numbers, and `deadly` kills."""
 
     def note(line: str) -> None:
         with path.open("a", encoding="utf-8") as journal:
@@ -42,6 +45,8 @@ def journal_to(path: Path, client: str, work_ms: float = 0.0) -> Callable[[Order
     def listen(message: OrderedMessage) -> Verdict:
         place = f"{client} {message.partition} {message.offset} {message.key} {message.text}"
         note(f"begin {time.monotonic_ns()} {place}\n")
+        if message.text == str(deadly):
+            os.kill(os.getpid(), signal.SIGKILL)
         if work_ms:
             time.sleep(work_ms / 1000)
         note(f"end {time.monotonic_ns()} {place}\n")
@@ -81,17 +86,21 @@ def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
 class OrderlyProcess(ConsumerProcess):
     """The process and its journal."""
 
-    def __init__(self, url: str, group: str, topic: str, client: str, journal: Path, *, work_ms: int = 1) -> None:
+    def __init__(
+        self, url: str, group: str, topic: str, client: str, journal: Path, *, work_ms: int = 1, deadly: int = -1
+    ) -> None:
         self.journal = journal
-        super().__init__("tests.e2e.orderly_process", url, group, topic, client, str(journal), str(work_ms))
+        settings = (str(journal), str(work_ms), str(deadly))
+        super().__init__("tests.e2e.orderly_process", url, group, topic, client, *settings)
         self.wait_ready()
 
     def heard(self) -> list[Heard]:
         return heard_in(self.journal)
 
 
-def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: str) -> int:
-    consumer = OrderlyConsumer(url, group, topic, journal_to(Path(journal), client, float(work_ms)), client_id=client)
+def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: str, deadly: str) -> int:
+    listen = journal_to(Path(journal), client, float(work_ms), int(deadly))
+    consumer = OrderlyConsumer(url, group, topic, listen, client_id=client)
 
     def stop(number: int, frame: FrameType | None) -> None:
         consumer.stop()

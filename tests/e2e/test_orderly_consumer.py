@@ -132,6 +132,11 @@ def keys_heard(*paths: Path) -> dict[str, int]:
     return done
 
 
+def is_over(worker: OrderlyProcess, count: int) -> bool:
+    """Whether it died, or was through with so many messages."""
+    return not worker.is_running or len({one.number for one in worker.heard()}) == count
+
+
 def all_have_some(clients: Sequence[OrderlyConsumer]) -> bool:
     return all(client.partitions() for client in clients)
 
@@ -238,6 +243,32 @@ def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partiti
         assert dead[0].origin is not None and dead[0].origin.offset == 1
         partition = admin.get_topic(topic).partitions[0].partition
         assert admin.group_offsets("ledger", topic) == {partition: 4}
+
+
+def test_order_08_a_message_that_kills_its_clients_is_a_dead_letter_at_last(
+    service: ServiceProcess, topic: str, spawn: Spawn
+) -> None:
+    with Admin(service.url) as admin:
+        admin.create_group("ledger", consume_strategy="exclusive", max_attempts=3)
+    _fill(service, topic, 40)
+    # It begins anew at once, as a supervisor lets it, under the name that it had. It works quicker than it commits.
+    lives = 0
+    while True:
+        worker = spawn(service.url, topic, "one", deadly=25)
+        lives += 1
+        until(partial(is_over, worker, 40))
+        if worker.is_running:
+            break
+        assert lives < 10, "it kills for ever"
+    assert worker.stop() == 0
+    with Admin(service.url) as admin:
+        (letter,) = admin.dead_letters("ledger").messages
+        assert (letter.body, letter.reason) == ("25", "max_attempts") and letter.attempts >= 3
+    deaths = [one for one in worker.heard() if one.number == 25]
+    assert len(deaths) == lives - 1 >= 3 and not any(one.ended_ns for one in deaths)
+    ended = [one.number for one in worker.heard() if one.ended_ns]
+    assert sorted(set(ended)) == [*range(25), *range(26, 40)]
+    assert ended[-14:] == list(range(26, 40)), "what follows was heard once, after it was set aside"
 
 
 def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(

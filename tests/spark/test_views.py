@@ -130,6 +130,21 @@ def test_pop_19_what_is_in_flight_in_order_is_sql(spark: SparkSession, tables: Q
     assert rows(spark, "SELECT lag, in_flight FROM mq_lag WHERE NOT retry") == [{"lag": 2, "in_flight": 2}]
 
 
+def test_order_08_what_an_exclusive_group_tries_in_place_is_sql(spark: SparkSession, tables: QueueTables) -> None:
+    topic, group = tables.topic(), tables.group()
+    tables.send(topic, *"abc")
+    lane = LaneKey(topic.id, group.name, False, topic.route.partitions[0])
+    commit(tables, lane, group.epoch, 1, Delivered.tried(1, 4, NOW_MS))
+    Merger(tables.warehouse, tables.conf).run(spark, NOW)
+    register_views(spark, tables.conf)
+    shown = rows(
+        spark,
+        "SELECT offset, attempt, unix_millis(pop_time) AS tried, invisible_ms, revive_time, overdue FROM mq_in_flight",
+    )
+    nothing = {"invisible_ms": None, "revive_time": None, "overdue": False}
+    assert shown == [{"offset": 1, "attempt": 4, "tried": NOW_MS, **nothing}]
+
+
 def test_a_group_that_was_made_again_has_none_of_the_old_retries(spark: SparkSession, tables: QueueTables) -> None:
     topic, group = tables.topic(), tables.group()
     tables.pop(group, topic, tables.send(topic, "a"), at_ms=NOW_MS - 60_000)

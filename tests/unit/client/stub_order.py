@@ -34,6 +34,8 @@ class StubOrder:
         self.online = OnlineState()
         self.epoch = 1
         self.committed: dict[str, int] = {}
+        #: How often the message at the committed offset was tried.
+        self.attempts: dict[str, int] = {}
         #: Each commit as it was stored, and what was set aside: partition, offset, and to where, why, after how many.
         self.commits: list[tuple[str, str, int]] = []
         self.aside: list[tuple[str, int, str, str, int]] = []
@@ -146,11 +148,16 @@ class StubOrder:
                     break
                 if not numbers:
                     self.changed.wait(deadline - time.monotonic())
+            for name in numbers:
+                if self.locks.is_abandoned(_lane(group, name)):
+                    self.attempts[name] = self.attempts.get(name, 0) + 1
+                    self.locks.counted(_lane(group, name))
             self.changed.notify_all()
         return {
             "partitions": list(numbers),
             "locks": numbers,
             "offsets": {name: self.committed.get(name, 0) for name in numbers},
+            "attempts": {name: self.attempts[name] for name in numbers if name in self.attempts},
             "refused": [name for name in wanted if name not in numbers],
             "unanswered": [],
         }
@@ -181,6 +188,11 @@ class StubOrder:
             for name in request["offsets"]:
                 self._check(group, topic, name, client, numbers.get(name))
             for name, offset in request["offsets"].items():
+                attempts = request.get("attempts", {}).get(name, 0)
+                if offset > self.committed.get(name, 0):
+                    self.attempts[name] = attempts
+                elif offset == self.committed.get(name, 0):
+                    self.attempts[name] = max(attempts, self.attempts.get(name, 0))
                 self.committed[name] = max(self.committed.get(name, 0), offset)
                 self.commits.append((client, name, offset))
             self.changed.notify_all()

@@ -145,6 +145,51 @@ def test_order_08_a_dead_letter_that_cannot_be_stored_is_tried_again_in_place(
     assert [(offset, why) for _, offset, _, why, _ in stub.order.aside] == [(0, "rejected by its listener")]
 
 
+def test_order_08_attempts_are_committed_and_the_next_client_counts_on(stub: StubService, listen: Listen) -> None:
+    stub.create("orders", 1)
+    fill(stub, 3)
+    first = Ear(stub, lambda message: Verdict.SUSPEND if message.offset == 1 else Verdict.SUCCESS)
+    consumer = listen(first, max_attempts=100)
+    stub.wait_for(lambda: stub.order.attempts.get(PARTITION, 0) >= 2)
+    consumer.close()
+    failed = first.offsets().count(1)
+    assert (stub.order.committed[PARTITION], stub.order.attempts[PARTITION]) == (1, failed)
+    again = Ear(stub, lambda message: Verdict.SUSPEND if message.offset == 1 else Verdict.SUCCESS)
+    listen(again, max_attempts=failed + 2)
+    done(stub, 3)
+    assert [message.attempt for message in again.heard] == [failed + 1, failed + 2, 1]
+    assert stub.order.aside == [(PARTITION, 1, "dead", "max_attempts", failed + 2)]
+
+
+def test_order_08_what_ended_clients_before_is_dead_without_being_heard(stub: StubService, listen: Listen) -> None:
+    stub.create("orders", 1)
+    fill(stub, 3)
+    stub.order.committed[PARTITION], stub.order.attempts[PARTITION] = 1, 3
+    stub.queue.faults["aside"].append(QueueFault.DROP_BEFORE)
+    ear = Ear(stub, lambda message: Verdict.SUSPEND if message.offset == 1 else Verdict.SUCCESS)
+    listen(ear, suspend_ms=10)
+    done(stub, 3)
+    assert ear.offsets() == [1, 2], "heard once more, since it could not be set aside at first"
+    assert stub.order.aside == [(PARTITION, 1, "dead", "max_attempts", 4)]
+
+
+def test_order_08_a_careful_client_commits_before_each_message(stub: StubService, listen: Listen) -> None:
+    stub.create("orders", 1)
+    fill(stub, 300)
+    stub.order.attempts[PARTITION] = 2
+    stub.queue.faults["PUT"].append(QueueFault.UNAVAILABLE)
+    seen: list[tuple[int, int]] = []
+
+    def say(message: OrderedMessage) -> Verdict:
+        seen.append((message.offset, stub.order.committed.get(PARTITION, 0)))
+        return Verdict.SUCCESS
+
+    listen(Ear(stub, say), commit_ms=60_000)
+    stub.wait_for(lambda: len(seen) == 300)
+    assert seen[:256] == [(offset, offset) for offset in range(256)]
+    assert {committed for _, committed in seen[256:]} == {255}, "then it commits now and then"
+
+
 def test_order_08_in_a_strict_topic_a_message_is_repeated_in_place_for_ever(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1, strict=True)
     fill(stub, 2)

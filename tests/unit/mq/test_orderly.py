@@ -33,12 +33,12 @@ SUCCESS, SUSPEND = Verdict.SUCCESS, Verdict.SUSPEND
 class Client:
     """A run, and the parts of its right."""
 
-    def __init__(self, *offsets: int, **changed: Any) -> None:
+    def __init__(self, *offsets: int, attempts: int = 0, **changed: Any) -> None:
         self.authorization = Authorization()
         self.authorization.granted(0, FOREVER, 0)
         self.lock = ClientLock(1, FOREVER)
         self.right = Right(self.authorization, self.lock)
-        self.run = OrderlyRun(self.right, 0, OrderlySettings(**changed), 0)
+        self.run = OrderlyRun(self.right, 0, OrderlySettings(**changed), 0, attempts=attempts)
         self.run.fetched(offsets, max(offsets, default=-1) + 1)
 
     def fails(self, now_ms: int, **other: Any) -> MoveAway | None:
@@ -94,7 +94,7 @@ def test_order_08_a_strict_topic_repeats_in_place_for_ever() -> None:
 def test_order_08_after_the_last_attempt_it_is_a_dead_letter_and_the_partition_goes_on() -> None:
     client = Client(0, 1, max_attempts=2)
     assert client.fails(0) is None
-    assert client.fails(1_000) == MoveAway((0,), dead=True)
+    assert client.fails(1_000) == MoveAway((0,), 2, dead=True)
     client.run.moved(True, 1_001)
     assert client.run.position == 1
     assert client.run.next(1_001) == Process((1,), 1)
@@ -102,16 +102,16 @@ def test_order_08_after_the_last_attempt_it_is_a_dead_letter_and_the_partition_g
 
 def test_order_08_a_dead_letter_that_cannot_be_stored_is_tried_again_in_place() -> None:
     client = Client(0, 1, max_attempts=1)
-    assert client.fails(0) == MoveAway((0,), dead=True)
+    assert client.fails(0) == MoveAway((0,), 1, dead=True)
     client.run.moved(False, 5)
     assert client.run.position == 0
     assert client.run.next(1_004) == Wait(1_005)
-    assert client.fails(1_005) == MoveAway((0,), dead=True)
+    assert client.fails(1_005) == MoveAway((0,), 2, dead=True)
 
 
 def test_order_08_best_tried_order_sends_a_failure_to_the_retry_topic_and_goes_on() -> None:
     client = Client(0, 1, on_failure=OnFailure.of(strict=False, best_tried=OnFailure.RETRY_TOPIC))
-    assert client.fails(0) == MoveAway((0,), dead=False)
+    assert client.fails(0) == MoveAway((0,), 1, dead=False)
     client.run.moved(True, 1)
     assert client.run.next(1) == Process((1,), 1)
 
@@ -119,7 +119,64 @@ def test_order_08_best_tried_order_sends_a_failure_to_the_retry_topic_and_goes_o
 def test_order_08_a_listener_may_condemn_a_message_of_any_topic() -> None:
     client = Client(0, on_failure=OnFailure.IN_PLACE)
     client.run.next(0)
-    assert client.run.finished(Verdict.DEAD, 0) == MoveAway((0,), dead=True)
+    assert client.run.finished(Verdict.DEAD, 0) == MoveAway((0,), 1, dead=True)
+
+
+def test_order_08_attempts_of_clients_before_count() -> None:
+    client = Client(0, 1, attempts=1, max_attempts=3)
+    assert client.run.failures == 1
+    assert client.run.next(0) == Process((0,), 2)
+    assert client.run.failures == 1, "this one has not failed yet"
+    assert client.run.finished(SUSPEND, 0) is None
+    assert client.run.failures == 2
+    assert client.fails(1_000) == MoveAway((0,), 3, dead=True)
+    assert client.run.failures == 3
+    client.run.moved(True, 1_000)
+    assert (client.run.position, client.run.failures) == (1, 0)
+    assert client.run.next(1_000) == Process((1,), 1)
+
+
+def test_order_08_attempts_count_for_the_message_at_the_committed_offset_alone() -> None:
+    client = Client(2, attempts=9)
+    assert client.run.failures == 0, "what was at offset 0 is gone, or filtered out"
+    assert client.run.next(0) == Process((2,), 1)
+
+
+def test_order_08_what_has_ended_three_clients_is_not_heard_again() -> None:
+    client = Client(0, 1, 2, attempts=3, max_attempts=3, batch_messages=3)
+    assert client.run.next(0) == MoveAway((0,), 3, dead=True)
+    client.run.moved(True, 0)
+    assert client.run.next(0) == Process((1,), 1)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_order_08_what_stood_at_the_committed_offset_when_a_client_died_may_be_innocent(attempts: int) -> None:
+    run = Client(0, attempts=attempts, max_attempts=1).run
+    assert run.next(0) == Process((0,), attempts + 1), "the dead one may have been further"
+    assert run.finished(SUSPEND, 0) == MoveAway((0,), attempts + 1, dead=True)
+
+
+def test_order_08_near_what_may_have_ended_clients_each_message_is_committed_and_goes_alone() -> None:
+    client = Client(*range(400), attempts=2, batch_messages=10)
+    for offset in range(256):
+        assert client.run.is_careful
+        assert client.run.next(0) == Process((offset,), 3 if offset == 0 else 1)
+        client.run.finished(SUCCESS, 0)
+    assert not client.run.is_careful
+    assert client.run.next(0) == Process(tuple(range(256, 266)), 1)
+
+
+def test_order_08_in_a_strict_topic_attempts_of_others_change_nothing() -> None:
+    run = Client(0, attempts=50, max_attempts=3, on_failure=OnFailure.IN_PLACE).run
+    assert not run.is_careful and run.failures == 0
+    assert run.next(0) == Process((0,), 1)
+    run.finished(SUSPEND, 0)
+    assert run.failures == 0
+
+
+def test_order_08_in_best_tried_order_what_ended_clients_goes_to_the_retry_topic() -> None:
+    run = Client(0, attempts=3, max_attempts=3, on_failure=OnFailure.RETRY_TOPIC).run
+    assert run.next(0) == MoveAway((0,), 3, dead=False)
 
 
 def test_order_09_a_run_yields_after_60_s() -> None:

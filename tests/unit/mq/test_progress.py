@@ -142,6 +142,18 @@ def test_cons_4_a_clients_commit_moves_forward_only() -> None:
     assert decide_commit(present, 10, bounds).offset == 10
 
 
+def test_order_08_attempts_belong_to_the_message_at_the_committed_offset() -> None:
+    present, bounds = Committed(3, 7), Bounds(0, 10)
+    tried = decide_commit(present, 7, bounds, attempts=2, now_ms=5)
+    assert (tried.offset, tried.attempts, present.attempts) == (7, 2, 0)
+    assert decide_commit(tried, 7, bounds, attempts=1, now_ms=9) == tried, "one that came late"
+    assert decide_commit(tried, 7, bounds).attempts == 2
+    assert decide_commit(tried, 6, bounds, attempts=9).attempts == 2
+    assert decide_commit(tried, 8, bounds) == Committed(3, 8)
+    assert tried.join(Committed(4, 7)).attempts == 0, "a reset"
+    assert Committed(3, 7, (), (Delivered(7, 4, 5, 10),)).attempts == 0, "a lease of a pop in order"
+
+
 @pytest.mark.parametrize("offset", [-1, 11])
 def test_a_commit_outside_the_partition_is_refused(offset: int) -> None:
     with pytest.raises(Unprocessable) as refused:

@@ -244,3 +244,40 @@ def test_what_a_takeover_left_is_remembered_no_longer_than_it_matters() -> None:
     locks.void(OTHER, PULL_LOCK_SETTLE_MS)
     locks.take(LANE, "a", A, PULL_LOCK_SETTLE_MS)
     assert not locks._given and not locks._void
+
+
+def test_order_08_a_lock_that_was_given_back_was_not_abandoned(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    assert not locks.is_abandoned(LANE)
+    locks.take(LANE, "a", A, 1, held=True)
+    assert not locks.is_abandoned(LANE), "it was renewed"
+    locks.release(LANE, "a")
+    locks.take(LANE, "a", A, 2)
+    assert not locks.is_abandoned(LANE)
+
+
+def test_order_08_who_goes_without_giving_its_lock_back_abandons_it(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    assert locks.take(LANE, "a", A, 1) is not None, "another process by the same name"
+    assert locks.is_abandoned(LANE) and not locks.is_abandoned(OTHER)
+    locks.counted(LANE)
+    assert not locks.is_abandoned(LANE), "each end counts once"
+    gone = seat("b", joined={"b": 2})
+    assert locks.take(LANE, "b", gone, 2) is not None, "the stay of a is over"
+    assert locks.is_abandoned(LANE)
+
+
+def test_order_08_a_lock_that_ran_out_and_was_swept_is_abandoned(locks: PullLocks) -> None:
+    locks.take(LANE, "a", A, 0)
+    locks.sweep(PULL_LOCK_MS - 1)
+    assert not locks.is_abandoned(LANE)
+    locks.sweep(PULL_LOCK_MS)
+    assert len(locks) == 0 and locks.is_abandoned(LANE)
+    locks.void(LANE, PULL_LOCK_MS)
+    assert not locks.is_abandoned(LANE), "the group goes on elsewhere"
+
+
+def test_order_08_who_claims_its_lock_after_a_takeover_has_not_died() -> None:
+    locks = PullLocks(0, epoch=4, online_epoch=2)
+    assert locks.take(LANE, "a", A, 1, held=True) is not None
+    assert not locks.is_abandoned(LANE)
