@@ -87,6 +87,10 @@ class _Record(msgspec.Struct):
     until_ms: int
 
 
+#: Made here: several threads that meet a type at once crash the interpreter.
+_records: Final = msgspec.json.Decoder(_Record)
+
+
 class _Lease:
     """A lease on an object store."""
 
@@ -163,7 +167,7 @@ class _Lease:
         self._store.replace(self._key(self._epoch), record)
 
     def _read(self, epoch: int) -> _Record:
-        return msgspec.json.decode(bytes(self._store.read(self._key(epoch))), type=_Record)
+        return _records.decode(bytes(self._store.read(self._key(epoch))))
 
     def _key(self, epoch: int) -> str:
         return f"{self._folder}/{epoch:020d}.json"

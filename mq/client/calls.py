@@ -13,6 +13,7 @@ from mq.client.attempts import Attempts, Patience, is_worth_retrying
 from mq.client.closing import Closing
 from mq.client.endpoint import Answer, Query
 from mq.client.hosts import Hosts
+from mq.client.typed_json import decode_as
 from mq.errors import DeltaMQError, Unknown
 
 __all__ = ["Access", "Calls", "decoded", "read_answer"]
@@ -125,6 +126,6 @@ def read_answer(answer: Answer, kind: type[T]) -> T:
 def decoded(body: bytes, kind: type[T]) -> T:
     """The document in `body`, as `kind`; `Unknown` (`answer_unreadable`) when it is none."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_as(body, kind)
     except msgspec.MsgspecError as error:
         raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error

@@ -12,6 +12,7 @@ import msgspec
 from mq.client.attempts import is_worth_retrying
 from mq.client.endpoint import path_of
 from mq.client.pop_client import PopClient
+from mq.client.typed_json import decode_as
 from mq.errors import DeltaMQError, NotFound, Unknown
 from mq.group_settings import Ordering
 
@@ -54,7 +55,7 @@ class GroupOrder:
         path = path_of("groups", self._client.group)
         answer = self._client.hosts.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
         try:
-            order = msgspec.json.decode(answer.body, type=_Group).order
+            order = decode_as(answer.body, _Group).order
         except msgspec.MsgspecError as error:
             raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
         return "key" if order == "key" else bool(order)

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from mq.client.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from mq.client.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused
 
 __all__ = ["META", "Hosts"]
@@ -224,7 +225,7 @@ class Hosts:
         for endpoint in dict.fromkeys((first, *self._all)):
             try:
                 answer = endpoint.call("GET", "/v1/cluster", timeout_s=_ASK_TIMEOUT_S)
-                self._learn(endpoint, msgspec.json.decode(answer.body, type=_Cluster))
+                self._learn(endpoint, decode_as(answer.body, _Cluster))
             except (DeltaMQError, msgspec.MsgspecError) as error:
                 log.info("event=cluster_unknown url=%s error=%s", endpoint.url, error)
             else:

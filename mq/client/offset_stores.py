@@ -17,6 +17,7 @@ import msgspec
 
 from mq.client.admin import Admin
 from mq.client.group_admin import GroupPlace
+from mq.client.typed_json import decode_as
 from mq.errors import NotFound, Refused
 
 __all__ = ["FileOffsets", "GroupOffsets", "OffsetStore"]
@@ -95,7 +96,7 @@ class FileOffsets:
 
     def _read(self) -> dict[str, dict[str, int]]:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, int]])
+            return decode_as(self.path.read_bytes(), dict[str, dict[str, int]])
         except FileNotFoundError:
             return {}
         except msgspec.MsgspecError as error:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from mq.client.endpoint import path_of
 from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from mq.client.typed_json import decode_as
 from mq.client.wire import ARROW
 from mq.errors import Refused, Unknown
 from mq.group_settings import Ordering
@@ -202,7 +203,7 @@ def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
             rows=rows,
             invisible_ms=int(headers["mq-invisible-ms"]),
             rest=headers.get("mq-rest", "0") != "0",
-            failed_acks=msgspec.json.decode(failed, type=list[FailedHandle]) if failed else (),
+            failed_acks=decode_as(failed, list[FailedHandle]) if failed else (),
         )
     except (KeyError, ValueError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
         raise _unreadable(error) from error
@@ -222,7 +223,7 @@ class _NewHandle(msgspec.Struct):
 def failed_of(body: bytes) -> list[FailedHandle]:
     """The handles that an ack, nack or dead call refused."""
     try:
-        return msgspec.json.decode(body, type=_Handles).failed
+        return decode_as(body, _Handles).failed
     except msgspec.MsgspecError as error:
         raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
 
@@ -230,6 +231,6 @@ def failed_of(body: bytes) -> list[FailedHandle]:
 def new_handle(body: bytes) -> str:
     """The handle that a change of the invisible time returned."""
     try:
-        return msgspec.json.decode(body, type=_NewHandle).handle
+        return decode_as(body, _NewHandle).handle
     except msgspec.MsgspecError as error:
         raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error

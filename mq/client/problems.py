@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from mq.client.typed_json import decode_as
 from mq.errors import (
     Conflict,
     Corrupt,
@@ -96,7 +97,7 @@ def _kind_of(status: int) -> type[DeltaMQError]:
 
 def _document(body: bytes) -> dict[str, object]:
     try:
-        return msgspec.json.decode(body, type=dict[str, object])
+        return decode_as(body, dict[str, object])
     except msgspec.MsgspecError:
         return {}
 

@@ -34,6 +34,7 @@ from mq.client.sent import SentBatch, SentRange
 from mq.client.shared import Shared
 from mq.client.slices import chunk_of, chunk_starts, split_rows
 from mq.client.topic_view import TopicView
+from mq.client.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused, Unknown
 from mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
 from mq.routing import Route
@@ -72,7 +73,7 @@ class TableSendState:
     def from_json(cls, raw: bytes) -> TableSendState:
         """The state that `to_json` wrote."""
         try:
-            return msgspec.json.decode(raw, type=cls)
+            return decode_as(raw, cls)
         except msgspec.MsgspecError as error:
             raise Refused(f"not the state of a table's send: {error}", field="state") from error
 

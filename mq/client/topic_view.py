@@ -9,6 +9,7 @@ import msgspec
 
 from mq.client.endpoint import path_of
 from mq.client.hosts import Hosts
+from mq.client.typed_json import decode_as
 from mq.errors import Unknown
 from mq.names import split_partition
 from mq.routing import Route, logical_partition
@@ -51,7 +52,7 @@ def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
     """Ask the service for the topic's route."""
     answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     try:
-        described = msgspec.json.decode(answer.body, type=_Topic)
+        described = decode_as(answer.body, _Topic)
         route = Route(
             epoch=described.routes_epoch,
             partitions=tuple(p.partition for p in described.partitions),
