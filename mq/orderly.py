@@ -196,7 +196,6 @@ class OrderlyRun:
     __slots__ = (
         "_attempts",
         "_batch",
-        "_before",
         "_careful",
         "_end",
         "_resume_ms",
@@ -211,8 +210,7 @@ class OrderlyRun:
         """Begin at the group's committed offset, whose message was tried so often by others."""
         self.state = RunState.READY
         counts = settings.on_failure is not OnFailure.IN_PLACE
-        #: The message that others have tried, and how often; messages left to be careful with.
-        self._before = (offset, attempts if counts else 0)
+        #: Messages left to be careful with.
         self._careful = _CAREFUL_MESSAGES if counts and attempts >= _CAREFUL_FROM else 0
         self._right = right
         self._settings = settings
@@ -220,7 +218,8 @@ class OrderlyRun:
         self._waiting: deque[int] = deque()
         #: How many of them belong to the batch that is being tried.
         self._batch = 0
-        self._attempts = 0
+        #: At the message at the position.
+        self._attempts = attempts if counts else 0
         #: Where the next pull begins.
         self._end = offset
         self._resume_ms = now_ms
@@ -236,12 +235,7 @@ class OrderlyRun:
         """How often the message at the position has failed, to be committed with it; 0 where that does not matter."""
         if self._settings.on_failure is OnFailure.IN_PLACE:
             return 0
-        if self._batch:
-            return self._attempts - (self.state is RunState.PROCESSING)
-        return self._tried_before(self.position)
-
-    def _tried_before(self, offset: int) -> int:
-        return self._before[1] if offset == self._before[0] else 0
+        return self._attempts - (self.state is RunState.PROCESSING)
 
     @property
     def is_careful(self) -> bool:
@@ -255,8 +249,11 @@ class OrderlyRun:
     def fetched(self, offsets: Iterable[int], next_offset: int) -> None:
         """A pull from where `Fetch` said has brought these; what lies between them was filtered out."""
         assert next_offset >= self._end, "a pull goes forward"
+        position = self.position
         self._waiting.extend(offsets)
         self._end = next_offset
+        if self.position != position:
+            self._attempts = 0
         assert all(one < other for one, other in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
 
     def next(self, now_ms: int) -> Step:
@@ -274,7 +271,6 @@ class OrderlyRun:
             return Fetch(self._end)
         if not self._batch:
             self._batch = 1 if self.is_careful else min(len(self._waiting), self._settings.batch_messages)
-            self._attempts = self._tried_before(self._waiting[0])
             if self._used_up() and self._attempts > _CAREFUL_FROM:
                 return self._move_away(Verdict.SUSPEND)
         self._attempts += 1
@@ -314,9 +310,8 @@ class OrderlyRun:
         return None
 
     def _goes_away(self, verdict: Verdict) -> bool:
-        if verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC:
-            return True
-        return self._used_up()
+        at_once = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC
+        return at_once or self._used_up()
 
     def _used_up(self) -> bool:
         return self._settings.on_failure is not OnFailure.IN_PLACE and self._attempts >= self._settings.max_attempts

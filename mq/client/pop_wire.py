@@ -10,6 +10,7 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
+from mq.client.calls import decoded
 from mq.client.endpoint import path_of
 from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
 from mq.client.typed_json import decode_as
@@ -222,15 +223,9 @@ class _NewHandle(msgspec.Struct):
 
 def failed_of(body: bytes) -> list[FailedHandle]:
     """The handles that an ack, nack or dead call refused."""
-    try:
-        return decode_as(body, _Handles).failed
-    except msgspec.MsgspecError as error:
-        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+    return decoded(body, _Handles).failed
 
 
 def new_handle(body: bytes) -> str:
     """The handle that a change of the invisible time returned."""
-    try:
-        return decode_as(body, _NewHandle).handle
-    except msgspec.MsgspecError as error:
-        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+    return decoded(body, _NewHandle).handle

@@ -24,8 +24,6 @@ def decode_as(raw: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
     decoder = _decoders.get(kind)
     if decoder is None:
         with _reading:
-            decoder = _decoders.get(kind)
-            if decoder is None:
-                decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     found: T = decoder.decode(raw)
     return found
