@@ -1,29 +1,7 @@
-"""Running jobs from a notebook or a shell, in the session that is there."""
+"""The earlier place of `run_jobs`, which is in `jobs.run` now; this name goes with the next release."""
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
-from jobs.driver_lock import DriverBusy, driver_lock
-from jobs.last_run import utc_now
-from jobs.registry import Facts, jobs_named
-from jobs.storage import storage
-from tables.config import Config
+from jobs.run import run_jobs
 
 __all__ = ["run_jobs"]
-
-
-def run_jobs(spark: SparkSession, conf: Config, *names: str) -> dict[str, Facts]:
-    """Run the named jobs once, in this order; returns the facts of each.
-
-    A job that a driver (`deltamq jobs run`) has is left to that one, and is not in the result.
-    """
-    store = storage(conf.warehouse.uri)
-    facts: dict[str, Facts] = {}
-    for job in jobs_named(names):
-        try:
-            with driver_lock(store, job.name):
-                facts[job.name] = job.run(spark if job.needs_spark else None, conf, utc_now())
-        except DriverBusy:
-            continue
-    return facts

@@ -22,9 +22,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from jobs.by_hand import run_jobs
-from jobs.session import spark_session
-from jobs.views import register_views
+from jobs.run import run_jobs
+from jobs.sql import register_views, spark_session
 from mq import Admin, OrderlyConsumer, Producer, Suspend, Verdict
 from tables.config import load
 

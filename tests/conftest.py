@@ -31,7 +31,7 @@ settings.load_profile("repeatable")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark as users get it. Its default warehouse is empty: a test names its own in the option `warehouse`."""
     # starting Spark, even importing it, costs what tests without it should not pay
-    from jobs.session import spark_session
+    from jobs.sql import spark_session
 
     session = spark_session("tests", warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session

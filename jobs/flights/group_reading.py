@@ -1,4 +1,4 @@
-"""Spark's side of the groups: what the queue's SQL views (`jobs.views`) say of them, asked with `groups.sql`.
+"""Spark's side of the groups: what the queue's SQL views (`jobs.sql.views`) say of them, asked with `groups.sql`.
 
 The state tables are as of the last merge, so "nothing is left" is certain only when these hold, in this order:
 
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.group_left import GroupsLeft
 from jobs.flights.statements import statements
-from jobs.reader import read_topic
-from jobs.state_tables import STATE_TABLES
-from jobs.storage import storage
-from jobs.views import register_views
+from jobs.merge.state_tables import STATE_TABLES
+from jobs.run.storage import storage
+from jobs.sql.reader import read_topic
+from jobs.sql.views import register_views
 from mq.retry_topic import RetryTopic
 from tables.config import load
 from tables.merge_plan import merged_to

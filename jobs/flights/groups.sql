@@ -1,4 +1,4 @@
--- What Spark is asked about the groups that consume the flights: the views of `jobs.views`, which everybody has. Of
+-- What Spark is asked about the groups that consume the flights: the views of `jobs.sql.views`, which everybody has. Of
 -- this run are the views `consuming` (its groups, each with its topic) and `messages` (those of the topic).
 
 -- name: lanes

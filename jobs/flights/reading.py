@@ -93,7 +93,7 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
 
 def account(spark: SparkSession, topic: str, **options: str) -> Account:
     """Return Spark's account of the topic; the bodies are read once and their fingerprints kept meanwhile."""
-    from jobs.reader import read_topic
+    from jobs.sql.reader import read_topic
 
     views = _Views(spark, read_topic(spark, topic, **options))
     with views.kept("fingerprints"):
@@ -150,7 +150,7 @@ def main(warehouse: str, scratch: str) -> None:
     answers = _own_output()
     signal.signal(signal.SIGTERM, _leave)
     from jobs.flights.group_reading import GroupReader
-    from jobs.session import spark_session
+    from jobs.sql import spark_session
 
     spark = spark_session("deltamq-flights", warehouse=warehouse, **{"spark.local.dir": scratch})
     try:

@@ -116,11 +116,11 @@ Serving {url} until Ctrl-C. Try, in another terminal:
             .venv/bin/deltamq group show {groups[0]} --url {url}
             .venv/bin/deltamq dead-letters list {groups[-1]} --max 3 --url {url}
   Spark     .venv/bin/python
-            >>> from jobs.session import spark_session
+            >>> from jobs.sql import spark_session
             >>> spark = spark_session(warehouse="{warehouse}")
             >>> spark.read.format("mq").option("topic", "{name}").load().groupBy("tag").count().show()
             >>> spark.read.format("delta").load("{partition.location}").orderBy("offset").show(3)
-            >>> from jobs.views import register_views
+            >>> from jobs.sql.views import register_views
             >>> from tables.config import load
             >>> register_views(spark, load(overrides={{"warehouse.uri": "{warehouse}"}}))
             >>> spark.sql("SELECT reason, key, count(*) FROM mq_dead_letters GROUP BY reason, key").show()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from jobs.revive import Reviver
+from jobs.queue.revive import Reviver
 from mq.checkpoint import LaneKey
 from mq.checkpoint_state import CheckpointState
 from mq.limits import WAIT_MS_MAX

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from api import group_offsets
-from jobs.revive_batch import ReviveBatch
+from jobs.queue.revive_batch import ReviveBatch
 from tests.api.queue import Consumer, Queue, queue_in
 
 

@@ -101,7 +101,7 @@ def merge(session: Session) -> Iterator[Figure]:
     if not session.effort.spark:
         session.say("no merge figures: a quick run starts no Spark")
         return
-    from jobs.session import spark_session
+    from jobs.sql import spark_session
 
     logs = _Logs(session.fresh("merge"))
     spark = spark_session("deltamq-bench-merge", warehouse=logs.conf.warehouse.uri)
@@ -113,7 +113,7 @@ def merge(session: Session) -> Iterator[Figure]:
 
 
 def _measured(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
-    from jobs.merge import Merger
+    from jobs.merge.merge import Merger
 
     merger = Merger(logs.warehouse, logs.conf)
 

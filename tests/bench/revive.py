@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.delay import Forwarder
-from jobs.due_checkpoints import DueCheckpoints
-from jobs.revive import Reviver
-from jobs.warehouses import close_warehouses, warehouse_of
+from jobs.queue.delay import Forwarder
+from jobs.queue.due_checkpoints import DueCheckpoints
+from jobs.queue.revive import Reviver
+from jobs.run.warehouses import close_warehouses, warehouse_of
 from mq.checkpoint import Checkpoint, Pop, Span
 from mq.group import Group, decide_put_group
 from mq.group_settings import GroupRequest

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from jobs.delay import Forwarder
+from jobs.queue.delay import Forwarder
 from tables.config import Config
 from tables.warehouse import Warehouse
 from tests.api.running import Api, config_for, running, until

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from jobs.cli import jobs_command
-from jobs.registry import all_jobs
+from jobs.cli.jobs_command import jobs_command
+from jobs.run.registry import all_jobs
 from tables import failpoints
 
 __all__ = ["JobProcess", "JobRuns", "job_runs"]

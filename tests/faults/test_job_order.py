@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs.delay import Forwarder
-from jobs.revive import Reviver
+from jobs.queue.delay import Forwarder
+from jobs.queue.revive import Reviver
 from mq.checkpoint import Checkpoint
 from mq.queue_limits import ACK_SETTLE_MS
 from tables.store import MemoryStore

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.revive import Reviver
+from jobs.queue.revive import Reviver
 from mq.errors import DeltaMQError
 from tables.config import Config
 from tables.config_sections import QueueSettings, WarehouseSettings

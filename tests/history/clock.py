@@ -71,7 +71,7 @@ class _Clocks:
 
 def _tell_jobs() -> None:
     """The jobs ask `datetime`, which asks no module that could be changed."""
-    from jobs import last_run
+    from jobs.run import last_run
 
     last_run.utc_now = lambda: datetime.fromtimestamp(time.time(), UTC)
 

@@ -13,12 +13,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import GreaterThanOrEqual
 
-from jobs.datasource import MessageReader, PushdownReader, RangePartition, read_range
-from jobs.offset_range import resolve
-from jobs.read_options import parse_options
-from jobs.reader import read_topic
-from jobs.row_format import schema_of
-from jobs.storage import storage
+from jobs.run.storage import storage
+from jobs.sql.datasource import MessageReader, PushdownReader, RangePartition, read_range
+from jobs.sql.offset_range import resolve
+from jobs.sql.read_options import parse_options
+from jobs.sql.reader import read_topic
+from jobs.sql.row_format import schema_of
 from mq.errors import Corrupt, NotFound, Refused
 from tables.schema import MESSAGE_SCHEMA
 from tests.unit.jobs.warehouses import Filled

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.group_reading import GroupReader, queries
-from jobs.merge import Merger
-from jobs.revive import Reviver
+from jobs.merge.merge import Merger
+from jobs.queue.revive import Reviver
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
 from tables.log import Batch

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge import Merger
+from jobs.merge.merge import Merger
 from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
 from mq.group import decide_delete_group, decide_reset_offsets

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge import Merger
-from jobs.meta_tables import META_TABLES, meta_rows
-from jobs.views import register_views
+from jobs.merge.merge import Merger
+from jobs.merge.meta_tables import META_TABLES, meta_rows
+from jobs.sql.views import register_views
 from mq.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
 from mq.checkpoint import LaneKey
 from mq.meta import Meta

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge import merge
-from jobs.retain import retain
-from jobs.revive import Reviver
-from jobs.warehouses import close_warehouses
+from jobs.merge.merge import merge
+from jobs.queue.revive import Reviver
+from jobs.run.warehouses import close_warehouses
+from jobs.upkeep.retain import retain
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
 from tables.log import Batch

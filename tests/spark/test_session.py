@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.session import local_conf, spark_session
+from jobs.sql.session import local_conf, spark_session
 from mq.errors import Refused
 from tables.config import load
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.merge import Merger
-from jobs.queue_source import SpaceSource
-from jobs.revive import Reviver
-from jobs.views import VIEWS, register_views
+from jobs.merge.merge import Merger
+from jobs.queue.revive import Reviver
+from jobs.sql.queue_source import SpaceSource
+from jobs.sql.views import VIEWS, register_views
 from mq.checkpoint import LaneKey
 from mq.errors import Refused
 from mq.group import decide_delete_group

@@ -1,0 +1,1 @@
+"""The commands `deltamq jobs` and `deltamq verify`."""

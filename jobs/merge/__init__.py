@@ -1,0 +1,1 @@
+"""The job that merges the queue's own logs into state tables."""

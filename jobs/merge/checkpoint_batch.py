@@ -1,0 +1,274 @@
+"""Records of the revive log, many at once, folded to one row for each checkpoint they are about.
+
+    decode    rows of the log          -->  what each record adds to which checkpoints  (`mq.checkpoint_state.parts_of`)
+    fold      such parts, of any logs  -->  one row for each checkpoint                 (`mq.checkpoint_state.fold`)
+
+It is the fold of the core in columns: a property test holds the two together. What comes out is the source of the MERGE
+into `state/pop_checkpoints`, which joins it with what is there in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
+from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
+from tables.records import records_of
+from tables.schema import TIME
+from tables.state_schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
+
+__all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
+
+#: A row of `state/pop_checkpoints` but for what is derived in the MERGE.
+BATCH_SCHEMA: Final = pa.schema(
+    [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "merged_at", "broker")]
+)
+#: Columns that come with the checkpoint itself: those of the record at the first place win, as in `mq`.
+OF_CHECKPOINT: Final = (
+    "topic",
+    "num",
+    "diffs",
+    "attempts",
+    "invisible_ms",
+    "dead_reason",
+    "revive_queue",
+    "revive_offset",
+)
+_BITS_MAX: Final = (1 << CHECKPOINT_MESSAGES_MAX) - 1
+_TAGS: Final = pa.array(["ck", "ack", "bAck", "done"])
+#: In a stored record no text can hold this: its quotes would be escaped.
+_ATTEMPT_LIST: Final = b'"a":['
+
+_KEY: Final = [
+    ("ti", pa.string()),
+    ("c", pa.string()),
+    ("e", pa.int64()),
+    ("r", pa.bool_()),
+    ("q", pa.string()),
+    ("bn", pa.string()),
+    ("so", pa.int64()),
+    ("pt", pa.int64()),
+]
+_KEY_NAMES: Final = tuple(name for name, _ in _KEY)
+_CHECKPOINT: Final = [
+    ("t", pa.string()),
+    ("it", pa.int64()),
+    ("rq", pa.int64()),
+    ("n", pa.int64()),
+    ("bm", pa.int64()),
+    ("d", pa.list_(pa.int64())),
+    ("rp", pa.struct([*_KEY, ("b", pa.int64())])),
+    ("dr", pa.string()),
+]
+_OTHERS: Final = [("b", pa.int64()), ("rt", pa.int64())]
+
+Ints = NDArray[np.int64]
+Column = pa.Array | pa.ChunkedArray
+
+
+def decode(rows: pa.Table) -> pa.Table:
+    """What the records of `rows(tag, body, offset)` add to checkpoints, in the columns of `BATCH_SCHEMA`.
+
+    Raises
+    ------
+    Corrupt
+        A row holds no record; the detail names its offset.
+    """
+    return checked(rows, _decode, records_of)
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    if not pc.all(pc.is_in(rows.column("tag"), value_set=_TAGS), min_count=0).as_py():
+        raise Damaged("a record of unknown kind")
+    # One attempt for all messages, or a list: Arrow reads a field as one type.
+    listed = pc.match_substring(rows.column("body"), _ATTEMPT_LIST)
+    parts = [
+        part
+        for mask, attempts in ((pc.invert(listed), pa.int64()), (listed, pa.list_(pa.int64())))
+        for part in _parts(rows.filter(mask), attempts)
+    ]
+    return pa.concat_tables(parts)
+
+
+def _parts(rows: pa.Table, attempts: pa.DataType) -> list[pa.Table]:
+    schema = pa.schema([*_KEY, *_CHECKPOINT, ("a", attempts), *_OTHERS])
+    found = columns_of(rows.column("body").combine_chunks(), schema)
+    found = found.append_column("tag", rows.column("tag")).append_column("offset", rows.column("offset"))
+    required(found, *_KEY_NAMES)
+    if _lowest(found.column("so")) < 0:
+        raise Damaged("a negative offset")
+    is_checkpoint = pc.equal(found.column("tag"), "ck")
+    checkpoints = found.filter(is_checkpoint)
+    taken = checkpoints.filter(pc.is_valid(checkpoints.column("rp")))
+    return [_of_checkpoints(checkpoints), _of_replaced(taken), _of_bits(found.filter(pc.invert(is_checkpoint)))]
+
+
+def _of_checkpoints(found: pa.Table) -> pa.Table:
+    required(found, "t", "it", "rq", "n", "bm", "a")
+    counts = _ints(found.column("n"))
+    if len(counts) and not 1 <= counts.min() <= counts.max() <= CHECKPOINT_MESSAGES_MAX:
+        raise Damaged("a checkpoint covers 1 to 32 messages")
+    bit_map = _ints(found.column("bm"))
+    if (bit_map < 0).any() or (bit_map > (1 << counts) - 1).any():
+        raise Damaged("a bit without a message")
+    if min(_lowest(found.column("it")), _lowest(found.column("rq"))) < 0:
+        raise Damaged("a negative number")
+    _check_diffs(found.column("d"), counts)
+    return _table(
+        found,
+        topic=found.column("t"),
+        num=pa.array(counts.astype(np.int32)),
+        diffs=found.column("d"),
+        attempts=_attempts(found.column("a"), counts),
+        invisible_ms=found.column("it"),
+        revive_time=_time(_ints(found.column("pt")) + _ints(found.column("it"))),
+        acked=pa.array(bit_map),
+        dead_reason=found.column("dr"),
+        revive_queue=found.column("rq").cast(pa.int32()),
+        revive_offset=found.column("offset"),
+    )
+
+
+def _check_diffs(diffs: pa.ChunkedArray, counts: Ints) -> None:
+    """Offset differences ascend from 0, one for each message."""
+    there = pc.is_valid(diffs).to_numpy()
+    lists = lists_of(diffs.filter(pc.is_valid(diffs)))
+    values, starts = _values(lists), lists.offsets.to_numpy()
+    if (np.diff(starts) != counts[there]).any():
+        raise Damaged("an offset difference for each message, or none")
+    first = starts[:-1] - (starts[0] if len(starts) else 0)
+    inner = np.ones(len(values), dtype=bool)
+    inner[first] = False
+    if values[first].any() or (np.diff(values, prepend=0)[inner] <= 0).any():
+        raise Damaged("offset differences that do not ascend from 0")
+
+
+def _attempts(column: pa.ChunkedArray, counts: Ints) -> pa.Array:
+    """Which delivery it was, for each message."""
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    if pa.types.is_list(column.type):
+        lists = lists_of(column)
+        if (np.diff(lists.offsets.to_numpy()) != counts).any():
+            raise Damaged("an attempt for each message, or one for all")
+        values = _values(lists)
+    else:
+        values = np.repeat(_ints(column), counts)
+    return pa.ListArray.from_arrays(pa.array(starts), pa.array(values).cast(pa.int32()))
+
+
+def _of_replaced(found: pa.Table) -> pa.Table:
+    """The messages of other checkpoints whose lease these have taken over."""
+    inner = pa.Table.from_struct_array(found.column("rp"))
+    required(inner, *_KEY_NAMES)
+    if _lowest(inner.column("so")) < 0:
+        raise Damaged("a negative offset")
+    return _table(inner, replaced=_bits(inner))
+
+
+def _of_bits(found: pa.Table) -> pa.Table:
+    """Acknowledgements, and what the revive job has dealt with."""
+    required(found, "rt")
+    bits = _bits(found)
+    done = pc.equal(found.column("tag"), "done").to_numpy()
+    return _table(
+        found,
+        acked=pa.array(np.where(done, 0, bits)),
+        done=pa.array(np.where(done, bits, 0)),
+        revive_time=_time(_ints(found.column("rt"))),
+    )
+
+
+def _bits(found: pa.Table) -> pa.Array:
+    required(found, "b")
+    bits = _ints(found.column("b"))
+    if len(bits) and not 0 < bits.min() <= bits.max() <= _BITS_MAX:
+        raise Damaged("bits that no checkpoint has")
+    return pa.array(bits)
+
+
+def _table(found: pa.Table, **given: Column) -> pa.Table:
+    """Parts about the checkpoints whose keys are in `found`; bit maps that are not given are empty."""
+    count = found.num_rows
+    columns: dict[str, Column] = {
+        "topic_id": found.column("ti"),
+        "group": found.column("c"),
+        "retry": found.column("r"),
+        "partition": pc.binary_join_element_wise(found.column("q"), found.column("bn"), "@"),
+        "epoch": found.column("e"),
+        "start_offset": found.column("so"),
+        "pop_time": _time(_ints(found.column("pt"))),
+        **{name: pa.array(np.zeros(count, dtype=np.int64)) for name in ("acked", "replaced", "done")},
+        **given,
+    }
+    arrays = [columns.get(one.name, pa.nulls(count, one.type)) for one in BATCH_SCHEMA]
+    return pa.Table.from_arrays(arrays, names=BATCH_SCHEMA.names).cast(BATCH_SCHEMA)
+
+
+def _time(ms: Ints) -> pa.Array:
+    return pa.array(ms * 1_000).cast(TIME)
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    values: Ints = column.to_numpy()
+    return values.astype(np.int64, copy=False)
+
+
+def _values(lists: pa.ListArray) -> Ints:
+    flat = lists.flatten()
+    if flat.null_count:
+        raise Damaged("a list with nothing in it")
+    values: Ints = flat.to_numpy()
+    return values
+
+
+def _lowest(column: pa.ChunkedArray) -> int:
+    lowest: Any = pc.min(column).as_py()
+    return 0 if lowest is None else int(lowest)
+
+
+def fold(parts: Sequence[pa.Table]) -> pa.Table:
+    """One row for each checkpoint: bit maps joined, and the checkpoint itself if any part has it.
+
+    A checkpoint that was stored twice, because the answer of an append was lost, is taken from its first place.
+    """
+    table = pa.concat_tables([BATCH_SCHEMA.empty_table(), *parts]).combine_chunks()
+    count = table.num_rows
+    if not count:
+        return table
+    keyed = table.select(CHECKPOINT_KEY).append_column("row", pa.array(np.arange(count)))
+    groups = keyed.group_by(list(CHECKPOINT_KEY), use_threads=False).aggregate([("row", "list")])
+    lists = lists_of(groups.column("row_list"))
+    order, starts = lists.flatten().to_numpy(), lists.offsets.to_numpy()[:-1]
+    columns: dict[str, Column] = {name: groups.column(name) for name in CHECKPOINT_KEY}
+    for name in ("acked", "replaced", "done"):
+        columns[name] = pa.array(np.bitwise_or.reduceat(_ints(table.column(name))[order], starts))
+    times = pc.fill_null(table.column("revive_time").cast(pa.int64()), 0).to_numpy()
+    latest = np.maximum.reduceat(times[order], starts)
+    columns["revive_time"] = pa.array(latest, mask=latest == 0).cast(TIME)
+    chosen = np.minimum.reduceat(_rank(table)[order], starts)
+    at = pa.array(_by_rank(table)[np.minimum(chosen, count - 1)], mask=chosen == count)
+    for name in OF_CHECKPOINT:
+        columns[name] = table.column(name).take(at)
+    return pa.Table.from_arrays([columns[name] for name in BATCH_SCHEMA.names], schema=BATCH_SCHEMA)
+
+
+def _by_rank(table: pa.Table) -> Ints:
+    """The rows, those with a checkpoint first (nulls come last), from the first place on."""
+    order = [(name, "ascending") for name in ("revive_offset", "revive_queue", "num", "invisible_ms", "topic")]
+    found: Ints = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.int64)
+    return found
+
+
+def _rank(table: pa.Table) -> Ints:
+    """For each row its place in `_by_rank`; the number of rows when it has no checkpoint."""
+    count = table.num_rows
+    rank = np.empty(count, dtype=np.int64)
+    rank[_by_rank(table)] = np.arange(count)
+    rank[pc.is_null(table.column("num")).to_numpy()] = count
+    return rank

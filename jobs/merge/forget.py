@@ -1,0 +1,102 @@
+"""Which checkpoints may be cleaned away (`mq.checkpoint_state.CheckpointState.may_forget`), decided in columns.
+
+A row goes when its group, topic or epoch is over; or when no record about it can come any more and it says nothing
+that the group's committed offset does not say: all its messages are dealt with, and below that offset.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.merge.record_columns import lists_of
+from mq.checkpoint import LaneKey
+from mq.queue_limits import STAY_BUFFER_MS
+from tables.metadata import Meta
+from tables.state_rows import Progress
+from tables.state_schema import CHECKPOINT_KEY, LANE_KEY
+
+__all__ = ["COLUMNS", "RECORD_LATE_MS", "forgettable", "is_over"]
+
+#: Of `state/pop_checkpoints`.
+COLUMNS: Final = (*CHECKPOINT_KEY, "num", "diffs", "acked", "replaced", "done", "revive_time")
+#: Records about a checkpoint may still come so long after its revive time: acknowledgements that were being stored
+#: then, appends that were repeated because their answer was lost. (An open checkpoint waits for the revive job however
+#: long it takes.)
+RECORD_LATE_MS: Final = 60_000
+
+Ints = NDArray[np.int64]
+
+
+def is_over(meta: Meta, lane: LaneKey, epoch: int) -> bool:
+    """Whether what a group did in a partition in this epoch is void: topic, group or epoch have ended (POP-12)."""
+    present = meta.groups.epoch_of(lane)
+    return present is None or epoch < present or lane.topic_id not in _topic_ids(meta)
+
+
+def _topic_ids(meta: Meta) -> set[str]:
+    return {topic.id for topic in meta.topics.topics.values()}
+
+
+def forgettable(
+    rows: pa.Table, meta: Meta, progress: Progress, now_ms: int, *, stay_buffer_ms: int = STAY_BUFFER_MS
+) -> pa.Array:
+    """For each row of `COLUMNS` whether it may be forgotten.
+
+    Parameters
+    ----------
+    meta
+        Not older than the records that the rows came from.
+    progress
+        What the offsets logs say so far.
+    stay_buffer_ms
+        How long a checkpoint of which a message was taken over may still be in the service's memory alone.
+    """
+    if not rows.num_rows:
+        return pa.array([], pa.bool_())
+    over, committed = _of_lanes(rows, meta, progress)
+    nums = pc.fill_null(rows.column("num"), 0).to_numpy().astype(np.int64)
+    full = (1 << nums) - 1
+    dealt_with = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in ("acked", "replaced", "done"):
+        dealt_with |= rows.column(name).to_numpy()
+    finished = (nums == 0) | (((full & ~dealt_with) == 0) & (_last_offsets(rows, nums) < committed))
+    revive_ms = pc.fill_null(rows.column("revive_time").cast(pa.int64()), 0).to_numpy() // 1_000
+    stored_ms = rows.column("pop_time").cast(pa.int64()).to_numpy() // 1_000 + stay_buffer_ms
+    return pa.array(over | (finished & (now_ms >= np.maximum(revive_ms, stored_ms) + RECORD_LATE_MS)))
+
+
+def _of_lanes(rows: pa.Table, meta: Meta, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:
+    """For each row whether its lane's epoch is over, and the group's committed offset."""
+    keyed = rows.select([*LANE_KEY, "epoch"]).append_column("row", pa.array(np.arange(rows.num_rows)))
+    groups = keyed.group_by([*LANE_KEY, "epoch"], use_threads=False).aggregate([("row", "list")])
+    lists = lists_of(groups.column("row_list"))
+    order, counts = lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy())
+    over, committed = [], []
+    ids = _topic_ids(meta)
+    for *key, epoch in zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "epoch")), strict=True):
+        lane = LaneKey(*key)
+        present = meta.groups.epoch_of(lane)
+        over.append(present is None or epoch < present or lane.topic_id not in ids)
+        known = meta.groups.committed_in(lane, progress[lane][1] if lane in progress else None)
+        committed.append(0 if known is None or known.epoch != epoch else known.offset)
+    found_over = np.empty(rows.num_rows, dtype=bool)
+    found_committed = np.empty(rows.num_rows, dtype=np.int64)
+    found_over[order] = np.repeat(over, counts)
+    found_committed[order] = np.repeat(committed, counts)
+    return found_over, found_committed
+
+
+def _last_offsets(rows: pa.Table, nums: Ints) -> Ints:
+    starts = rows.column("start_offset").to_numpy()
+    last = starts + nums - 1
+    there = pc.is_valid(rows.column("diffs")).to_numpy()
+    if there.any():
+        lists = lists_of(rows.column("diffs").drop_null())
+        last[there] = starts[there] + lists.flatten().to_numpy()[np.cumsum(pc.list_value_length(lists).to_numpy()) - 1]
+    found: Ints = last
+    return found

@@ -1,0 +1,65 @@
+"""Records of lost messages, many at once: one row for each range of offsets. A loss that was told twice counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
+from mq.revive import LostReason
+from tables.records import lost_records_of
+from tables.schema import TIME
+from tables.state_schema import LOST_KEY, LOST_MESSAGES_SCHEMA
+
+__all__ = ["BATCH_SCHEMA", "decode", "fold"]
+
+#: A row of `state/lost_messages` but for what is derived in the MERGE.
+BATCH_SCHEMA: Final = pa.schema([one for one in LOST_MESSAGES_SCHEMA if one.name not in ("broker", "merged_at")])
+_SCHEMA: Final = pa.schema(
+    [
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("retry", pa.bool_()),
+        ("partition", pa.string()),
+        ("ranges", pa.list_(pa.list_(pa.int64()))),
+        ("reason", pa.string()),
+        ("time_ms", pa.int64()),
+    ]
+)
+_REASONS: Final = pa.array([reason.value for reason in LostReason])
+
+
+def decode(rows: pa.Table) -> pa.Table:
+    """The losses in `rows(tag, body, offset)`, one row for each range.
+
+    Raises
+    ------
+    Corrupt
+        A row holds no loss; the detail names its offset.
+    """
+    return checked(rows, _decode, lost_records_of)
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(found, *_SCHEMA.names)
+    if not pc.all(pc.is_in(found.column("reason"), value_set=_REASONS), min_count=0).as_py():
+        raise Damaged("an unknown reason")
+    at, ranges = tuples_of(found.column("ranges"), 2)
+    of_range = found.take(pa.array(at))
+    columns = {name: of_range.column(name) for name in ("group", "topic", "topic_id", "retry", "partition", "reason")}
+    columns |= {"low": pa.array(ranges[:, 0]), "high": pa.array(ranges[:, 1])}
+    columns["lost_time"] = pc.multiply(of_range.column("time_ms"), 1_000).cast(TIME)
+    return pa.table({name: columns[name] for name in BATCH_SCHEMA.names}).cast(BATCH_SCHEMA)
+
+
+def fold(parts: Iterable[pa.Table]) -> pa.Table:
+    """Each range once, with the time at which its loss was first noted."""
+    table = pa.concat_tables([BATCH_SCHEMA.empty_table(), *parts]).combine_chunks()
+    groups = table.group_by(list(LOST_KEY), use_threads=False).aggregate([("topic", "min"), ("lost_time", "min")])
+    named = groups.rename_columns([name.removesuffix("_min") for name in groups.column_names])
+    return named.select(BATCH_SCHEMA.names).cast(BATCH_SCHEMA)

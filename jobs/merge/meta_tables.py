@@ -1,0 +1,196 @@
+"""The metadata log as tables, each replaced as a whole when the log says something new about it (SPEC META-4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from jobs.merge.state_tables import STATE_TABLES, create_state_table, frame_of
+from mq.brokers import META_ROLE
+from mq.meta import Meta
+from mq.names import split_partition
+from mq.retry import policy_to_json
+from tables.metadata import MetaLog
+from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
+from tables.state_table import state_transactions
+from tables.store import Store
+
+__all__ = ["META_TABLES", "meta_rows", "replace_meta_tables"]
+
+_APP: Final = "mq.merge.meta"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Row = dict[str, object]
+
+
+def replace_meta_tables(session: SparkSession, store: Store, log: MetaLog) -> int:
+    """Bring the tables to where the log is; returns how many were replaced.
+
+    A table's transaction number is the offset behind the last event about it, so nothing is planned: a kill leaves
+    some of them as they were, for the next run.
+    """
+    log.refresh()
+    told, meta = log.known()
+    ends = {table: told.get(kind.part, 0) for table, kind in META_TABLES.items()}
+    behind = {table: end for table, end in ends.items() if _reached(store, table) < end}
+    for table, end in behind.items():
+        create_state_table(session, store, table)
+        frame = frame_of(session, meta_rows(table, meta), partitions=1)
+        # A later release may have more columns.
+        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.option("txnAppId", _APP).option("txnVersion", str(end)).save(store.uri(table))
+    return len(behind)
+
+
+def _reached(store: Store, table: str) -> int:
+    return (state_transactions(store, table) or {}).get(_APP, 0)
+
+
+def meta_rows(table: str, meta: Meta) -> pa.Table:
+    """The rows of one of the tables."""
+    return pa.Table.from_pylist(list(META_TABLES[table].rows(meta)), schema=STATE_TABLES[table])
+
+
+def _topics(meta: Meta) -> Iterator[Row]:
+    for name, topic in sorted(meta.topics.topics.items()):
+        settings = topic.settings
+        yield {
+            "topic": name,
+            "topic_id": topic.id,
+            "generation": topic.generation,
+            "partitions": len(topic.route.partitions),
+            "route_epoch": topic.route.epoch,
+            "order_strategy": settings.order_strategy,
+            "retention_ms": settings.retention_ms,
+            "message_type": settings.message_type,
+            "flush": settings.flush,
+            "created_time": _time(topic.created_ms),
+        }
+
+
+def _routes(meta: Meta) -> Iterator[Row]:
+    """A row for each range of logical partitions, and one for each partition that owns none."""
+    for name, topic in sorted(meta.topics.topics.items()):
+        route = topic.route
+        owned = [(index, low, high) for low, high, index in route.owners]
+        without = [(index, None, None) for index in set(range(len(route.partitions))) - {one[0] for one in owned}]
+        for index, low, high in [*owned, *without]:
+            yield {
+                "topic": name,
+                "topic_id": topic.id,
+                "route_epoch": route.epoch,
+                "partition": route.partitions[index],
+                "broker": _broker_of(route.partitions[index]),
+                "number": index,
+                "lp_low": low,
+                "lp_high": high,
+            }
+
+
+def _groups(meta: Meta) -> Iterator[Row]:
+    for name, group in sorted(meta.groups.groups.items()):
+        settings = group.settings
+        yield {
+            "group": name,
+            "epoch": group.epoch,
+            "consume_strategy": settings.consume_strategy,
+            "ordered": settings.order if isinstance(settings.order, str) else str(settings.order).lower(),
+            "consume_from": settings.consume_from.to_json(),
+            "max_attempts": settings.max_attempts,
+            "retry_policy": json.dumps(policy_to_json(settings.retry_policy)),
+            "invisible_ms": settings.invisible_ms,
+            "allocation_strategy": settings.allocation_strategy,
+            "created_time": _time(group.created_ms),
+        }
+
+
+def _brokers(meta: Meta) -> Iterator[Row]:
+    for role, own in sorted(meta.brokers.roles.items()):
+        host = meta.brokers.owner(role)
+        yield {
+            "broker": role,
+            "epoch": own.epoch,
+            "host": None if host is None else host.id,
+            "address": None if host is None else host.address,
+            "stand_in": None if host is None else role != META_ROLE and role not in host.brokers,
+        }
+
+
+def _clients(meta: Meta) -> Iterator[Row]:
+    for name, group in sorted(meta.online.groups.items()):
+        for client in sorted(group.clients.values(), key=lambda one: one.id):
+            yield {
+                "group": name,
+                "client": client.id,
+                "joined": client.joined,
+                "topics": [
+                    {"topic": topic, "in_order": one.order, "tags": one.tags}
+                    for topic, one in sorted(client.topics.items())
+                ],
+                "leaving": client.leaving,
+                "since_time": _time(client.since_ms),
+            }
+
+
+def _allocations(meta: Meta) -> Iterator[Row]:
+    """A row for each partition that has a client, or had one that may still be finishing."""
+    for name, group in sorted(meta.online.groups.items()):
+        for topic, one in sorted(group.topics.items()):
+            for partition in sorted({*one.owner, *one.earlier}):
+                yield {
+                    "group": name,
+                    "topic": topic,
+                    "topic_id": one.topic_id,
+                    "epoch": one.epoch,
+                    "partition": partition,
+                    "broker": _broker_of(partition),
+                    "client": one.owner.get(partition),
+                    "earlier": sorted(one.earlier.get(partition, ())),
+                }
+
+
+def _moves(meta: Meta) -> Iterator[Row]:
+    for name, topic in sorted(meta.topics.topics.items()):
+        for move in meta.moved_keys(topic.id).moves:
+            for low, high in move.ranges:
+                yield {
+                    "topic": name,
+                    "topic_id": topic.id,
+                    "route_epoch": move.epoch,
+                    "source": move.source,
+                    "target": move.target,
+                    "lp_low": low,
+                    "lp_high": high,
+                    "end_offset": move.end_offset,
+                }
+
+
+def _broker_of(partition: str) -> str:
+    return split_partition(partition)[1]
+
+
+def _time(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+class _Kind(NamedTuple):
+    """What makes the rows of a table, and which part of `Meta` they are about."""
+
+    rows: Callable[[Meta], Iterator[Row]]
+    part: str
+
+
+META_TABLES: Final = {
+    TOPICS: _Kind(_topics, "topics"),
+    ROUTES: _Kind(_routes, "topics"),
+    GROUPS: _Kind(_groups, "groups"),
+    BROKERS: _Kind(_brokers, "brokers"),
+    CLIENTS: _Kind(_clients, "online"),
+    ALLOCATIONS: _Kind(_allocations, "online"),
+    MOVES: _Kind(_moves, "moved"),
+}

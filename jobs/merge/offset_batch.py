@@ -1,0 +1,109 @@
+"""Records of the offsets logs, many at once, folded to the progress of each lane they are about.
+
+The fold is that of `mq.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what only
+ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then
+joined by the core once for each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.merge.record_columns import Ints, checked, columns_of, lists_of, required, tuples_of
+from mq.checkpoint import LaneKey
+from mq.progress import Committed, Delivered
+from tables.records import offset_records_of
+from tables.state_rows import Progress
+from tables.state_schema import LANE_KEY
+
+__all__ = ["decode", "fold", "joined"]
+
+_TUPLES: Final = pa.list_(pa.list_(pa.int64()))
+_SCHEMA: Final = pa.schema(
+    [
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("retry", pa.bool_()),
+        ("partition", pa.string()),
+        ("epoch", pa.int64()),
+        ("offset", pa.int64()),
+        ("done", _TUPLES),
+        ("delivered", _TUPLES),
+    ]
+)
+#: With how many numbers each of their values has.
+_ORDERED: Final = {"done": 2, "delivered": len(Delivered._fields)}
+
+
+def decode(rows: pa.Table) -> pa.Table:
+    """The commits in `rows(tag, body, offset)` as columns.
+
+    Raises
+    ------
+    Corrupt
+        A row holds no commit; the detail names its offset.
+    """
+    return checked(rows, _decode, offset_records_of)
+
+
+def _decode(rows: pa.Table) -> pa.Table:
+    found = columns_of(rows.column("body").combine_chunks(), _SCHEMA)
+    required(found, *(name for name in _SCHEMA.names if name not in _ORDERED))
+    for name, width in _ORDERED.items():
+        tuples_of(found.column(name), width)
+    return found
+
+
+def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
+    """The progress of every lane in the commits."""
+    table = pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
+    if not table.num_rows:
+        return {}
+    keyed = table.select([*LANE_KEY, "topic"]).append_column("row", pa.array(np.arange(table.num_rows)))
+    groups = keyed.group_by(list(LANE_KEY), use_threads=False).aggregate([("topic", "min"), ("row", "list")])
+    lists = lists_of(groups.column("row_list"))
+    order, starts = lists.flatten().to_numpy(), lists.offsets.to_numpy()
+    lanes = np.repeat(np.arange(groups.num_rows), np.diff(starts))
+    epochs = table.column("epoch").to_numpy()[order]
+    newest = np.maximum.reduceat(epochs, starts[:-1])
+    present = epochs == newest[lanes]
+    offsets = np.where(present, table.column("offset").to_numpy()[order], np.iinfo(np.int64).min)
+    highest = np.maximum.reduceat(offsets, starts[:-1])
+    lane_of_row = np.full(table.num_rows, -1)
+    lane_of_row[order[present]] = lanes[present]
+    done, delivered = (_tuples_of_lanes(table.column(name), lane_of_row, width) for name, width in _ORDERED.items())
+    keys = zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "topic_min")), strict=True)
+    found = {}
+    for at, (*key, topic) in enumerate(keys):
+        ranges = tuple((low, high) for low, high in done.get(at, ()))
+        leases = tuple(Delivered(*one) for one in delivered.get(at, ()))
+        committed = Committed(int(newest[at]), int(highest[at]), ranges, leases)
+        found[LaneKey(*key)] = (topic, committed.join(committed) if ranges or leases else committed)
+    return found
+
+
+def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> dict[int, list[list[int]]]:
+    """For each lane that has any, the different tuples in rows that belong to it (-1: to none)."""
+    rows, tuples = tuples_of(column, width)
+    lanes = lane_of_row[rows]
+    unique = np.unique(np.column_stack([lanes, tuples])[lanes >= 0], axis=0)
+    found: dict[int, list[list[int]]] = {}
+    for lane, *one in unique.tolist():
+        found.setdefault(lane, []).append(one)
+    return found
+
+
+def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:
+    """The lanes of `new` whose progress is other than `known`, with both together."""
+    found = {}
+    for lane, (topic, committed) in new.items():
+        before = known.get(lane)
+        after = committed if before is None else before[1].join(committed)
+        if before is None or after != before[1]:
+            found[lane] = (topic, after)
+    return found

@@ -1,0 +1,1 @@
+"""Jobs that move messages: what nobody acknowledged in time, and what was delayed."""

@@ -1,0 +1,126 @@
+"""The delayed messages of one broker: what waits, what is due, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.queue.waiting_offsets import WaitingOffsets
+from mq.delay_mark import Ended
+from tables.delay_marks import DelayMarks, LogTail
+from tables.failpoints import failpoint
+from tables.log import Batch, PartitionLog
+from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
+from tables.records import rows_of_delay_marks
+from tables.settings import Flush
+from tables.warehouse import Warehouse
+
+__all__ = ["DelayQueue", "ranges_of"]
+
+Int64s = npt.NDArray[np.int64]
+
+#: What cannot be forwarded is tried again after so long, then twice as long, ...
+_RETRY_MS: Final = 1_000
+_RETRY_MS_MAX: Final = 60_000
+
+
+class DelayQueue:
+    """Follows the delay log of a broker and its marks. For one thread."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
+        self._warehouse = warehouse
+        self._marks_ref = system_ref(DELAY_MARKS, cluster, broker)
+        self._tail = LogTail(warehouse, system_ref(DELAY, cluster, broker))
+        self._waiting = WaitingOffsets()
+        #: What could not be forwarded: how often, and when it was due.
+        self._failed: dict[int, tuple[int, int]] = {}
+        self._unsure = False
+        self.marks = DelayMarks(warehouse, cluster, broker)
+
+    def __len__(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    @property
+    def log(self) -> PartitionLog | None:
+        """Where they wait."""
+        return self._tail.log
+
+    def refresh(self) -> None:
+        """See new messages and new marks.
+
+        Marks first: of a message that is seen then, nobody but this job can have stored an end.
+        """
+        self.marks.refresh()
+        for rows in self._tail.new_rows():
+            # A time that is not there cannot be waited for; what else is wrong with the row shows when it is due.
+            micros = pc.fill_null(rows.column("deliver_time").cast(pa.int64()), 0).to_numpy()
+            first = self._tail.offset
+            offsets = self.marks.not_ended(np.arange(first, first + rows.num_rows))
+            # Rounded up: a message is never delivered before its time.
+            self._waiting.add(-(-micros[offsets - first] // 1_000), offsets)
+
+    def take(self, now_ms: int) -> tuple[Int64s, Int64s]:
+        """What is due, in order: when it was, and its offsets. The caller must `end` or `put_off` each of them."""
+        times, offsets = self._waiting.take(now_ms)
+        if self._unsure:
+            # Some may have been dealt with, or stand here twice.
+            self._unsure = False
+            kept = self.marks.not_ended(np.unique(offsets))
+            times = times[np.argsort(offsets, kind="stable")][np.searchsorted(np.sort(offsets), kept)]
+            offsets = kept
+        if self._failed:
+            due = [self._failed.get(int(offset), (0, int(time)))[1] for time, offset in np.stack([times, offsets]).T]
+            times = np.array(due, dtype=np.int64)
+        order = np.lexsort((offsets, times))
+        return times[order], offsets[order]
+
+    def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
+        """These could not be forwarded: each waits, longer each time."""
+        again = []
+        for time, offset in zip(times, offsets, strict=True):
+            tries = self._failed.get(offset, (0, time))[0]
+            self._failed[offset] = (tries + 1, time)
+            again.append(now_ms + min(_RETRY_MS << min(tries, 10), _RETRY_MS_MAX))
+        self._waiting.add(np.array(again, dtype=np.int64), np.array(offsets, dtype=np.int64))
+
+    def put_back(self, times: Int64s, offsets: Int64s) -> None:
+        """Nobody knows how far they came: they are due still."""
+        self._waiting.add(times, offsets)
+        self._unsure = True
+
+    def end(self, offsets: Int64s) -> None:
+        """Record that these are dealt with."""
+        if not len(offsets):
+            return
+        mark = Ended(self.marks.delay_partition, ranges_of(offsets))
+        log = self._warehouse.create(self._marks_ref)
+        log.append([Batch(rows_of_delay_marks([mark]))], flush=Flush.SYNC)
+        if self._failed:
+            for offset in offsets.tolist():
+                self._failed.pop(offset, None)
+        failpoint("delay.after_mark")
+
+    def keep_up(self) -> None:
+        """The upkeep of the marks, which this job writes most of."""
+        if self._warehouse.exists(self._marks_ref):
+            self._warehouse.open_partition(self._marks_ref).maintain()
+
+    @property
+    def oldest_failed_ms(self) -> int | None:
+        """When the oldest of those was due that could not be forwarded."""
+        return min((time for _, time in self._failed.values()), default=None)
+
+
+def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:
+    """Offsets as ranges `[low, high)`."""
+    found = np.sort(offsets)
+    gaps = np.flatnonzero(np.diff(found) > 1)
+    lows = found[np.concatenate([[0], gaps + 1])]
+    highs = found[np.concatenate([gaps, [len(found) - 1]])] + 1
+    return tuple(zip(lows.tolist(), highs.tolist(), strict=True))

@@ -1,0 +1,315 @@
+"""One batch of due checkpoints: read what they gave away, decide, append, and record that it is done (SPEC POP-11).
+
+    1 ask the destinations what they hold of each checkpoint       3 append: retry topics, dead letters, losses
+    2 read the messages, lane by lane; decide                      4 append the `Done` records
+
+A kill behind any step leaves what was appended; the next run finds it at the destinations, by the producer that is
+named after the checkpoint, and goes on. What cannot be read or written waits for its next time, alone. So does what a
+reset of offsets overtook between 2 and 3: its fence in the destination refuses it, and the next run knows of the reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
+from jobs.queue.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
+from mq.checkpoint import LaneKey, Pop
+from mq.errors import DeltaMQError
+from mq.queue_limits import REVIVE_QUEUES
+from mq.revive import (
+    PRODUCER_PREFIX,
+    DeadLetter,
+    Due,
+    Later,
+    Life,
+    Lost,
+    Revive,
+    Stored,
+    decide,
+    life_of,
+    loss_producer_id,
+    settle,
+    stored_bits,
+)
+from mq.revive_record import Done
+from tables.batch import Batch
+from tables.encode import ProducerStamp, RowsPart
+from tables.failpoints import failpoint
+from tables.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE
+from tables.log import PartitionLog
+from tables.metadata import Meta
+from tables.paths import PartitionRef, Space
+from tables.picked import Picked, TooMuch, pick
+from tables.queue_refs import LOST, revive_ref, system_ref
+from tables.records import rows_of_lost_records, rows_of_records
+from tables.settings import Flush
+from tables.stored_requests import REMEMBERED_MS, StoredRequests
+from tables.warehouse import Warehouse
+
+__all__ = ["ReviveBatch"]
+
+#: A destination that cannot be written is tried again after so long, then twice as long, ...
+_WRITE_RETRY_MS: Final = 1_000
+_WRITE_RETRY_MS_MAX: Final = 60_000
+#: Checkpoints that are read at once; fewer when their messages are large.
+_READ_CHECKPOINTS: Final = 512
+
+
+class ReviveBatch:
+    """Carries out batches against one state of the metadata."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        cluster: str,
+        meta: Meta,
+        now_ms: int,
+        failures: Callable[[Due], int],
+    ) -> None:
+        """`failures` says how often a checkpoint could not be delivered so far."""
+        self._warehouse = warehouse
+        self._cluster = cluster
+        self._meta = meta
+        self._now_ms = now_ms
+        self._failures = failures
+        self._outcome = Outcome()
+        # What is decided by this metadata is refused where a reset that it does not have has been (SPEC POP-18).
+        known = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
+        self._outbox: Outbox[Token] = Outbox(self._destination, after_append="revive.after_append", known=known)
+        self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
+        self._in_rows = StoredRequests(PRODUCER_PREFIX)
+
+    def run(self, batch: Sequence[Due]) -> Outcome:
+        """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
+        self._outcome = Outcome()
+        self._refreshed = {}
+        cases: list[Case] = []
+        for (lane, topic), dues in _by_lane(batch).items():
+            cases += self._lane(lane, topic, dues)
+        self._send()
+        self._lose(cases)
+        self._end(cases)
+        self._keep_up()
+        return self._outcome
+
+    def _keep_up(self) -> None:
+        """The upkeep of what only this job may be writing to."""
+        for log in self._refreshed.values():
+            if log is not None and log.ref.space is not Space.TOPICS:
+                try:
+                    log.maintain()
+                except (DeltaMQError, OSError) as error:
+                    self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+
+    # Deciding.
+
+    def _lane(self, lane: LaneKey, topic_name: str, dues: Sequence[Due]) -> list[Case]:
+        topic = self._meta.topics.topics.get(topic_name)
+        group = self._meta.groups.groups.get(lane.group)
+        epoch = self._meta.groups.epoch_of(lane)
+        lives: dict[Life, list[Due]] = {}
+        for due in dues:
+            life = life_of(
+                due.checkpoint,
+                topic_id=topic.id if topic else None,
+                epoch=epoch,
+                group_epoch=group.epoch if group else None,
+            )
+            lives.setdefault(life, []).append(due)
+        cases = []
+        for life, those in lives.items():
+            if life is Life.PRESENT and topic is not None and group is not None:
+                cases += self._present(Lane(self._cluster, lane, topic, group), those)
+            else:
+                for due in those:
+                    case = Case(due, Stored())
+                    case.decisions = decide(due, life=life, max_attempts=1, now_ms=self._now_ms)
+                    cases.append(case)
+        return cases
+
+    def _present(self, lane: Lane, dues: Sequence[Due]) -> list[Case]:
+        try:
+            retry, dead = self._look(lane.retry), self._look(lane.dead)
+        except (DeltaMQError, OSError) as error:
+            # Without knowing what the destinations hold nothing may be decided.
+            return [self._all_later(due, error) for due in dues]
+        cases = []
+        for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
+            cases.append(Case(due, Stored(self._stored(retry, due), self._stored(dead, due))))
+        done, step = 0, _READ_CHECKPOINTS
+        while done < len(cases):
+            part = cases[done : done + step]
+            try:
+                picked = self._pick(lane, part, OUTBOX_BYTES_MAX if len(part) > 1 else None)
+            except TooMuch:
+                step = max(1, step // 2)
+                continue
+            except (DeltaMQError, OSError) as error:
+                picked = _nothing(part, error)
+            self._decide(lane, part, picked)
+            done += len(part)
+        return cases
+
+    def _stored(self, destination: PartitionLog | None, due: Due) -> int:
+        """Which of the due messages a destination holds, as a bit map."""
+        if destination is None:
+            return 0
+        # A lease that this one took over may have been called over since: by a clock that is ahead.
+        since_ms = due.checkpoint.pop.pop_time_ms
+
+        def sequences(producer: str) -> Collection[int]:
+            seen = destination.known_producer(producer)
+            found = () if seen is None else tuple(seen.parts)
+            if self._now_ms - since_ms < REMEMBERED_MS:
+                return found
+            # What the destination no longer remembers, because that was more than a day ago, its rows say.
+            return (*found, *self._in_rows.of(destination, producer, since_ms))
+
+        return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
+
+    def _all_later(self, due: Due, error: Exception) -> Case:
+        self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+        case = Case(due, Stored())
+        case.decisions = [Later(due.checkpoint, due.bits, self._now_ms + self._write_wait_ms(due))]
+        return case
+
+    def _pick(self, lane: Lane, cases: Sequence[Case], bytes_max: int | None) -> Picked:
+        source = self._look(lane.source)
+        if source is None:
+            raise DeltaMQError(f"{lane.source.folder} is not there")
+        wanted = np.unique(np.array([offset for case in cases for offset in case.wanted], dtype=np.int64))
+        return pick(source, wanted, bytes_max=bytes_max)
+
+    def _decide(self, lane: Lane, cases: Sequence[Case], picked: Picked) -> None:
+        """Decide, and put what is to be appended into the outbox."""
+        self._outcome.troubles.update(picked.unreadable.values())
+        for case in cases:
+            tries = self._failures(case.due) + 1
+            case.decisions = decide(
+                case.due,
+                life=Life.PRESENT,
+                max_attempts=lane.group.settings.max_attempts,
+                now_ms=self._now_ms,
+                stored=case.stored,
+                gone=picked.gone,
+                unreadable=dict.fromkeys(picked.unreadable, tries),
+            )
+        for kind, ref in ((Revive, lane.retry), (DeadLetter, lane.dead)):
+            found = [(case, one) for case in cases for one in case.decisions if isinstance(one, kind)]
+            if found:
+                rows = rows_of(picked, lane.pop_place, found)
+                self._outbox.add(ref, rows, *parts_of(found))
+        if self._outbox.bytes >= OUTBOX_BYTES_MAX:
+            self._send()
+
+    # Storing.
+
+    def _send(self) -> None:
+        for failed in self._outbox.send():
+            self._outcome.troubles.add(failed.why)
+            for case, decision in failed.tokens:
+                case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
+
+    def _lose(self, cases: Iterable[Case]) -> None:
+        """Record what is gone (SPEC POP-12)."""
+        by_broker: dict[str, list[tuple[Case, Lost]]] = {}
+        for case in cases:
+            for decision in case.decisions:
+                if isinstance(decision, Lost):
+                    by_broker.setdefault(broker_of(decision.checkpoint.pop), []).append((case, decision))
+        for broker, lost in by_broker.items():
+            records = rows_of_lost_records([lost_record(one, self._now_ms) for _, one in lost])
+            parts = [
+                RowsPart(1, ProducerStamp(loss_producer_id(one.checkpoint.key), one.bits, None, 1)) for _, one in lost
+            ]
+            try:
+                log = self._warehouse.create(system_ref(LOST, self._cluster, broker))
+                log.append_rows(records, parts, flush=Flush.SYNC)
+            except (DeltaMQError, OSError) as error:
+                self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+                for case, decision in lost:
+                    case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
+                continue
+            failpoint("revive.after_lost")
+
+    def _end(self, cases: Iterable[Case]) -> None:
+        """Record what is dealt with, in the queues where the checkpoints lie."""
+        by_queue: dict[PartitionRef, list[tuple[Case, Done]]] = {}
+        for case in cases:
+            end = settle(case.due, case.decisions)
+            if end is None:
+                self._note(case)
+            else:
+                by_queue.setdefault(self._queue(case.due.checkpoint.pop), []).append((case, end))
+        for ref, ends in by_queue.items():
+            try:
+                log = self._warehouse.create(ref)
+                log.append([Batch(rows_of_records([end for _, end in ends]))], flush=Flush.SYNC)
+            except (DeltaMQError, OSError) as error:
+                # All of it is stored: the next run finds that out at the destinations.
+                self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+                for case, _ in ends:
+                    at_ms = self._now_ms + self._write_wait_ms(case.due)
+                    case.decisions = [Later(case.due.checkpoint, case.due.bits, at_ms)]
+                    self._note(case)
+                continue
+            for case, _ in ends:
+                self._note(case)
+            failpoint("revive.after_done")
+
+    def _note(self, case: Case) -> None:
+        times = [one.at_ms for one in case.decisions if isinstance(one, Later)]
+        for decision in case.decisions:
+            self._outcome.count(decision)
+        if times:
+            self._outcome.later.append((case.due, min(times)))
+        else:
+            self._outcome.settled.append(case.due)
+
+    # Places.
+
+    def _queue(self, pop: Pop) -> PartitionRef:
+        # Any queue would do: a record names its checkpoint. Ordered pops have a number that is none.
+        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop))
+
+    def _look(self, ref: PartitionRef) -> PartitionLog | None:
+        """The partition as it is now, seen once in a batch; None when it is not made yet."""
+        if ref not in self._refreshed:
+            log = self._warehouse.open_partition(ref) if self._warehouse.exists(ref) else None
+            if log is not None:
+                log.refresh()
+            self._refreshed[ref] = log
+        return self._refreshed[ref]
+
+    def _destination(self, ref: PartitionRef) -> PartitionLog:
+        return self._look(ref) or self._made(ref)
+
+    def _made(self, ref: PartitionRef) -> PartitionLog:
+        log = self._warehouse.create(ref)
+        self._refreshed[ref] = log
+        return log
+
+    def _write_wait_ms(self, due: Due) -> int:
+        return min(_WRITE_RETRY_MS << min(self._failures(due), 10), _WRITE_RETRY_MS_MAX)
+
+
+def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
+    lanes: dict[tuple[LaneKey, str], list[Due]] = {}
+    for due in batch:
+        pop = due.checkpoint.pop
+        lanes.setdefault((pop.lane, pop.topic), []).append(due)
+    return lanes
+
+
+def _nothing(cases: Iterable[Case], error: Exception) -> Picked:
+    """Nothing can be read from the partition."""
+    told = f"{type(error).__name__}: {error}"
+    empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
+    return Picked(
+        empty, np.zeros(0, dtype=np.int64), unreadable={offset: told for case in cases for offset in case.wanted}
+    )

@@ -1,0 +1,1 @@
+"""What `make setup` does, with the standard library alone: packages, Java, jars."""

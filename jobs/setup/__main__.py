@@ -1,0 +1,218 @@
+"""`make setup`: everything that the project needs, from a clone with Python 3.11, Java 17 and make.
+
+    python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
+
+Each step says what it does and, when it cannot, one line says what to do. A step whose result is there is
+not repeated (a stamp in .venv holds the hash of what it was made from): a second run needs no network.
+Two runs at once wait for each other. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs.setup.jars import PROJECT_FOLDER, JarsUnusable, fetch_jars, jars_folder, wrong_jars
+from jobs.setup.java import Java, JavaMissing, find_java
+
+PYTHON_VERSION_MIN = (3, 11)
+LOCK_FILE = PROJECT_FOLDER / "requirements.lock"
+PROJECT_FILE = PROJECT_FOLDER / "pyproject.toml"
+VENV = PROJECT_FOLDER / ".venv"
+STAMP_OF_PACKAGES = VENV / ".locked-packages"
+STAMP_OF_PROJECT = VENV / ".project"
+BUILDER = "setuptools"
+
+
+class SetupFailed(Exception):
+    """A step could not be done; the message says which and what to do."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Set up what is missing, or with `--check` only say what is; return the exit code."""
+    parser = argparse.ArgumentParser(prog="make setup", description="Set up .venv and .jars.")
+    parser.add_argument("--check", action="store_true", help="change nothing, only say what is missing")
+    options = parser.parse_args(arguments)
+    try:
+        return check() if options.check else set_up()
+    except (SetupFailed, JavaMissing, JarsUnusable) as error:
+        print(f"setup failed: {error}", file=sys.stderr)
+        return 1
+
+
+def set_up() -> int:
+    """Do every step whose result is not there yet."""
+    started = time.monotonic()
+    _check_python()
+    java = find_java()
+    with _one_at_a_time():
+        changed = [_packages(), _project(), _jars(java)]
+    if any(changed):
+        _say(f"ready in {time.monotonic() - started:.0f} s (Java {java.version} at {java.path})")
+    return 0
+
+
+def check() -> int:
+    """Print one line for each need and whether it is met; 0 when all are."""
+    needs: list[tuple[str, Callable[[], str]]] = [
+        ("python", _check_python),
+        ("java", lambda: f"{find_java().version} at {find_java().path}"),
+        ("packages", lambda: _stamped(STAMP_OF_PACKAGES, _packages_key(), "run make setup")),
+        ("jars", _jars_there),
+    ]
+    failed = 0
+    for name, need in needs:
+        try:
+            print(f"ok      {name}: {need()}")
+        except (SetupFailed, JavaMissing, JarsUnusable) as error:
+            failed += 1
+            print(f"MISSING {name}: {error}")
+    return 1 if failed else 0
+
+
+def _check_python() -> str:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < PYTHON_VERSION_MIN:
+        raise SetupFailed(f"this is Python {version}; 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11")
+    return version
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (PROJECT_FOLDER / ".setup.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another make setup is running: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _packages() -> bool:
+    """Make .venv hold exactly what the lock says; True if it did not yet."""
+    if _read(STAMP_OF_PACKAGES) == _packages_key() and _venv_python().exists():
+        return False
+    if not _venv_python().exists():
+        _make_venv()
+    _say(f"installing the {_locked_count()} packages of {LOCK_FILE.name} into .venv (takes minutes)")
+    with tempfile.TemporaryDirectory() as folder:
+        builder = Path(folder) / "builder.lock"
+        builder.write_text(_locked_block(BUILDER), encoding="utf-8")
+        # some packages come as source: what builds them is locked, too, and comes first
+        _pip("--require-hashes", "--requirement", str(builder), step=f"installing {BUILDER}")
+    _pip(
+        *("--require-hashes", "--no-build-isolation", "--requirement", str(LOCK_FILE)),
+        step=f"installing {LOCK_FILE.name}",
+    )
+    STAMP_OF_PACKAGES.write_text(_packages_key(), encoding="ascii")
+    return True
+
+
+def _make_venv() -> None:
+    _say(f"creating .venv with Python {_check_python()}")
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        shutil.rmtree(VENV, ignore_errors=True)
+        told = (done.stdout + done.stderr).strip()
+        raise SetupFailed(f"python -m venv failed (Debian, Ubuntu: apt-get install python3.11-venv): {told}")
+
+
+def _project() -> bool:
+    """Install the project itself, editable; True if its metadata had changed."""
+    key = _sha256(PROJECT_FILE)
+    if _read(STAMP_OF_PROJECT) == key and (VENV / "bin" / "deltamq").exists():
+        return False
+    _say("installing deltamq itself (editable)")
+    _pip(
+        *("--no-deps", "--no-build-isolation", "--quiet", "--editable", str(PROJECT_FOLDER)),
+        step="installing deltamq itself",
+    )
+    STAMP_OF_PROJECT.write_text(key, encoding="ascii")
+    return True
+
+
+def _jars(java: Java) -> bool:
+    """Fetch the jars; True if any was missing or wrong."""
+    folder = jars_folder()
+    wrong = wrong_jars(folder)
+    if not wrong:
+        return False
+    for name, what in wrong.items():
+        _say(f"{name} {what}: fetching")
+    fetch_jars(folder, python=_venv_python(), java=java.path)
+    return True
+
+
+def _jars_there() -> str:
+    folder = jars_folder()
+    wrong = wrong_jars(folder)
+    if wrong:
+        raise JarsUnusable("; ".join(f"{name} {what}" for name, what in wrong.items()) + ": run make setup")
+    return str(folder)
+
+
+def _pip(*arguments: str, step: str) -> None:
+    command = [str(_venv_python()), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, env={**os.environ, "PYTHONNOUSERSITE": "1"}, check=False)
+    if done.returncode != 0:
+        raise SetupFailed(f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup")
+
+
+def _venv_python() -> Path:
+    return VENV / "bin" / "python"
+
+
+def _packages_key() -> str:
+    return f"{_sha256(LOCK_FILE)} python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _locked_count() -> int:
+    return sum(1 for line in _lock_lines() if "==" in line)
+
+
+def _locked_block(package: str) -> str:
+    """Return the lock's lines for one package: its pin and its hashes."""
+    block: list[str] = []
+    for line in _lock_lines():
+        if line.startswith(f"{package}==") or (block and line.startswith(" ")):
+            block.append(line)
+        elif block:
+            break
+    return "\n".join(block) + "\n"
+
+
+def _lock_lines() -> list[str]:
+    return LOCK_FILE.read_text(encoding="ascii").splitlines()
+
+
+def _stamped(stamp: Path, key: str, remedy: str) -> str:
+    if _read(stamp) != key:
+        raise SetupFailed(f"{stamp.parent} is not what {LOCK_FILE.name} says: {remedy}")
+    return str(stamp.parent)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii") if path.exists() else ""
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _say(line: str) -> None:
+    print(f"setup: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""The jars that Spark does not ship, fetched once into the project's own folder and checked by sha256.
+
+Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there
+without its jar; so the JVM that resolves gets an empty home folder. And everything that Spark ships
+itself is excluded, so nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
+Standard library only: `make setup` runs this before the project is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
+
+PINS_FILE = Path(__file__).with_name("jars.sha256")
+PROJECT_FOLDER = Path(__file__).resolve().parents[2]
+COORDINATES = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
+EXCLUDED = (
+    "org.*:*",
+    "com.*:*",
+    "javax.*:*",
+    "commons-*:*",
+    "io.airlift:*",
+    "io.unitycatalog:*",
+    "io.delta:delta-kernel*",
+)
+FETCH_TIMEOUT_S = 900
+LOG_LINES_SHOWN = 15
+SIGNS_OF_FAILURE = ("Server access error", "NOT FOUND", "UNRESOLVED")
+
+
+class JarsUnusable(Exception):
+    """The jars are missing, damaged, or could not be fetched; the message says which and what to do."""
+
+
+def jars_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of the project folder."""
+    return Path(environ.get("DELTAMQ_JARS") or PROJECT_FOLDER / ".jars")
+
+
+def pinned_jars() -> dict[str, str]:
+    """Return file name -> sha256 of every jar that must be there."""
+    lines = PINS_FILE.read_text(encoding="ascii").splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def wrong_jars(folder: Path) -> dict[str, str]:
+    """Return file name -> what is wrong, for each pinned jar that is missing or differs."""
+    wrong = {}
+    for name, pinned in pinned_jars().items():
+        path = folder / name
+        if not path.is_file():
+            wrong[name] = "is missing"
+        elif (found := _sha256(path)) != pinned:
+            wrong[name] = f"has sha256 {found}, pinned is {pinned}"
+    return wrong
+
+
+def fetch_jars(folder: Path, *, python: Path, java: Path) -> None:
+    """Fetch the pinned jars with the Ivy of the pyspark that `python` has; no network when all are there."""
+    if not wrong_jars(folder):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as work:
+        fetched = _resolve(Path(work), python=python, java=java)
+        _install(fetched, folder)
+
+
+def _resolve(work: Path, *, python: Path, java: Path) -> Path:
+    """Run Spark's Ivy with its cache and its home inside `work`; return the folder of the retrieved jars."""
+    home, ivy, script = work / "home", work / "ivy", work / "nothing.py"
+    home.mkdir()
+    script.write_text("", encoding="ascii")
+    spark_home = _spark_home(python)
+    command = [
+        str(spark_home / "bin" / "spark-submit"),
+        *("--master", "local[1]"),
+        *("--packages", ",".join(COORDINATES)),
+        *("--exclude-packages", ",".join(EXCLUDED)),
+        *("--conf", f"spark.jars.ivy={ivy}"),
+        *("--driver-java-options", f'"-Duser.home={home}"'),
+        str(script),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=_environment(python, java, spark_home),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JarsUnusable(f"Spark's Ivy did not finish: {error}") from error
+    if done.returncode != 0:
+        raise JarsUnusable(_why(done.stdout))
+    return ivy / "jars"
+
+
+def _spark_home(python: Path) -> Path:
+    asked = "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])"
+    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JarsUnusable(f"{python} has no pyspark; delete .venv and run make setup again")
+    return Path(done.stdout.strip())
+
+
+def _environment(python: Path, java: Path, spark_home: Path) -> dict[str, str]:
+    """Return the environment for Ivy: ours, without anybody's Spark configuration."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    return {
+        **kept,
+        "SPARK_HOME": str(spark_home),
+        "PYSPARK_PYTHON": str(python),
+        "JAVA_HOME": _java_home(java),
+    }
+
+
+def _java_home(java: Path) -> str:
+    return str(java.resolve().parent.parent)
+
+
+def _why(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
+    told = list(dict.fromkeys(line.strip() for line in telling or lines))
+    shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
+    return (
+        f"Spark's Ivy could not fetch {', '.join(COORDINATES)}:\n    {shown}\n"
+        "  Check the network. Behind a proxy: "
+        "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
+        "With a mirror: DEFAULT_ARTIFACT_REPOSITORY=<its address>. "
+        "Without a network: put the files of jobs/jars.sha256 into .jars/."
+    )
+
+
+def _install(fetched: Path, folder: Path) -> None:
+    """Check the pinned jars in Ivy's folder, where names start with the organisation, and move them."""
+    for name, pinned in pinned_jars().items():
+        found = sorted(fetched.glob(f"*_{name}"))
+        if not found:
+            raise JarsUnusable(f"Spark's Ivy retrieved no {name}")
+        digest = _sha256(found[0])
+        if digest != pinned:
+            raise JarsUnusable(f"{name} was fetched with sha256 {digest}, pinned is {pinned}: not installed")
+        os.replace(found[0], folder / name)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

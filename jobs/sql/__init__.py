@@ -1,0 +1,9 @@
+"""Topics in Spark: the session, `format("mq")`, DataFrames, views."""
+
+from __future__ import annotations
+
+from jobs.sql.reader import read_topic
+from jobs.sql.session import spark_session
+from jobs.sql.views import register_views
+
+__all__ = ["read_topic", "register_views", "spark_session"]

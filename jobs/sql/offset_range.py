@@ -1,0 +1,179 @@
+"""Which offsets of which partitions a read covers, resolved once against the tables.
+
+The tables are only read: no probe, no file is written, so a reader needs no right to write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from jobs.sql.catalog import Catalog, TopicPartition
+from jobs.sql.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
+from mq.errors import NotFound, Refused
+from mq.limits import MIB
+from tables.actions import DataFile
+from tables.log_reader import offset_at
+from tables.reader import FileReader, RowCache
+from tables.snapshot import PartitionNotFound, load
+from tables.store import Store
+
+__all__ = ["OffsetRange", "resolve", "split"]
+
+#: Row groups that finding an offset by time may keep.
+_CACHE_BYTES: Final = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets `[start, stop)` of a partition, and the live files that hold them."""
+
+    partition: TopicPartition
+    start: int
+    stop: int
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it covers."""
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> OffsetRange:
+        """Return the part `[start, stop)` of this range."""
+        assert self.start <= start <= stop <= self.stop
+        files = tuple(f for f in self.files if f.start < stop and f.end > start)
+        return replace(self, start=start, stop=stop, files=files)
+
+
+def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
+    """Return the range of each partition that the options select, against the tables as they are now.
+
+    Raises
+    ------
+    NotFound
+        A named topic or partition does not exist.
+    Refused
+        A bound is missing for a partition, names one that is not read, or is outside of what is stored
+        (the last only with `failOnDataLoss`).
+    """
+    partitions = list(_selected(Catalog(store), options))
+    _check_named(options.start, "startingOffsets", partitions)
+    _check_named(options.end, "endingOffsets", partitions)
+    cache = RowCache(_CACHE_BYTES)
+    ranges = [_range(store, partition, options, cache) for partition in partitions]
+    return [found for found in ranges if found is not None]
+
+
+def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
+    if options.strategy is Strategy.ASSIGN:
+        for topic, names in options.assigned.items():
+            yield from _assigned(topic, names, catalog.partitions(topic))
+        return
+    topics = options.topics
+    if options.strategy is Strategy.PATTERN:
+        topics = tuple(topic for topic in catalog.topics() if re.fullmatch(options.pattern, topic))
+    for topic in topics:
+        yield from catalog.partitions(topic)
+
+
+def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition]) -> Iterator[TopicPartition]:
+    known = {name: partition for partition in found for name in partition.names}
+    for name in names:
+        if name not in known:
+            have = ", ".join(partition.ref.name for partition in found)
+            raise NotFound(
+                f"option assign: topic {topic!r} has no partition {name!r}; it has {have}",
+                code="partition_not_found",
+                field="assign",
+            )
+    yield from dict.fromkeys(known[name] for name in names)
+
+
+def _check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
+    """As in Kafka, bounds for each partition name all partitions that are read, and no others."""
+    if bound.everywhere is not None:
+        return
+    wanted = {(p.ref.topic, name) for p in partitions for name in p.names}
+    told = f"option {option} (or its form by timestamp)"
+    for topic, values in bound.each.items():
+        for name in values:
+            if (topic, name) not in wanted:
+                raise Refused(f"{told}: {name!r} of {topic!r} is not read", code="invalid_option", field=option)
+    missing = [p.ref.name for p in partitions if bound.of(p.ref.topic, p.names) is None]
+    if missing:
+        raise Refused(
+            f"{told}: name every partition; missing: {', '.join(missing)} (-2 is the earliest, -1 the latest)",
+            code="invalid_option",
+            field=option,
+        )
+
+
+def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
+    """Return the partition's range; None when nothing is in the bounds, or its table does not exist (yet)."""
+    try:
+        snapshot = load(store, partition.ref.folder)
+    except PartitionNotFound:
+        return None
+    low, end = snapshot.min_offset, snapshot.end_offset
+    reader = FileReader(store, partition.ref.folder, cache)
+    start = _offset(options.start, partition, snapshot.files, reader, (low, end))
+    stop = _offset(options.end, partition, snapshot.files, reader, (low, end))
+    if options.start.by_time and start == end and not options.start_latest_when_no_match and snapshot.files:
+        time_ms = options.start.of(partition.ref.topic, partition.names)
+        raise Refused(
+            f"{partition.ref.name}: no message was appended at or after {time_ms} ms; "
+            "startingOffsetsByTimestampStrategy=latest reads nothing there instead",
+            code="invalid_option",
+            field="startingTimestamp",
+        )
+    if options.fail_on_data_loss:
+        _check_stored(partition, start, stop, low, end)
+    start, stop = max(low, min(start, end)), max(low, min(stop, end))
+    if start >= stop:
+        return None
+    files = tuple(replace(f, stats="") for f in snapshot.files if f.start < stop and f.end > start)
+    return OffsetRange(partition=partition, start=start, stop=stop, files=files)
+
+
+def _offset(
+    bound: Bound,
+    partition: TopicPartition,
+    files: Sequence[DataFile],
+    reader: FileReader,
+    stored: tuple[int, int],
+) -> int:
+    value = bound.of(partition.ref.topic, partition.names)
+    assert value is not None, "every partition's bound was checked"
+    if bound.by_time:
+        return offset_at(files, reader, value * 1000, stored[1])
+    return {EARLIEST: stored[0], LATEST: stored[1]}.get(value, value)
+
+
+def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, end: int) -> None:
+    if start > stop or start < low or stop > end:
+        raise Refused(
+            f"{partition.ref.name}: offsets [{start}, {stop}) are asked for, [{low}, {end}) are stored; "
+            "failOnDataLoss=false reads what there is",
+            code="offset_out_of_range",
+            field="startingOffsets",
+            extra={"min_offset": low, "max_offset": end},
+        )
+
+
+def split(ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
+    """Cut ranges so that there are at least `partitions_min` (rows permitting), each of at most `rows_max` rows."""
+    counts = {id(r): -(-r.rows // rows_max) if rows_max else 1 for r in ranges}
+    wanted = min(partitions_min or 0, sum(r.rows for r in ranges))
+    while sum(counts.values()) < wanted:
+        largest = max(ranges, key=lambda r: r.rows / counts[id(r)])
+        counts[id(largest)] += 1
+    return [piece for r in ranges for piece in _cut(r, counts[id(r)])]
+
+
+def _cut(found: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    edges = [found.start + found.rows * i // count for i in range(count + 1)]
+    for start, stop in pairwise(edges):
+        yield found.part(start, stop)

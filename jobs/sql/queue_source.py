@@ -1,0 +1,198 @@
+"""Two more formats of ours, for views over the queue: `mq_partitions` and `mq_space`. Both look anew at each query.
+
+| format          | a row for each                                   | options                                  |
+|-----------------|--------------------------------------------------|------------------------------------------|
+| `mq_partitions` | partition of any space, with its offsets         | `warehouse`                              |
+| `mq_space`      | message of the groups' retry or dead-letter logs | `warehouse`, `space` (`retry` or `dlq`)  |
+
+A group's logs appear and go with the group, so no fixed list of Delta tables could stand for them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.run.storage import storage
+from mq.errors import Refused
+from mq.names import split_partition
+from mq.retry_topic import RetryTopic
+from tables.paths import PartitionRef, Space
+from tables.reader import FileReader, RowCache
+from tables.schema import MESSAGE_SCHEMA, TIME
+from tables.snapshot import PartitionNotFound, Snapshot, load
+from tables.store import Store
+from tables.warehouse import refs
+
+__all__ = ["register_queue_sources"]
+
+_CACHE_BYTES: Final = 0
+PARTITION_ROW: Final = pa.schema(
+    [
+        ("space", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.string()),
+        ("broker", pa.string()),
+        ("generation", pa.int64()),
+        ("min_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("last_append_time", TIME),
+        ("location", pa.string()),
+    ]
+)
+SPACE_ROW: Final = pa.schema(
+    [
+        ("group", pa.string()),
+        # The user's topic of a retried message; a dead letter has it in its origin.
+        ("topic", pa.string()),
+        ("partition", pa.string()),
+        # Which life of the group, and of the topic, the log belongs to.
+        ("generation", pa.int64()),
+        *MESSAGE_SCHEMA,
+    ]
+)
+
+
+def register_queue_sources(spark: SparkSession) -> None:
+    """Make both formats known to a session."""
+    spark.dataSource.register(PartitionsSource)
+    spark.dataSource.register(SpaceSource)
+
+
+@dataclass
+class _Refs(InputPartition):
+    """The partitions that one task looks at."""
+
+    refs: list[PartitionRef]
+
+
+class _Reader(DataSourceReader):
+    """Reads partitions of some spaces."""
+
+    spaces: tuple[Space, ...] = tuple(Space)
+    #: Partitions in one task.
+    step = 64
+
+    def __init__(self, warehouse: str) -> None:
+        self._warehouse = warehouse
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks, for the partitions that there are now."""
+        store = storage(self._warehouse)
+        found = [ref for space in self.spaces for ref in refs(store, space)]
+        return [_Refs(found[at : at + self.step]) for at in range(0, len(found), self.step)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        if not isinstance(partition, _Refs):
+            return  # Spark's stand-in where there is nothing to read
+        store = storage(self._warehouse)
+        for ref in partition.refs:
+            try:
+                snapshot = load(store, ref.folder)
+            except PartitionNotFound:
+                continue  # it went meanwhile, with its group or topic
+            yield from self.rows(store, ref, snapshot)
+
+    @abstractmethod
+    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+
+
+class PartitionsReader(_Reader):
+    """Where each partition begins and ends."""
+
+    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+        """Yield one row."""
+        files = snapshot.files
+        row = {
+            "space": ref.space.value,
+            "topic": ref.topic,
+            "partition": ref.name,
+            "broker": split_partition(ref.name)[1],
+            "generation": ref.generation,
+            "min_offset": snapshot.min_offset,
+            "end_offset": snapshot.end_offset,
+            "bytes": sum(file.size for file in files),
+            "last_append_time": files[-1].append_max_us if files else None,
+            "location": store.uri(ref.folder),
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=PARTITION_ROW)
+
+
+class SpaceReader(_Reader):
+    """The messages of retry or dead-letter logs."""
+
+    step = 1
+
+    def __init__(self, warehouse: str, space: Space) -> None:
+        super().__init__(warehouse)
+        self.spaces = (space,)
+
+    def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+        """Yield the messages with whose they are."""
+        retry = RetryTopic.of_storage_name(ref.topic)
+        topic = retry.topic if ref.space is Space.RETRY else None
+        reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
+        for file in snapshot.files:
+            for found in reader.groups(file, file.start, file.end, MESSAGE_SCHEMA.names):
+                places = [retry.group, topic, ref.name, ref.generation]
+                columns = [
+                    pa.array([value] * found.num_rows, kind)
+                    for value, kind in zip(places, SPACE_ROW.types[: len(places)], strict=True)
+                ]
+                rows = pa.table([*columns, *found.columns], schema=SPACE_ROW)
+                yield from rows.to_batches()
+
+
+class PartitionsSource(DataSource):
+    """`format("mq_partitions")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "mq_partitions"
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        return from_arrow_schema(PARTITION_ROW)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        return PartitionsReader(_warehouse(self.options))
+
+
+class SpaceSource(DataSource):
+    """`format("mq_space")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "mq_space"
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        return from_arrow_schema(SPACE_ROW)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        space = self.options.get("space", "")
+        if space not in (Space.RETRY.value, Space.DLQ.value):
+            raise Refused(f"option space must be retry or dlq, not {space!r}", field="space")
+        return SpaceReader(_warehouse(self.options), Space(space))
+
+
+def _warehouse(options: dict[str, str]) -> str:
+    warehouse = options.get("warehouse")
+    if not warehouse:
+        raise Refused("option warehouse is missing", field="warehouse")
+    return warehouse

@@ -1,0 +1,117 @@
+"""The columns that a read returns: the message row with its place, or those of Spark's Kafka source.
+
+Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (Spark expressions), and
+as a projection of Arrow rows. A test holds them equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.sql.read_options import ReadOptions, RowFormat
+from tables.schema import MESSAGE_SCHEMA, TIME
+
+__all__ = ["arrow_columns", "schema_of", "source_columns", "spark_columns"]
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+MESSAGE_ROW: Final = pa.schema([*MESSAGE_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.string())])
+KAFKA_ROW: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIME),
+        ("timestampType", pa.int32()),
+        ("headers", _HEADERS),
+    ]
+)
+#: Kafka's number for "the time of the append": offsets by time are found by that time, too.
+LOG_APPEND_TIME: Final = 1
+#: Which column of the message row each Kafka column is made of.
+_KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
+
+
+def schema_of(options: ReadOptions) -> StructType:
+    """Return the schema of a read."""
+    if options.row_format is RowFormat.MESSAGE:
+        return from_arrow_schema(MESSAGE_ROW)
+    kafka = from_arrow_schema(KAFKA_ROW)
+    return kafka if options.headers else StructType(kafka.fields[:-1])
+
+
+def spark_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> list[Column]:
+    """Return the projection of a partition's Delta table."""
+    places = {"topic": F.lit(topic), "partition": F.lit(partition)}
+    if options.row_format is RowFormat.MESSAGE:
+        return [places.get(name, F.col(name)).alias(name) for name in schema_of(options).names]
+    made = {
+        **places,
+        "key": F.col("key").cast("binary"),
+        "value": F.col("body"),
+        "partition": F.lit(number),
+        "offset": F.col("offset"),
+        "timestamp": F.col("append_time"),
+        "timestampType": F.lit(LOG_APPEND_TIME),
+        "headers": F.transform(F.map_entries("headers"), _binary_header),
+    }
+    return [made[name].alias(name) for name in schema_of(options).names]
+
+
+def _binary_header(entry: Column) -> Column:
+    return F.struct(entry["key"].alias("key"), entry["value"].cast("binary").alias("value"))
+
+
+def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
+    """Return the columns of the message row that the columns `names` of a read are made of."""
+    made_of_none = {"topic", "partition", "timestampType"}
+    if row_format is RowFormat.MESSAGE:
+        return [name for name in names if name not in made_of_none]
+    return [_KAFKA_SOURCES.get(name, name) for name in names if name not in made_of_none]
+
+
+def arrow_columns(
+    names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int
+) -> Callable[[pa.RecordBatch], list[pa.Array]]:
+    """Return the projection of a partition's Arrow rows, which need only have `source_columns`."""
+    kafka = row_format is RowFormat.KAFKA
+    makers: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
+        "topic": lambda rows: pa.repeat(topic, rows.num_rows),
+        "partition": lambda rows: pa.repeat(partition, rows.num_rows),
+    }
+    if kafka:
+        makers |= {
+            "partition": lambda rows: pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
+            "key": lambda rows: rows.column("key").cast(pa.binary()),
+            "value": lambda rows: rows.column("body"),
+            "timestamp": lambda rows: rows.column("append_time"),
+            "timestampType": lambda rows: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows.num_rows),
+            "headers": lambda rows: _kafka_headers(rows.column("headers")),
+        }
+    chosen = [makers.get(name) or _column(name) for name in names]
+    return lambda rows: [make(rows) for make in chosen]
+
+
+def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
+    return lambda rows: rows.column(name)
+
+
+def _kafka_headers(headers: pa.MapArray) -> pa.Array:
+    """Return a map of texts as a list of (key, value as bytes), null where the map is."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), _HEADERS)
+    offsets, count = headers.offsets, len(headers)
+    # a null offset makes a null list
+    starts = pc.if_else(headers.is_valid(), offsets.slice(0, count), pa.scalar(None, pa.int32()))
+    values = [headers.keys, headers.items.cast(pa.binary())]
+    entries = pa.StructArray.from_arrays(values, fields=list(_HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.concat_arrays([starts, offsets.slice(count)]), entries, type=_HEADERS)

@@ -1,0 +1,195 @@
+"""The queue in SQL: temporary views over the state tables and the groups' own logs (SPEC POP-19, CONS-4, META-4).
+
+| view              | a row for each                                                              |
+|-------------------|-----------------------------------------------------------------------------|
+| `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
+| `mq_in_flight`    | message that is given away and not acknowledged; `overdue`: its time is over |
+| `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
+| `mq_retries`      | group, topic and attempt: `messages` that were retried, those `waiting`     |
+| `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
+| `mq_lost`         | range of offsets that a group could not have, with the `reason`             |
+| `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
+| `mq_clients`      | exclusive client and topic: its `partitions`, and their `lag` together      |
+| `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
+
+Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
+What was popped without order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
+Each is evaluated anew by every query. A view whose state table was never merged is empty until the next call.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from jobs.merge.state_tables import STATE_TABLES, spark_schema
+from jobs.run.storage import storage
+from jobs.sql.queue_source import register_queue_sources
+from jobs.sql.session import absolute
+from mq.ordered_pop import CONDEMNED, REJECTED
+from mq.retry import DEAD_REASON_HEADER
+from tables.config import Config, load
+from tables.queue_refs import TOPIC_LIVES_MAX
+from tables.state_table import read_state_log
+
+__all__ = ["VIEWS", "register_views"]
+
+_IN_FLIGHT: Final = f"""
+    SELECT `group`, topic, partition, broker, retry,
+           start_offset + coalesce(diffs[i], i) AS offset, attempts[i] AS attempt,
+           pop_time, revive_time, invisible_ms, revive_time < current_timestamp() AS overdue, dead_reason, merged_at
+    FROM (
+        SELECT *, explode(sequence(0, num - 1)) AS i FROM mq_state_pop_checkpoints WHERE in_flight > 0
+    )
+    WHERE getbit(acked | replaced | done, i) = 0
+    UNION ALL
+    SELECT `group`, topic, partition, broker, retry, one.offset, cast(one.attempt % {CONDEMNED} AS int) AS attempt,
+           timestamp_millis(one.pop_time_ms) AS pop_time,
+           -- 0: no lease; a client of an exclusive group tries it in place.
+           timestamp_millis(nullif(one.visible_ms, 0)) AS revive_time,
+           nullif(one.visible_ms, 0) - one.pop_time_ms AS invisible_ms,
+           one.visible_ms > 0 AND timestamp_millis(one.visible_ms) < current_timestamp() AS overdue,
+           if(one.attempt >= {CONDEMNED}, '{REJECTED}', NULL) AS dead_reason, merged_at
+    FROM (SELECT *, explode(delivered) AS one FROM mq_state_consumer_offsets)
+"""
+
+_LAG: Final = f"""
+    WITH owners AS (
+        SELECT b.`group`, t.topic, t.topic_id, false AS retry, 'topics' AS space, t.topic AS stored_as, t.generation
+        FROM (SELECT DISTINCT `group`, topic_id FROM mq_state_consumer_offsets) b
+        JOIN mq_state_topics t ON t.topic_id = b.topic_id
+        UNION ALL
+        SELECT g.`group`, t.topic, t.topic_id, true AS retry, 'retry' AS space, concat(g.`group`, '/', t.topic),
+               g.epoch * {TOPIC_LIVES_MAX} + t.generation
+        FROM mq_state_groups g CROSS JOIN mq_state_topics t
+    ),
+    given AS (
+        SELECT `group`, topic_id, retry, partition, sum(in_flight) AS in_flight
+        FROM mq_state_pop_checkpoints GROUP BY ALL
+    )
+    SELECT o.`group`, o.topic, p.partition, p.broker, o.retry, c.committed_offset, p.min_offset, p.end_offset,
+           greatest(0, p.end_offset - greatest(coalesce(c.committed_offset, 0), p.min_offset)) AS lag,
+           coalesce(f.in_flight, 0) + coalesce(array_size(c.delivered), 0) AS in_flight, c.merged_at
+    FROM owners o
+    JOIN mq_partitions p ON p.space = o.space AND p.topic = o.stored_as AND p.generation = o.generation
+    LEFT JOIN mq_state_consumer_offsets c
+      ON c.`group` = o.`group` AND c.topic_id = o.topic_id AND c.retry = o.retry AND c.partition = p.partition
+    LEFT JOIN given f
+      ON f.`group` = o.`group` AND f.topic_id = o.topic_id AND f.retry = o.retry AND f.partition = p.partition
+"""
+
+_RETRIES: Final = f"""
+    SELECT r.`group`, r.topic, r.reconsume_times + 1 AS attempt, count(*) AS messages,
+           count_if(r.offset >= coalesce(c.committed_offset, 0)) AS waiting, min(r.append_time) AS oldest
+    FROM mq_retry_messages r
+    JOIN mq_state_groups g ON g.`group` = r.`group`
+    JOIN mq_state_topics t ON t.topic = r.topic AND r.generation = g.epoch * {TOPIC_LIVES_MAX} + t.generation
+    LEFT JOIN mq_state_consumer_offsets c
+      ON c.`group` = r.`group` AND c.topic_id = t.topic_id AND c.retry AND c.partition = r.partition
+    GROUP BY ALL
+"""
+
+_DEAD: Final = f"""
+    SELECT `group`, headers['{DEAD_REASON_HEADER}'] AS reason, reconsume_times AS attempts,
+           origin.topic AS topic, origin.partition AS origin_partition, origin.offset AS origin_offset,
+           partition, offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time
+    FROM mq_dead_messages
+"""
+
+_LOST: Final = """
+    SELECT `group`, topic, partition, broker, retry, low, high, high - low AS messages, reason, lost_time
+    FROM mq_state_lost_messages
+"""
+
+_BROKERS: Final = """
+    SELECT b.broker, b.epoch, b.host IS NOT NULL AS online, b.host, b.address, b.stand_in,
+           count(p.partition) AS partitions
+    FROM mq_state_brokers b
+    LEFT JOIN (SELECT DISTINCT topic_id, partition, broker FROM mq_state_routes) p ON p.broker = b.broker
+    GROUP BY ALL
+"""
+
+_CLIENTS: Final = """
+    WITH given AS (
+        SELECT a.`group`, a.topic, a.client, array_sort(collect_list(a.partition)) AS partitions, sum(l.lag) AS lag
+        FROM mq_state_allocations a
+        LEFT JOIN mq_lag l
+          ON l.`group` = a.`group` AND l.topic = a.topic AND l.partition = a.partition AND NOT l.retry
+        GROUP BY ALL
+    )
+    SELECT c.`group`, c.client, c.one.topic, c.one.in_order, c.one.tags, c.leaving, c.since_time,
+           coalesce(g.partitions, array()) AS partitions, coalesce(g.lag, 0) AS lag
+    FROM (SELECT *, explode(topics) AS one FROM mq_state_clients) c
+    LEFT JOIN given g ON g.`group` = c.`group` AND g.client = c.client AND g.topic = c.one.topic
+"""
+
+_MOVES: Final = """
+    WITH moves AS (
+        SELECT topic, route_epoch, source, target, end_offset, sum(lp_high - lp_low) AS logical_partitions
+        FROM mq_state_moves GROUP BY ALL
+    )
+    SELECT l.`group`, m.*, l.committed_offset,
+           coalesce(greatest(coalesce(l.committed_offset, 0), l.min_offset) >= m.end_offset, false) AS passed
+    FROM moves m
+    LEFT JOIN mq_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
+"""
+
+#: By name, in the order in which they build on each other.
+VIEWS: Final = {
+    "mq_in_flight": _IN_FLIGHT,
+    "mq_lag": _LAG,
+    "mq_retries": _RETRIES,
+    "mq_dead_letters": _DEAD,
+    "mq_lost": _LOST,
+    "mq_brokers": _BROKERS,
+    "mq_clients": _CLIENTS,
+    "mq_moves": _MOVES,
+}
+
+
+def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]:
+    """Make the views of the module's table in a session.
+
+    Parameters
+    ----------
+    spark
+        A session of `jobs.sql.spark_session`, or any with Delta.
+    conf
+        Whose warehouse they are about; by default that of the profile.
+
+    Returns
+    -------
+    list of str
+        Their names.
+
+    Examples
+    --------
+    >>> register_views(spark)                                                     # doctest: +SKIP
+    >>> spark.sql("SELECT * FROM mq_lag WHERE lag > 0 ORDER BY lag DESC").show()  # doctest: +SKIP
+    """
+    warehouse = absolute((conf or load()).warehouse.uri)
+    register_queue_sources(spark)
+    _source_view(spark, "mq_partitions", "mq_partitions", warehouse=warehouse)
+    _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
+    _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
+    for table in STATE_TABLES:
+        _state_view(spark, table, warehouse)
+    for name, query in VIEWS.items():
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
+    return ["mq_partitions", *VIEWS]
+
+
+def _source_view(spark: SparkSession, name: str, source: str, **options: str) -> None:
+    spark.read.format(source).options(**options).load().createOrReplaceTempView(name)
+
+
+def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
+    """The table by its place, which each query reads anew; no rows where it was never merged."""
+    name = f"mq_state_{table.rpartition('/')[2]}"
+    store = storage(warehouse)
+    if read_state_log(store, table) is None:
+        spark.createDataFrame([], spark_schema(STATE_TABLES[table])).createOrReplaceTempView(name)
+        return
+    location = store.uri(table).replace("`", "``")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS SELECT * FROM delta.`{location}`")

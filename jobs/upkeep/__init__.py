@@ -1,0 +1,1 @@
+"""Jobs that look after the files of partitions: retention and verification."""

@@ -1,0 +1,117 @@
+"""Commits folded in columns against the fold of the core (SPEC CONS-4: any order, any repetition), and losses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.merge import lost_batch
+from jobs.merge.offset_batch import decode, fold, joined
+from mq.checkpoint import LaneKey
+from mq.errors import Corrupt
+from mq.lost import LostRecord
+from mq.progress import Committed, Delivered, OffsetRecord, committed_of
+from mq.revive import LostReason
+from tables.records import rows_of_lost_records, rows_of_offset_records
+
+LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]
+small = st.integers(0, 30)
+ranges = st.lists(st.tuples(small, small).map(sorted).map(tuple), max_size=3).map(tuple)
+leases = st.lists(st.builds(Delivered, small, st.integers(1, 5), small, small), max_size=3).map(tuple)
+plain = st.builds(Committed, st.integers(1, 2), small)
+ordered = st.builds(Committed, st.integers(1, 2), small, ranges, leases)
+records = st.lists(
+    st.builds(
+        OffsetRecord, lane=st.sampled_from(LANES), topic=st.just("orders"), committed=st.one_of(plain, plain, ordered)
+    ),
+    max_size=20,
+)
+
+
+def stored(rows: pa.RecordBatch, base: int = 0) -> pa.Table:
+    return pa.table(rows).append_column("offset", pa.array(np.arange(base, base + rows.num_rows)))
+
+
+def columns(some: Sequence[OffsetRecord]) -> dict[LaneKey, Committed]:
+    return {lane: at.join(at) for lane, (_, at) in fold([decode(stored(rows_of_offset_records(some)))]).items()}
+
+
+def core(some: Sequence[OffsetRecord]) -> dict[LaneKey, Committed]:
+    """A lane that one record alone is about has it as it was written: joined with itself it is in its plain form."""
+    return {lane: at.join(at) for lane, at in committed_of({}, some).items()}
+
+
+@settings(deadline=None)
+@given(records)
+def test_cons_04_the_fold_in_columns_is_the_fold_of_the_core(some: list[OffsetRecord]) -> None:
+    assert columns(some) == core(some)
+
+
+@settings(deadline=None)
+@given(records, small, st.randoms(use_true_random=False))
+def test_cons_04_pieces_repetition_and_order_do_not_matter(some: list[OffsetRecord], cut: int, random: object) -> None:
+    pieces = [some[:cut], some[cut:], some]
+    random.shuffle(pieces)
+    known: dict[LaneKey, tuple[str, Committed]] = {}
+    for piece in pieces:
+        new = fold([decode(stored(rows_of_offset_records(piece)))])
+        changed = joined(known, new)
+        assert all(known.get(lane) != at for lane, at in changed.items())
+        known |= changed
+    assert {lane: at.join(at) for lane, (_, at) in known.items()} == core(some)
+    assert not joined(known, known)
+
+
+def test_no_commits_make_no_rows() -> None:
+    assert fold([]) == {}
+    assert fold([decode(stored(rows_of_offset_records([])))]) == {}
+
+
+GOOD = OffsetRecord(lane=LANES[0], topic="orders", committed=Committed(3, 9, ((11, 12),), (Delivered(10, 2, 5, 7),)))
+DAMAGE: dict[str, object] = {
+    "no object": [],
+    "a commit without its topic": {k: v for k, v in GOOD.to_json().items() if k != "topic"},
+    "text for a number": {**GOOD.to_json(), "offset": "9"},
+    "a range with one end": {**GOOD.to_json(), "done": [[1]]},
+    "a range of nothing": {**GOOD.to_json(), "done": [None]},
+    "a lease of nothing": {**GOOD.to_json(), "delivered": [[1, 1, 5, None]]},
+    "a lease without its end": {**GOOD.to_json(), "delivered": [[1, 1, 5]]},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_commit_is_named_by_its_offset(name: str) -> None:
+    good = stored(rows_of_offset_records([GOOD]), 40)
+    bad = pa.table({"tag": ["offset"], "body": pa.array([json.dumps(DAMAGE[name]).encode()], pa.binary())})
+    rows = pa.concat_tables([good, bad.append_column("offset", pa.array([41]))])
+    with pytest.raises(Corrupt, match="offset 41"):
+        decode(rows)
+
+
+def loss(*lost: tuple[int, int], time_ms: int = 5_000) -> LostRecord:
+    return LostRecord(lane=LANES[0], topic="orders", ranges=lost, reason=LostReason.RETENTION, time_ms=time_ms)
+
+
+def test_pop_12_a_loss_that_was_told_twice_counts_once() -> None:
+    told = [loss((1, 4), (6, 7), time_ms=9_000), loss(), loss((1, 4))]
+    rows = lost_batch.fold([lost_batch.decode(stored(rows_of_lost_records(told)))])
+    found = {(row["low"], row["high"], row["lost_time"].timestamp()) for row in rows.to_pylist()}
+    assert found == {(1, 4, 5), (6, 7, 9)}
+    assert set(rows.column("reason").to_pylist()) == {"retention"}
+    assert lost_batch.fold([]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"reason": "moths"}, {"ranges": [[1]]}, {"ranges": None}, {"ranges": [[None, 2]]}], ids=str
+)
+def test_a_damaged_loss_is_named_by_its_offset(changes: dict[str, object]) -> None:
+    body = json.dumps({**loss((1, 4)).to_json(), **changes}).encode()
+    rows = pa.table({"tag": ["lost"], "body": pa.array([body], pa.binary()), "offset": [42]})
+    with pytest.raises(Corrupt, match="offset 42"):
+        lost_batch.decode(rows)

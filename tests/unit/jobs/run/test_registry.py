@@ -1,0 +1,50 @@
+"""A job is a documented function; without a docstring there is no job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs.run.registry import Facts, all_jobs, job, jobs_named
+from mq.errors import Conflict, NotFound
+
+
+def test_a_function_without_a_docstring_does_not_register() -> None:
+    def run(spark: object, conf: object, now: datetime) -> Facts:
+        return {}
+
+    with pytest.raises(SyntaxError, match="needs a docstring"):
+        job(name="undocumented", every_s=lambda conf: 1)(run)
+    assert "undocumented" not in [found.name for found in all_jobs()]
+
+
+def test_two_jobs_cannot_have_one_name() -> None:
+    def run(spark: object, conf: object, now: datetime) -> Facts:
+        """Another verify."""
+        return {}
+
+    with pytest.raises(Conflict, match="there is a job 'verify' already"):
+        job(name="verify", every_s=lambda conf: 1)(run)
+
+
+@pytest.mark.parametrize("part", ["Input:", "Output:", "Idempotent:", "kill at any line"])
+def test_every_job_says_what_it_reads_writes_repeats_and_leaves(part: str) -> None:
+    assert [found.name for found in all_jobs() if part not in found.document] == []
+
+
+def test_jobs_are_named_once_and_in_the_given_order() -> None:
+    assert [found.name for found in jobs_named(("verify", "verify"))] == ["verify"]
+    assert jobs_named(()) == all_jobs()
+    with pytest.raises(NotFound, match=r"there is no job 'nope'; there are .*verify"):
+        jobs_named(("nope",))
+
+
+def test_a_summary_is_one_sentence() -> None:
+    assert [found.name for found in all_jobs() if not found.summary.endswith(".")] == []
+
+
+def test_time_is_given_with_its_zone() -> None:
+    from jobs.run.last_run import utc_now
+
+    assert utc_now().tzinfo is UTC

@@ -1,0 +1,293 @@
+"""Jobs run when they are due, one failing does not stop another, and every run is remembered."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobs.run.driver_lock import DriverBusy, DriverLock, driver_lock
+from jobs.run.last_run import (
+    IDLE_RECORD_S,
+    LastRun,
+    Recorder,
+    read_last_run,
+    seconds_behind,
+    seconds_until_due,
+    write_last_run,
+)
+from jobs.run.registry import Facts, Job
+from jobs.run.schedule import Scheduler
+from tables.config import Config
+from tables.store import MemoryStore, Store
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def _never(spark: object, conf: Config, now: datetime) -> Facts:
+    raise AssertionError("a runner carries jobs out")
+
+
+def _job(name: str, every_s: float = 3600) -> Job:
+    return Job(name=name, run=_never, every_s=lambda conf: every_s, document=f"Do {name}.")
+
+
+def _run(name: str, *, ok: bool = True, at: datetime = NOW, ok_at: datetime | None = None) -> LastRun:
+    return LastRun(job=name, started_at=at, seconds=1.5, ok=ok, detail="" if ok else "x", ok_at=ok_at or at)
+
+
+class Bench:
+    """A scheduler whose jobs do what a test says, in a store in memory."""
+
+    def __init__(self, *jobs: Job, every_s: float | None = None) -> None:
+        self.store = MemoryStore()
+        self.ran: list[str] = []
+        self.told: list[str] = []
+        self.does: dict[str, Callable[[], Facts]] = {}
+        self.scheduler = Scheduler(
+            jobs, Config(), self.store, runner=self._carry_out, tell=self.told.append, every_s=every_s, now=lambda: NOW
+        )
+
+    def _carry_out(self, job: Job, conf: Config, now: datetime) -> Facts:
+        assert now is NOW
+        self.ran.append(job.name)
+        return self.does.get(job.name, lambda: {"rows": 3})()
+
+
+def _fail() -> Facts:
+    raise ValueError("no\nway")
+
+
+def test_once_runs_every_job_and_remembers_how_it_ended() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    bench.does["a"] = _fail
+    assert bench.scheduler.run_once() is False
+    assert bench.ran == ["a", "b"]
+    a, b = read_last_run(bench.store, "a"), read_last_run(bench.store, "b")
+    assert a is not None
+    assert b is not None
+    assert (a.ok, a.detail, a.ok_at) == (False, "ValueError: no way", None)
+    assert (b.ok, b.facts, b.ok_at, b.started_at) == (True, {"rows": 3}, NOW, NOW)
+    assert [line.split(" seconds=")[0] for line in bench.told] == ["job=a FAILED", "job=b ok"]
+
+
+def test_a_failure_keeps_when_it_last_went_well() -> None:
+    bench = Bench(_job("a"))
+    write_last_run(bench.store, _run("a", at=NOW - timedelta(days=1)))
+    bench.does["a"] = _fail
+    bench.scheduler.run_once()
+    found = read_last_run(bench.store, "a")
+    assert found is not None
+    assert (found.started_at, found.ok_at) == (NOW, NOW - timedelta(days=1))
+
+
+def test_a_job_that_another_driver_runs_is_not_run_twice() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    with driver_lock(bench.store, "a"):
+        assert bench.scheduler.run_once() is False
+    assert bench.ran == ["b"]
+    assert "running in another process" in bench.told[0]
+    assert read_last_run(bench.store, "a") is None
+
+
+def test_a_job_that_never_ran_is_due_and_one_that_just_ran_is_not() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    write_last_run(bench.store, _run("a"))
+    bench.does["b"] = lambda: bench.scheduler.stop() or {}
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["b"]
+
+
+def test_a_schedule_goes_on_until_stopped_whatever_fails() -> None:
+    bench = Bench(_job("a"), every_s=0.01)
+
+    def third_ends() -> Facts:
+        if len(bench.ran) == 3:
+            bench.scheduler.stop()
+        return _fail()
+
+    bench.does["a"] = third_ends
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"] * 3
+
+
+def test_a_signal_that_a_jobs_thread_got_stops_a_schedule() -> None:
+    """As after a suspension, when the system hands it to any thread."""
+    bench = Bench(_job("a"))
+
+    def stopped_from_outside() -> Facts:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        return {}
+
+    bench.does["a"] = stopped_from_outside
+    before = signal.signal(signal.SIGTERM, lambda *_: bench.scheduler.stop())
+    try:
+        bench.scheduler.run_until_stopped()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert bench.ran == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "due_s", "behind_s"), [(None, 0, 0), (0, 60, 0), (59, 1, 0), (61, 0, 1), (600, 0, 540), (-600, 60, 0)]
+)
+def test_when_a_job_is_due(age_s: float | None, due_s: float, behind_s: float) -> None:
+    last = None if age_s is None else _run("a", at=NOW - timedelta(seconds=age_s))
+    assert seconds_until_due(last, 60, NOW) == due_s
+    assert seconds_behind(last, 60, NOW) == behind_s
+
+
+def test_what_cannot_be_read_counts_as_never_run() -> None:
+    store = MemoryStore()
+    store.replace("jobs/a/last_run.json", b"{")
+    assert read_last_run(store, "a") is None
+
+
+def test_a_job_does_not_wait_for_another() -> None:
+    """A merge that takes long must not delay a message that is due again."""
+    bench = Bench(_job("slow", every_s=0.01), _job("fast", every_s=0.01))
+    fast_ran_often = threading.Event()
+
+    def slow() -> Facts:
+        assert fast_ran_often.wait(20)
+        bench.scheduler.stop()
+        return {}
+
+    def fast() -> Facts:
+        if bench.ran.count("fast") == 5:
+            fast_ran_often.set()
+        return {}
+
+    bench.does.update(slow=slow, fast=fast)
+    bench.scheduler.run_until_stopped()
+    assert bench.ran.count("slow") == 1
+    assert bench.ran.count("fast") >= 5
+
+
+def test_a_second_driver_refuses_and_starts_nothing() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    with driver_lock(bench.store, "b"), pytest.raises(DriverBusy, match=r"job b is running in another process .*pid"):
+        bench.scheduler.run_until_stopped()
+    assert bench.ran == []
+    with driver_lock(bench.store, "a"):
+        pass  # and let go of what it had
+
+
+def test_a_driver_keeps_its_locks_between_runs() -> None:
+    """It tells of a run when that is over and the next has not begun."""
+    bench = Bench()
+    asked = []
+
+    def ask(_line: str) -> None:
+        with pytest.raises(DriverBusy), driver_lock(bench.store, "a"):
+            pass
+        asked.append(True)
+        scheduler.stop()
+
+    scheduler = Scheduler([_job("a")], Config(), bench.store, runner=bench._carry_out, tell=ask, now=lambda: NOW)
+    scheduler.run_until_stopped()
+    assert asked == [True]
+
+
+def test_an_error_outside_of_a_job_ends_the_driver_loudly() -> None:
+    bench = Bench(_job("a"))
+    broken = Job(name="b", run=_never, every_s=_no_period, document="Have no schedule.")
+    scheduler = Scheduler([broken], Config(), bench.store, runner=bench._carry_out, tell=bench.told.append)
+    with pytest.raises(ValueError, match="no period"):
+        scheduler.run_until_stopped()
+
+
+def _no_period(conf: Config) -> float:
+    raise ValueError("no period")
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_many_runs_a_second_write_one_file_a_second_and_idle_ones_fewer() -> None:
+    store, clock = MemoryStore(), Clock()
+    recorder = Recorder(store, "a", monotonic_s=clock)
+    written = set()
+
+    def run(rows: int) -> None:
+        at = NOW + timedelta(seconds=clock.now_s)
+        recorder.note(LastRun(job="a", started_at=at, seconds=0, ok=True, detail="", facts={"rows": rows}))
+        found = read_last_run(store, "a")
+        assert found is not None
+        written.add(found.started_at)
+
+    for _ in range(40):  # ten seconds of work
+        run(1)
+        clock.now_s += 0.25
+    assert len(written) == 10
+    written.clear()
+    run(0)
+    for _ in range(160):  # forty seconds of idling
+        run(0)
+        clock.now_s += 0.25
+    assert len(written) <= 40 / IDLE_RECORD_S + 2
+    recorder.flush()
+    found = read_last_run(store, "a")
+    assert found is not None
+    assert (found.rows, found.facts["rows"], found.since) == (40, 0, NOW + timedelta(seconds=100))
+
+
+def test_a_failure_and_its_end_are_written_at_once() -> None:
+    store, clock = MemoryStore(), Clock()
+    recorder = Recorder(store, "a", monotonic_s=clock)
+    for ok in (True, False, True):
+        recorder.note(_run("a", ok=ok))
+        found = read_last_run(store, "a")
+        assert found is not None
+        assert found.ok is ok
+
+
+def test_a_job_whose_idle_runs_are_not_written_is_not_behind() -> None:
+    assert seconds_behind(_run("a", at=NOW - timedelta(seconds=IDLE_RECORD_S)), 0.25, NOW) == 0
+    assert seconds_behind(_run("a", at=NOW - timedelta(seconds=10)), 0.25, NOW) == 10 - 0.25 - IDLE_RECORD_S
+
+
+def test_a_job_whose_lock_is_lost_stands_still_until_it_has_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outage of the object store, or a driver elsewhere that took the job over meanwhile."""
+    bench = Bench(_job("a", every_s=0.001))
+    held = [True]
+    asked: list[str] = []
+
+    @contextmanager
+    def lock(store: Store, job: str) -> Iterator[DriverLock]:
+        asked.append(f"{job} after {len(bench.ran)} runs")
+        if len(asked) in (2, 3):
+            raise DriverBusy(f"job {job} is running in another process")
+        held[0] = True
+        yield DriverLock(lambda: held[0], job)
+
+    def lose_it() -> Facts:
+        held[0] = len(bench.ran) != 2
+        if len(bench.ran) == 4:
+            bench.scheduler.stop()
+        return {}
+
+    monkeypatch.setattr("jobs.run.schedule.driver_lock", lock)
+    monkeypatch.setattr("jobs.run.schedule._LOST_LOCK_RETRY_S", 0.001)
+    bench.does["a"] = lose_it
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"] * 4
+    assert asked == ["a after 0 runs", "a after 2 runs", "a after 2 runs", "a after 2 runs"]
+    said = [line.partition(" seconds=")[0] + line.partition("seconds=")[2][3:] for line in bench.told]
+    assert said == [
+        "job=a ok",
+        "job=a FAILED Fenced: the lock of job a may have passed to another driver",
+        "job=a FAILED its lock is lost; asking for it again",
+        "job=a ok",
+    ]

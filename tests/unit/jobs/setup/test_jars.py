@@ -1,0 +1,62 @@
+"""The jars are pinned, checked, and only fetched when they are not there."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.setup import jars
+from jobs.setup.jars import JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
+
+
+def test_only_what_spark_does_not_ship_is_pinned() -> None:
+    assert sorted(pinned_jars()) == ["delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar"]
+    assert all(len(digest) == 64 for digest in pinned_jars().values())
+
+
+def test_the_folder_is_the_projects_unless_the_environment_names_another() -> None:
+    assert jars_folder({}).name == ".jars"
+    assert jars_folder({"DELTAMQ_JARS": "/opt/jars"}) == Path("/opt/jars")
+
+
+def test_missing_and_altered_jars_are_named(tmp_path: Path) -> None:
+    name, *others = sorted(pinned_jars())
+    (tmp_path / name).write_bytes(b"altered")
+    wrong = wrong_jars(tmp_path)
+    assert wrong[name] == f"has sha256 {hashlib.sha256(b'altered').hexdigest()}, pinned is {pinned_jars()[name]}"
+    assert [wrong[other] for other in others] == ["is missing"] * len(others)
+
+
+def test_nothing_is_started_when_all_jars_are_there() -> None:
+    nowhere = Path("/nowhere/python")
+    fetch_jars(jars_folder(), python=nowhere, java=nowhere)
+
+
+def test_a_python_without_spark_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(JarsUnusable, match="has no pyspark"):
+        fetch_jars(tmp_path / "jars", python=Path("/bin/false"), java=Path("/bin/false"))
+    assert list((tmp_path / "jars").iterdir()) == []
+
+
+def test_a_jar_with_another_content_is_not_installed(tmp_path: Path) -> None:
+    fetched, folder = tmp_path / "fetched", tmp_path / "jars"
+    fetched.mkdir()
+    folder.mkdir()
+    for name in pinned_jars():
+        shutil.copy(jars_folder() / name, fetched / f"io.delta_{name}")
+    altered = sorted(pinned_jars())[0]
+    (fetched / f"io.delta_{altered}").write_bytes(b"altered")
+    with pytest.raises(JarsUnusable, match="not installed"):
+        jars._install(fetched, folder)
+    assert not (folder / altered).exists()
+
+
+def test_ivys_log_is_cut_to_what_tells() -> None:
+    log = "\n".join(["noise"] * 100 + ["  Server access error at url X (refused)"] * 2)
+    told = jars._why(log)
+    assert told.count("Server access error") == 1
+    assert "noise" not in told
+    assert "JAVA_TOOL_OPTIONS" in told
