@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from mq.errors import Refused
@@ -27,6 +28,7 @@ from mq.queue_limits import (
 
 __all__ = [
     "ClientSettings",
+    "Engine",
     "JobsSettings",
     "QueueSettings",
     "RetentionSettings",
@@ -183,10 +185,19 @@ class RetentionSettings:
     system_ms: int = _between(3_600_000, 60_000, RETENTION_MS_MAX)
 
 
+class Engine(enum.Enum):
+    """What carries out the jobs."""
+
+    LOCAL = "local"  #: what is due is followed in the memory of one process: the least delay, on one machine
+    SPARK = "spark"  #: tasks of Spark, divided by broker and queue: grows with the cluster (SPEC SPARK-7)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettings:
     """The Spark application that runs the jobs, and Spark sessions of users on one machine."""
 
+    #: "local" follows what is due in the memory of one process, "spark" finds and moves it in tasks.
+    engine: Engine = Engine.LOCAL
     #: Ignored where a session exists already (Databricks, Spark Connect).
     master: str = "local[*]"
     #: Memory of the driver, in Spark's notation.

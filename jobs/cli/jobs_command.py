@@ -160,7 +160,7 @@ class _SparkRunner:
         self._sessions: dict[str, SparkSession] = {}
 
     def __call__(self, job: Job, conf: Config, now: datetime) -> Facts:
-        return job.run(self._session(job) if job.needs_spark else None, conf, now)
+        return job.run(self._session(job) if job.needs_spark(conf) else None, conf, now)
 
     def _session(self, job: Job) -> SparkSession:
         with self._lock:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -223,7 +223,7 @@ def _merger(conf: Config) -> Merger:
 
 
 @job(name="merge", every_s=lambda conf: conf.jobs.merge_every_ms / 1000)
-def merge(spark: SparkSession, conf: Config, now: datetime) -> Facts:
+def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Merge offsets, checkpoints, losses and metadata into the state tables that SQL reads.
 
     Input: the offsets logs, revive logs and logs of losses of every broker, from where the tables are; the metadata.

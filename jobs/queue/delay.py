@@ -293,8 +293,8 @@ def _forwarder(conf: Config) -> Forwarder:
         return found
 
 
-@job(name="delay", every_s=lambda conf: conf.jobs.delay_every_ms / 1000, needs_spark=False)
-def delay(spark: None, conf: Config, now: datetime) -> Facts:
+@job(name="delay", every_s=lambda conf: conf.jobs.delay_every_ms / 1000, needs_spark=lambda conf: False)
+def delay(spark: None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver delayed messages whose time has come.
 
     Input: the delay log of every broker and its marks, followed from where the last run of this application ended (from

@@ -153,8 +153,8 @@ def _reviver(conf: Config) -> Reviver:
         return found
 
 
-@job(name="revive", every_s=lambda conf: conf.jobs.revive_every_ms / 1000, needs_spark=False)
-def revive(spark: None, conf: Config, now: datetime) -> Facts:
+@job(name="revive", every_s=lambda conf: conf.jobs.revive_every_ms / 1000, needs_spark=lambda conf: False)
+def revive(spark: None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver again what nobody acknowledged in time, or dead-letter it after its last attempt.
 
     Input: the revive logs of every broker, followed from where the last run of this application ended (all of them, or

@@ -11,19 +11,38 @@ register. It returns facts to show, and raises what went wrong. Two kinds of fac
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mq.errors import Conflict, NotFound
 from tables.config import Config
+from tables.config_sections import Engine
 
-__all__ = ["Facts", "Job", "all_jobs", "job", "jobs_named"]
+__all__ = ["WHOLE", "Facts", "Job", "Run", "all_jobs", "job", "jobs_named", "with_spark_engine"]
 
 Facts = Mapping[str, int | str]
-#: Called with a Spark session (None for a job that needs none), the settings and the time.
-Run = Callable[[Any, Config, datetime], Facts]
+#: The shards of a job whose work is not divided.
+WHOLE: Final = ("all",)
+
+
+class Run(Protocol):
+    """A job's function."""
+
+    __qualname__: str
+
+    def __call__(self, spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+        """Do what is due at `now`.
+
+        Parameters
+        ----------
+        spark
+            A Spark session; None for a job that needs none with these settings.
+        shards
+            The parts of the work that the caller has locked, as `Job.shards` names them; None: all there are.
+        """
+
 
 #: Modules that register jobs when they are imported.
 _MODULES: Final = (
@@ -44,8 +63,10 @@ class Job:
     run: Run
     every_s: Callable[[Config], float]
     document: str
-    #: Without it, `run` gets None instead of a session, and none is started for it.
-    needs_spark: bool = True
+    #: Whether `run` gets a session with these settings; otherwise it gets None, and none is started for it.
+    needs_spark: Callable[[Config], bool] = lambda conf: True
+    #: The parts of its work, each with a lock of its own: several applications may share them.
+    shards: Callable[[Config], Sequence[str]] = lambda conf: WHOLE
 
     @property
     def summary(self) -> str:
@@ -53,7 +74,13 @@ class Job:
         return self.document.strip().splitlines()[0]
 
 
-def job(*, name: str, every_s: Callable[[Config], float], needs_spark: bool = True) -> Callable[[Run], Run]:
+def job(
+    *,
+    name: str,
+    every_s: Callable[[Config], float],
+    needs_spark: Callable[[Config], bool] = lambda conf: True,
+    shards: Callable[[Config], Sequence[str]] = lambda conf: WHOLE,
+) -> Callable[[Run], Run]:
     """Register the decorated function as the job `name`, due every `every_s(conf)` seconds.
 
     Raises
@@ -70,10 +97,17 @@ def job(*, name: str, every_s: Callable[[Config], float], needs_spark: bool = Tr
             raise SyntaxError(f"job {name}: {run.__qualname__} needs a docstring; people are shown its first line")
         if name in _registered:
             raise Conflict(f"there is a job {name!r} already: {_registered[name].run.__qualname__}")
-        _registered[name] = Job(name=name, run=run, every_s=every_s, document=document, needs_spark=needs_spark)
+        _registered[name] = Job(
+            name=name, run=run, every_s=every_s, document=document, needs_spark=needs_spark, shards=shards
+        )
         return run
 
     return register
+
+
+def with_spark_engine(conf: Config) -> bool:
+    """Whether the jobs are carried out by Spark: `needs_spark` of a job that both engines have."""
+    return conf.jobs.engine is Engine.SPARK
 
 
 def all_jobs() -> list[Job]:

@@ -26,7 +26,7 @@ def run_jobs(spark: SparkSession, conf: Config, *names: str) -> dict[str, Facts]
     for job in jobs_named(names):
         try:
             with driver_lock(store, job.name):
-                facts[job.name] = job.run(spark if job.needs_spark else None, conf, utc_now())
+                facts[job.name] = job.run(spark if job.needs_spark(conf) else None, conf, utc_now())
         except DriverBusy:
             continue
     return facts

@@ -22,8 +22,8 @@ __all__ = ["retain"]
 _SHOWN_MAX: Final = 5
 
 
-@job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=False)
-def retain(spark: None, conf: Config, now: datetime) -> Facts:
+@job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=lambda conf: False)
+def retain(spark: None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Remove the messages whose time has passed, in all partitions of all spaces.
 
     Input: every partition's live files with their append times; topics and groups; what groups have committed and what

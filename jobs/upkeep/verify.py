@@ -78,7 +78,7 @@ class Result:
 
 
 @job(name="verify", every_s=lambda conf: conf.jobs.verify_every_s)
-def run(spark: SparkSession, conf: Config, now: datetime) -> Facts:
+def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Check that every partition's offsets are dense and unique and end where its log says.
 
     Input: all message tables (topics, retry, dlq, sys), as Spark reads them, and each table's `mq.offset`.

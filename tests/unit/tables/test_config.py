@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ def _shown(config: Config) -> dict[str, dict[str, object]]:
     def plain(value: object) -> object:
         if isinstance(value, Secret):
             return value.reveal()
-        if isinstance(value, Flush):
+        if isinstance(value, enum.Enum):
             return value.value
         return list(value) if isinstance(value, tuple) else value
 

@@ -11,7 +11,7 @@ from mq.errors import Conflict, NotFound
 
 
 def test_a_function_without_a_docstring_does_not_register() -> None:
-    def run(spark: object, conf: object, now: datetime) -> Facts:
+    def run(spark: object, conf: object, now: datetime, shards: object = None) -> Facts:
         return {}
 
     with pytest.raises(SyntaxError, match="needs a docstring"):
@@ -20,7 +20,7 @@ def test_a_function_without_a_docstring_does_not_register() -> None:
 
 
 def test_two_jobs_cannot_have_one_name() -> None:
-    def run(spark: object, conf: object, now: datetime) -> Facts:
+    def run(spark: object, conf: object, now: datetime, shards: object = None) -> Facts:
         """Another verify."""
         return {}
 

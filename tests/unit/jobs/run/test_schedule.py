@@ -28,7 +28,7 @@ from tables.store import MemoryStore, Store
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def _never(spark: object, conf: Config, now: datetime) -> Facts:
+def _never(spark: object, conf: Config, now: datetime, shards: object = None) -> Facts:
     raise AssertionError("a runner carries jobs out")
 
 

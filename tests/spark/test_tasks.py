@@ -1,0 +1,36 @@
+"""Work in tasks: each item once, in a task of its own, and its rows come back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from jobs.run.tasks import run_in_tasks
+
+_SCHEMA = pa.schema([("item", pa.int64()), ("partition", pa.int64()), ("pid", pa.int64())])
+
+
+def _seen(item: int) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    for _ in range(item):
+        row = {"item": item, "partition": context.partitionId(), "pid": os.getpid()}
+        yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
+
+@pytest.mark.spark
+def test_spark_07_each_item_of_work_is_a_task_outside_of_the_driver(spark: SparkSession) -> None:
+    found = run_in_tasks(spark, [1, 2, 0, 3], _seen, _SCHEMA).to_pylist()
+    assert sorted(row["item"] for row in found) == [1, 2, 2, 3, 3, 3]
+    assert len({row["partition"] for row in found}) == 3
+    assert os.getpid() not in {row["pid"] for row in found}
+
+
+@pytest.mark.spark
+def test_spark_07_without_work_no_task_is_started(spark: SparkSession) -> None:
+    assert run_in_tasks(spark, [], _seen, _SCHEMA).num_rows == 0
