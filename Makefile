@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
 TESTS ?= tests
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock format lint test run bench faults clean
@@ -30,8 +31,8 @@ lint: setup ## ruff, mypy --strict, and who may import whom
 	$(VENV)/mypy
 	$(VENV)/lint-imports
 
-test: setup ## Run the tests (TESTS=path for some, ARGS=... for pytest)
-	$(VENV)/python -m pytest $(TESTS) $(ARGS)
+test: setup ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
+	$(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS) $(ARGS)
 
 run: setup ## A year of real flights through service, groups and Spark, then it serves (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \

@@ -1,11 +1,11 @@
-"""What all tests share: an environment without settings of ours, and one Spark session for those that need one."""
+"""What all tests share: an environment without settings of ours, one Spark session, and who runs beside whom."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
@@ -25,6 +25,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True, print_blob=True)
 settings.register_profile("searching", derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
+
+
+#: Fixtures that a whole run has once: what uses one stays in one process of `pytest -n`.
+_ONCE: Final = ("spark", "served", "s3", "writers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together, when several processes share the tests, what shares a fixture, and each file's tests."""
+    for item in items:
+        shared = next((name for name in _ONCE if name in getattr(item, "fixturenames", ())), None)
+        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")
