@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,8 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+
+import psutil
 
 from tests.e2e.service_process import ServiceProcess
 from tests.faults.job_process import JobProcess
@@ -25,12 +28,17 @@ __all__ = [
     "KillClient",
     "KillJobs",
     "KillService",
+    "KillTasks",
     "LeaveClient",
     "Nemesis",
     "PauseClient",
     "PauseService",
     "StopService",
 ]
+
+
+#: How often it is looked whether there is something to kill.
+_LOOK_S: Final = 0.05
 
 
 class Fault(Protocol):
@@ -57,6 +65,19 @@ class Jobs:
 
     def stop(self) -> None:
         self._process.stop()
+
+    def executors(self) -> list[psutil.Process]:
+        """The Python processes that carry out Spark's tasks now."""
+        with contextlib.suppress(psutil.Error):
+            driver = psutil.Process(self._process.pid)
+            return [one for one in driver.children(recursive=True) if _is_executor(one)]
+        return []
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "pyspark.daemon" in process.cmdline()
+    return False
 
 
 class KillService:
@@ -127,6 +148,24 @@ class KillJobs:
         self._jobs.kill()
         yield "jobs"
         self._jobs.start()
+
+
+class KillTasks:
+    """kill -9 of a Python process of Spark's executors, whatever its task is doing; Spark starts the task again."""
+
+    kind: Final = "task_kill"
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    @contextmanager
+    def strike(self, drawn: random.Random, stopping: threading.Event) -> Iterator[str]:
+        while not (found := self._jobs.executors()) and not stopping.wait(_LOOK_S):
+            pass
+        if found:
+            with contextlib.suppress(psutil.Error):
+                drawn.choice(found).kill()
+        yield "task"
 
 
 class JumpClock:

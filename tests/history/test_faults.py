@@ -14,7 +14,7 @@ import pytest
 from tests.history.check import Reach
 from tests.history.clock import program, set_clock
 from tests.history.conftest import Valid
-from tests.history.nemesis import JumpClock, KillJobs, KillService, PauseService, StopService
+from tests.history.nemesis import JumpClock, KillJobs, KillService, KillTasks, PauseService, StopService
 from tests.history.poppers import PopSettings
 from tests.history.run import GroupPlan, Plan
 
@@ -35,6 +35,13 @@ TWO = replace(
         "DELTAMQ_SERVICE_LEASE_MARGIN_MS": "500",
     },
     drain_s=90,
+)
+#: The jobs' work is done in tasks of Spark, which Spark repeats when they die.
+IN_TASKS = replace(
+    WHOLE,
+    environment={"DELTAMQ_JOBS_ENGINE": "spark", "DELTAMQ_JOBS_MASTER": "local[2,8]"},
+    upkeep=("merge", "retain", "compact"),
+    drain_s=240,
 )
 _SERVING_AGAIN_S = 5.0
 
@@ -124,3 +131,20 @@ def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
 def test_f15_hundreds_of_lost_answers_under_a_mixed_load(valid: Valid, loss: float) -> None:
     plan = replace(MIXED, seed=1510 + round(loss * 100), loss=loss, seconds=15, plain_senders=3)
     valid(replace(plan, drain_s=120, reach=Reach(sends=200, unknown_stored=5, redeliveries=5)))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_f12_tasks_and_drivers_of_spark_killed_under_a_mixed_load(valid: Valid) -> None:
+    reach = Reach(sends=500, faults=20, redeliveries=10)
+    plan = replace(IN_TASKS, seed=122, strikes=20, rest_s=(0.5, 3.0), reach=reach)
+    valid(
+        plan,
+        lambda system: [
+            KillTasks(system.jobs),
+            KillTasks(system.upkeep),
+            KillJobs(system.jobs),
+            KillJobs(system.upkeep),
+            KillService(system.services),
+        ],
+    )
