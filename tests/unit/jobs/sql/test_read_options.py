@@ -43,11 +43,11 @@ def test_spark_1_times_win_over_offsets_and_one_for_all_over_one_for_each() -> N
         {"topic": "orders", "startingOffsets": each, "startingOffsetsByTimestamp": each}, warehouse="w"
     )
     assert read.start.by_time
-    assert read.start.of("orders", ("orders@a", "0")) == 7
+    assert read.start.of("orders", ("orders@a", "0")) == 7_000
     read = parse_options(
         {"topic": "orders", "startingOffsetsByTimestamp": each, "startingTimestamp": "9"}, warehouse="w"
     )
-    assert (read.start.by_time, read.start.everywhere) == (True, 9)
+    assert (read.start.by_time, read.start.everywhere) == (True, 9_000)
 
 
 def test_spark_1_a_bound_is_found_by_name_or_by_number() -> None:
