@@ -38,7 +38,7 @@ class Catalog:
     """The topics of a warehouse as they are when this is made."""
 
     def __init__(self, store: Store, state: MetaState | None = None) -> None:
-        """Take the topics from `state`; without one, from the metadata log or, where there is none, from the folders."""
+        """Take the topics from `state`; without one from the metadata log, or from the folders if there is none."""
         self._store = store
         if state is None:
             meta = read_meta(store)
