@@ -94,6 +94,8 @@ class GroupProgress:
         meta = MetaLog(self._warehouse).submit_groups(decide)
         for lane in self._lanes():
             self._note_epoch(lane, meta)
+        # the group may be new
+        self._followed.refresh()
 
     def _check(self, group: Group) -> None:
         settings = group.settings

@@ -30,7 +30,7 @@ def test_spark_02_a_position_survives_its_checkpoint_and_has_one_text(topics: di
 
 
 def test_spark_02_a_position_of_a_newer_release_is_refused_by_name() -> None:
-    with pytest.raises(Refused, match="newer release .format 2"):
+    with pytest.raises(Refused, match=r"newer release \(format 2"):
         StreamOffset.from_json({"version": 2, "positions": []})
 
 

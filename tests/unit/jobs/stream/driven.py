@@ -17,7 +17,8 @@ class Stream:
     """One run of a query; `checkpoint` is what survives it."""
 
     def __init__(self, warehouse: Path | str, checkpoint: dict[str, Any] | None = None, **options: str) -> None:
-        source = MessageSource({"topic": "orders", "startingOffsets": "earliest", "warehouse": str(warehouse), **options})
+        what = {} if {"assign", "subscribePattern"} & options.keys() else {"topic": "orders"}
+        source = MessageSource(what | {"startingOffsets": "earliest", "warehouse": str(warehouse)} | options)
         made = source.streamReader(source.schema())
         assert isinstance(made, MessageStreamReader)
         self._task = pickle.loads(pickle.dumps(made))
