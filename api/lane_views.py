@@ -60,6 +60,9 @@ async def lane_views(
     await settle_overdue(service.lanes, lanes)
     if others is None:
         lanes = [lane for lane in lanes if service.hosting.hosts(_broker(lane))]
+    for broker in sorted({_broker(lane) for lane in lanes}):
+        if service.hosting.hosts(broker):
+            await service.lanes.follow_streams(broker)
     begun = [
         await _begun(service, lane) if service.hosting.hosts(_broker(lane)) else _told(others, topic, lane)
         for lane in lanes

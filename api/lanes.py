@@ -131,6 +131,10 @@ class Lanes:
 
     # What others ask.
 
+    async def follow_streams(self, broker: str) -> None:
+        """Learn how far streaming queries have come in partitions of a broker that this process serves."""
+        await self._offsets.follow(broker)
+
     async def committed(self, lane: LaneKey) -> Committed | None:
         """The group's progress in its present epoch, memory included; None when it has not begun there."""
         known = self.known(lane)

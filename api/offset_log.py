@@ -2,6 +2,7 @@
 
     buffer.commits() --note--> unsaved --flush, every commit_every_ms--> one append for each broker
     client's commit  --store-----------------------------------------> an append of its own, durable when it returns
+    streaming query  --appends to the log itself--> follow, when somebody asks how far groups are
 
 Records are joined (`mq.progress.Committed.join`), so appends may overtake each other.
 """
@@ -9,17 +10,28 @@ Records are joined (`mq.progress.Committed.join`), so appends may overtake each 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from api.partition import Partitions
 from api.record_log import RecordLog
 from mq.checkpoint import LaneKey
 from mq.names import split_partition
-from mq.progress import Committed, OffsetRecord
+from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord, committed_of
+from tables.log import PartitionLog
+from tables.pages import OffsetOutOfRange, pages
 from tables.queue_refs import OFFSETS, system_ref
-from tables.records import rows_of_offset_records
+from tables.records import offset_records_of, rows_of_offset_records
+from tables.recovery import recover_progress
 
 __all__ = ["OffsetLog"]
+
+#: Between two looks for what streaming queries recorded; a list of groups asks for each of them.
+_FOLLOW_AGAIN_S: Final = 0.1
 
 
 class OffsetLog:
@@ -31,6 +43,10 @@ class OffsetLog:
         self._known: dict[LaneKey, Committed] = {}
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
         self._logs: dict[str, RecordLog[OffsetRecord]] = {}
+        #: For each broker the offset up to which the records of streaming queries are known.
+        self._followed: dict[str, int] = {}
+        self._followed_at: dict[str, float] = {}
+        self._following = asyncio.Lock()
         self._flushing = asyncio.Lock()
 
     def adopt(self, stored: Mapping[LaneKey, Committed]) -> None:
@@ -39,6 +55,8 @@ class OffsetLog:
 
     def drop(self, broker: str) -> None:
         """Another process serves the broker."""
+        self._followed.pop(broker, None)
+        self._followed_at.pop(broker, None)
         for known in (self._known, self._unsaved):
             for lane in [one for one in known if split_partition(one.partition)[1] == broker]:
                 del known[lane]
@@ -46,6 +64,32 @@ class OffsetLog:
     def get(self, lane: LaneKey) -> Committed | None:
         """The newest progress that is known, whatever its epoch; stored, or to be stored with the next flush."""
         return self._known.get(lane)
+
+    async def follow(self, broker: str) -> None:
+        """Learn what streaming queries have recorded beside this process in the log of a broker that it serves."""
+        partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
+        async with self._following:
+            now = self._partitions.loop.time()
+            if now - self._followed_at.get(broker, -_FOLLOW_AGAIN_S) < _FOLLOW_AGAIN_S:
+                return
+            self._followed_at[broker] = now
+            log = await partition.look()
+            if log is None or log.end_offset == self._followed.get(broker):
+                return
+            end = log.end_offset
+            begun = self._followed.get(broker)
+            stored = await self._partitions.run(lambda: self._recorded(log, broker, begun))
+            for lane, committed in stored.items():
+                self._join(lane, committed)
+            self._followed[broker] = end
+
+    def _recorded(self, log: PartitionLog, broker: str, begun: int | None) -> Mapping[LaneKey, Committed]:
+        """Read what queries have recorded since offset `begun`, or what everybody has; blocking."""
+        if begun is not None:
+            with contextlib.suppress(OffsetOutOfRange):
+                records = [one for page in pages(log, begun) for one in offset_records_of(_of_streams(page.rows))]
+                return committed_of({}, records)
+        return recover_progress(self._partitions.warehouse, self._cluster, [broker])
 
     def note(self, lane: LaneKey, topic: str, committed: Committed) -> None:
         """Progress to be stored with the next flush."""
@@ -101,3 +145,9 @@ class OffsetLog:
         """The lane's epoch is over."""
         self._known.pop(lane, None)
         self._unsaved.pop(lane, None)
+
+
+def _of_streams(rows: pa.Table) -> pa.Table:
+    """The records of streaming queries: this process knows its own."""
+    by_query = pc.starts_with(rows.column("producer_id"), STREAM_PRODUCER_PREFIX)
+    return rows.filter(pc.fill_null(by_query, False))

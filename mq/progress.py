@@ -22,6 +22,7 @@ from mq.offset_ranges import OffsetRanges
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = [
+    "STREAM_PRODUCER_PREFIX",
     "Bounds",
     "Committed",
     "Delivered",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+#: How the producers begin that commit offsets beside the service that serves the broker: streaming queries.
+STREAM_PRODUCER_PREFIX: Final = "stream/"
 
 
 class StartKind(enum.Enum):

@@ -32,7 +32,9 @@ from mq.meta import AnyEvent, Meta, any_event_from_json, parts_told
 from mq.meta_snapshot import Snapshot
 from mq.stored_json import corrupt_when_damaged
 from mq.topics import Event, MetaState
+from tables.clock import SYSTEM_CLOCK, Clock
 from tables.encode import ProducerStamp
+from tables.follow import LogFollower
 from tables.log import Batch
 from tables.pages import OffsetOutOfRange, pages
 from tables.paths import PartitionRef, Space
@@ -43,7 +45,7 @@ from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
 from tables.warehouse import Warehouse
 
-__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaLog", "read_meta"]
+__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaFollower", "MetaLog", "read_meta"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
@@ -316,3 +318,51 @@ def read_meta(store: Store) -> Meta | None:
     reader = FileReader(store, folder, RowCache(0))
     files = (pa.concat_tables(reader.groups(file, file.start, file.end, _COLUMNS)) for file in reversed(snapshot.files))
     return _folded(files).meta
+
+
+class MetaFollower:
+    """The metadata of a warehouse as a reader sees it that stays: opened once, kept by what is appended, never written.
+
+    For one thread. Raises `PartitionNotFound` where there is no metadata log.
+    """
+
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._log = LogFollower(store, META_PARTITION.folder, clock=clock)
+        self._reader = FileReader(store, META_PARTITION.folder, RowCache(0))
+        self._folded = self._rebuilt()
+
+    @property
+    def warehouse_id(self) -> str:
+        """What tells this warehouse from others, wherever its folder is moved to."""
+        return self._log.table_id
+
+    @property
+    def meta(self) -> Meta:
+        """The newest known state; never modified."""
+        return self._folded.meta
+
+    def refresh(self) -> bool:
+        """See what was appended since; True if it told something about topics or groups."""
+        if not self._log.refresh():
+            return False
+        before = self._folded
+        if self._log.min_offset <= before.offset:
+            for rows in self._rows_from(before.offset):
+                self._folded = self._folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
+        else:
+            # What was not read yet has been let go behind a snapshot.
+            self._folded = self._rebuilt()
+        told = self._folded.told
+        return any(told.get(part, 0) > before.told.get(part, 0) for part in ("topics", "groups"))
+
+    def _rows_from(self, offset: int) -> list[pa.Table]:
+        files = [file for file in self._log.files if file.end > offset]
+        return [
+            pa.concat_tables(self._reader.groups(file, max(offset, file.start), file.end, _COLUMNS)) for file in files
+        ]
+
+    def _rebuilt(self) -> _Folded:
+        return _folded(
+            pa.concat_tables(self._reader.groups(file, file.start, file.end, _COLUMNS))
+            for file in reversed(self._log.files)
+        )

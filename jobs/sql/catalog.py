@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mq.errors import NotFound
 from mq.names import split_partition
+from mq.topics import MetaState
 from tables.metadata import read_meta
 from tables.paths import PartitionRef, Space
 from tables.store import Store
@@ -36,16 +37,24 @@ class TopicPartition:
 class Catalog:
     """The topics of a warehouse as they are when this is made."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, state: MetaState | None = None) -> None:
+        """Take the topics from `state`; without one from the metadata log, or from the folders if there is none."""
         self._store = store
-        meta = read_meta(store)
-        self._state = None if meta is None else meta.topics
+        if state is None:
+            meta = read_meta(store)
+            state = None if meta is None else meta.topics
+        self._state = state
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted."""
         if self._state is not None:
             return sorted(self._state.topics)
         return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
+
+    def topic_id(self, topic: str) -> str:
+        """Return what tells this life of the topic from others of its name; empty where no metadata log says it."""
+        known = self._state.topics.get(topic) if self._state is not None else None
+        return "" if known is None else known.id
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions by number.

@@ -1,48 +1,40 @@
-"""`spark.read.format("mq")`: topics as DataFrames, with the options of Spark's Kafka source (SPEC SPARK-1).
+"""`spark.read.format("mq")` and `spark.readStream.format("mq")`: topics as DataFrames (SPEC SPARK-1, SPARK-2).
 
     driver                                     each task
     options -> offset ranges, resolved once -> parquet -> Arrow batches, every byte checked -> Spark
 
-A task gets paths and offset ranges, nothing else: no session, no service, no open table. It yields Arrow batches,
-so no row becomes a Python object. Comparisons on `offset`, `topic` and `partition` are applied here and never reach
-Spark; those on `append_time` skip files. Spark gives a Python source neither column pruning nor a way to answer with
-a plan of Spark's own; so a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`) makes this read
-only those, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (figures there).
+Options are those of Spark's Kafka source. A task gets paths and offset ranges, nothing else: no session, no service,
+no open table. It yields Arrow batches, so no row becomes a Python object. In a batch read, comparisons on `offset`,
+`topic` and `partition` are applied here and never reach Spark; those on `append_time` skip files. Spark gives a Python
+source neither column pruning nor a way to answer with a plan of Spark's own; so the option `columns` ("offset, key"),
+or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes this read only those, and
+`jobs.sql.reader.read_topic` takes the same options and reads Delta natively (figures there). Streams are in
+`jobs.stream`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from jobs.run.storage import storage
 from jobs.sql.offset_filter import Kept, OffsetFilter
-from jobs.sql.offset_range import OffsetRange, resolve, split
-from jobs.sql.read_options import ReadOptions, parse_options
-from jobs.sql.row_format import arrow_columns, schema_of, source_columns
-from mq.errors import Corrupt, Refused
-from mq.limits import MIB
-from tables.reader import FileReader, RowCache
-from tables.snapshot import load
+from jobs.sql.offset_range import resolve, split
+from jobs.sql.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
+from jobs.sql.read_options import Mode, ReadOptions, parse_options
+from jobs.sql.row_format import schema_of
+from tables.config import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import Filter
 
-__all__ = ["MessageSource", "register"]
+__all__ = ["MessageSource", "RangePartition", "read_range", "register"]
 
-#: A range of more rows is cut, so that one large partition keeps several cores busy.
-ROWS_PER_TASK_MAX: Final = 1_000_000
-#: Arrow data on its way to Spark at once, for each task.
-BATCH_BYTES_MAX: Final = 16 * MIB
-#: A scan reads each row group once: only footers are worth keeping.
-_CACHE_BYTES: Final = 8 * MIB
 WAREHOUSE_SETTING: Final = "spark.deltamq.warehouse"
 
 
@@ -50,24 +42,18 @@ def register(spark: SparkSession, *, warehouse: str) -> None:
     """Make `format("mq")` known to a session; `warehouse` is where it reads unless an option says otherwise."""
     pushdown = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     spark.conf.set(WAREHOUSE_SETTING, warehouse)
-    spark.dataSource.register(_bound(warehouse, pushdown=pushdown))
+    spark.dataSource.register(_bound(warehouse, load().warehouse.cluster, pushdown=pushdown))
 
 
-def _bound(warehouse_of_session: str, *, pushdown: bool) -> type[DataSource]:
-    """Return the source with its default warehouse: Spark makes it in another process, from the options alone."""
+def _bound(warehouse_of_session: str, cluster_of_session: str, *, pushdown: bool) -> type[DataSource]:
+    """Return the source with its defaults: Spark makes it in another process, from the options alone."""
 
     class BoundMessageSource(MessageSource):
         warehouse = warehouse_of_session
+        cluster = cluster_of_session
         reader_class = PushdownReader if pushdown else MessageReader
 
     return BoundMessageSource
-
-
-@dataclass
-class RangePartition(InputPartition):
-    """What a task reads."""
-
-    range: OffsetRange
 
 
 class MessageReader(DataSourceReader):
@@ -75,8 +61,7 @@ class MessageReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._names = _checked_names(options, schema)
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._rows = RangeRows(options, schema)
         self._filter = OffsetFilter()
 
     def partitions(self) -> list[InputPartition]:
@@ -88,20 +73,7 @@ class MessageReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range, in offset order."""
-        if not isinstance(partition, RangePartition):
-            return  # Spark's stand-in where there is nothing to read
-        found = partition.range
-        project = arrow_columns(
-            self._names,
-            self._options.row_format,
-            topic=found.partition.ref.topic,
-            partition=found.partition.ref.name,
-            number=found.partition.number,
-        )
-        columns = source_columns(self._names, self._options.row_format) or ["offset"]
-        for rows in read_range(self._options.warehouse, found, columns):
-            for batch in rows.to_batches(max_chunksize=_rows_of_batch(rows)):
-                yield pa.RecordBatch.from_arrays(project(batch), schema=self._schema)
+        return self._rows.read(partition)
 
 
 class PushdownReader(MessageReader):
@@ -118,6 +90,7 @@ class MessageSource(DataSource):
     """Topics of one warehouse."""
 
     warehouse: str | None = None
+    cluster: str = "deltamq"
     reader_class: type[MessageReader] = MessageReader
 
     @classmethod
@@ -127,59 +100,18 @@ class MessageSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the options ask for; wrong options fail here, in `load()`."""
-        return schema_of(self._parsed())
+        return schema_of(self._parsed(Mode.EITHER))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader; `schema` may name fewer columns, in any order."""
-        return self.reader_class(self._parsed(), schema)
+        return self.reader_class(self._parsed(Mode.BATCH), schema)
 
-    def _parsed(self) -> ReadOptions:
-        return parse_options(dict(self.options), warehouse=self.warehouse)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream; Spark makes one for planning and others for its tasks."""
+        # jobs.stream builds on this package, and its tasks import it first
+        from jobs.stream.reader import MessageStreamReader
 
+        return MessageStreamReader(self._parsed(Mode.STREAM), schema, cluster=self.cluster)
 
-def read_range(warehouse: str, found: OffsetRange, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a range, one row group at a time.
-
-    A roll-up may have replaced the files since the range was planned, and their time may have passed; then the rows
-    are in other files, under the same offsets, and the read goes on with those.
-    """
-    store = storage(warehouse)
-    folder = found.partition.ref.folder
-    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
-    at = found.start
-    for file in found.files:
-        try:
-            for rows in reader.groups(file, at, min(found.stop, file.end), columns):
-                at += rows.num_rows
-                yield rows
-        except Corrupt:
-            if store.exists(f"{folder}/{file.path}"):
-                raise
-            break
-    if at == found.stop:
-        return
-    now = load(store, folder)
-    if at < now.min_offset:
-        raise Corrupt(f"{folder}: offsets [{at}, {now.min_offset}) were removed by retention during the read")
-    for file in now.files:
-        if file.end > at and file.start < found.stop:
-            for rows in reader.groups(file, at, min(found.stop, file.end), columns):
-                at += rows.num_rows
-                yield rows
-    assert at == found.stop, "live files are dense"
-
-
-def _rows_of_batch(rows: pa.Table) -> int:
-    return max(1, int(rows.num_rows * BATCH_BYTES_MAX // max(rows.nbytes, 1)))
-
-
-def _checked_names(options: ReadOptions, schema: StructType) -> list[str]:
-    """Return the asked columns; refuse a schema with one that is unknown or of another type."""
-    known = {field.name: field.dataType for field in schema_of(options)}
-    for field in schema:
-        if field.name not in known:
-            raise Refused(f"there is no column {field.name!r}; columns are {', '.join(known)}", field=field.name)
-        if field.dataType != known[field.name]:
-            told = f"{known[field.name].simpleString()}, not {field.dataType.simpleString()}"
-            raise Refused(f"column {field.name!r} is {told}", field=field.name)
-    return schema.names
+    def _parsed(self, mode: Mode) -> ReadOptions:
+        return parse_options(dict(self.options), warehouse=self.warehouse, mode=mode)

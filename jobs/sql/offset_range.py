@@ -16,12 +16,13 @@ from jobs.sql.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
 from mq.errors import NotFound, Refused
 from mq.limits import MIB
 from tables.actions import DataFile
+from tables.clock import SYSTEM_CLOCK
 from tables.log_reader import offset_at
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
 
-__all__ = ["OffsetRange", "resolve", "split"]
+__all__ = ["OffsetRange", "check_named", "check_start_found", "offset_of", "resolve", "selected", "split"]
 
 #: Row groups that finding an offset by time may keep.
 _CACHE_BYTES: Final = 64 * MIB
@@ -59,15 +60,18 @@ def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
         A bound is missing for a partition, names one that is not read, or is outside of what is stored
         (the last only with `failOnDataLoss`).
     """
-    partitions = list(_selected(Catalog(store), options))
-    _check_named(options.start, "startingOffsets", partitions)
-    _check_named(options.end, "endingOffsets", partitions)
+    partitions = list(selected(Catalog(store), options))
+    check_named(options.start, "startingOffsets", partitions)
+    check_named(options.end, "asOfOffset" if options.as_of else "endingOffsets", partitions)
+    if options.as_of:
+        _check_as_of(options.end, partitions)
     cache = RowCache(_CACHE_BYTES)
     ranges = [_range(store, partition, options, cache) for partition in partitions]
     return [found for found in ranges if found is not None]
 
 
-def _selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
+def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
+    """Yield the partitions that the options select; raise `NotFound` for a topic or partition that does not exist."""
     if options.strategy is Strategy.ASSIGN:
         for topic, names in options.assigned.items():
             yield from _assigned(topic, names, catalog.partitions(topic))
@@ -92,7 +96,7 @@ def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition])
     yield from dict.fromkeys(known[name] for name in names)
 
 
-def _check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
+def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
     """As in Kafka, bounds for each partition name all partitions that are read, and no others."""
     if bound.everywhere is not None:
         return
@@ -111,6 +115,25 @@ def _check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]
         )
 
 
+def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
+    """Refuse one offset for several partitions, and a time that is not over: more may be appended before it."""
+    if end.everywhere is None:
+        return
+    if end.by_time:
+        if end.everywhere > SYSTEM_CLOCK.wall_us():
+            raise Refused(
+                "option asOfTime: lies in the future; what is appended until then would change the answer",
+                code="invalid_option",
+                field="asOfTime",
+            )
+    elif len(partitions) > 1:
+        raise Refused(
+            'option asOfOffset: one number is for one partition; name each, like {"orders": {"orders@broker-a": 120}}',
+            code="invalid_option",
+            field="asOfOffset",
+        )
+
+
 def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
     """Return the partition's range; None when nothing is in the bounds, or its table does not exist (yet)."""
     try:
@@ -119,16 +142,11 @@ def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache:
         return None
     low, end = snapshot.min_offset, snapshot.end_offset
     reader = FileReader(store, partition.ref.folder, cache)
-    start = _offset(options.start, partition, snapshot.files, reader, (low, end))
-    stop = _offset(options.end, partition, snapshot.files, reader, (low, end))
-    if options.start.by_time and start == end and not options.start_latest_when_no_match and snapshot.files:
-        time_ms = options.start.of(partition.ref.topic, partition.names)
-        raise Refused(
-            f"{partition.ref.name}: no message was appended at or after {time_ms} ms; "
-            "startingOffsetsByTimestampStrategy=latest reads nothing there instead",
-            code="invalid_option",
-            field="startingTimestamp",
-        )
+    start = offset_of(options.start, partition, snapshot.files, reader, (low, end))
+    stop = offset_of(options.end, partition, snapshot.files, reader, (low, end))
+    check_start_found(options, partition, start, end, snapshot.files)
+    if options.as_of:
+        _check_was(options, partition, stop, low, end)
     if options.fail_on_data_loss:
         _check_stored(partition, start, stop, low, end)
     start, stop = max(low, min(start, end)), max(low, min(stop, end))
@@ -138,17 +156,52 @@ def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache:
     return OffsetRange(partition=partition, start=start, stop=stop, files=files)
 
 
-def _offset(
+def check_start_found(
+    options: ReadOptions, partition: TopicPartition, start: int, end: int, files: Sequence[DataFile]
+) -> None:
+    """As Kafka's source does, refuse a starting time that no message reaches, unless the strategy is `latest`."""
+    if options.start.by_time and start == end and not options.start_latest_when_no_match and files:
+        time_us = options.start.of(partition.ref.topic, partition.names)
+        raise Refused(
+            f"{partition.ref.name}: no message was appended at or after {(time_us or 0) // 1_000} ms; "
+            "startingOffsetsByTimestampStrategy=latest starts at the end there",
+            code="invalid_option",
+            field="startingTimestamp",
+        )
+
+
+def _check_was(options: ReadOptions, partition: TopicPartition, stop: int, low: int, end: int) -> None:
+    """Refuse a state that the partition has not reached yet, or of which messages are gone."""
+    if stop > end:
+        raise Refused(
+            f"{partition.ref.name}: option asOfOffset names offset {stop}, the partition ends at {end}",
+            code="offset_out_of_range",
+            field="asOfOffset",
+            extra={"min_offset": low, "max_offset": end},
+        )
+    missing = min(low, stop)
+    if options.fail_on_data_loss and options.start.everywhere == EARLIEST and missing > 0:
+        raise Refused(
+            f"{partition.ref.name}: it is not as it was: retention has removed offsets [0, {missing}); "
+            "failOnDataLoss=false reads the rest, startingOffsets says from where on all must be there",
+            code="offset_out_of_range",
+            field="asOfTime" if options.end.by_time else "asOfOffset",
+            extra={"min_offset": low, "max_offset": end},
+        )
+
+
+def offset_of(
     bound: Bound,
     partition: TopicPartition,
     files: Sequence[DataFile],
     reader: FileReader,
     stored: tuple[int, int],
 ) -> int:
+    """Return the offset that a bound means in a partition which has the offsets `stored`; it may lie outside."""
     value = bound.of(partition.ref.topic, partition.names)
     assert value is not None, "every partition's bound was checked"
     if bound.by_time:
-        return offset_at(files, reader, value * 1000, stored[1])
+        return offset_at(files, reader, value, stored[1])
     return {EARLIEST: stored[0], LATEST: stored[1]}.get(value, value)
 
 

@@ -2,7 +2,12 @@
 
 A partition is named `NAME@BROKER`; where a job comes from Kafka, its number in the topic (0, 1, ...) works as well.
 Options that only concern a Kafka client (`kafka.*` and a few more) are accepted and mean nothing, so that a job moves
-by changing the format. Any other option that is not known is refused: a misspelt bound would read the wrong rows.
+by changing the format; so are those about the batches of a stream in a read that is none. Any other option that is not
+known is refused: a misspelt bound would read the wrong rows.
+
+Time travel (SPEC SPARK-4) is `asOfOffset` or `asOfTime` in the place of an end: the topic as it was. Other than
+`endingOffsets` and `endingTimestamp`, which read what there is up to a bound, they promise one fixed state: a bound
+that lies in the future is refused, since the answer would change, and so is one before which messages are missing.
 """
 
 from __future__ import annotations
@@ -13,12 +18,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from mq.admission import TriggerLimits
 from mq.errors import Refused
 from mq.limits import OFFSET_MAX
+from mq.names import check_group
 
-__all__ = ["EARLIEST", "LATEST", "Bound", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
+__all__ = ["EARLIEST", "LATEST", "Bound", "Mode", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
 
 #: Kafka's numbers for "the first offset stored" and "the end".
 EARLIEST: Final = -2
@@ -36,16 +44,33 @@ OPTIONS: Final = (
     "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
+    "asOfOffset",
+    "asOfTime",
     "minPartitions",
     "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "group",
     "includeHeaders",
     "failOnDataLoss",
     "rowFormat",
+    "columns",
     "warehouse",
 )
-_OF_KAFKA_CLIENTS: Final = re.compile(
-    r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix|(min|max)offsetspertrigger|maxtriggerdelay"
-)
+_OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix")
+#: What a stream cannot have: it has no end.
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfOffset", "asOfTime")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Mode(enum.Enum):
+    """What the options are for; some are refused, or have another default, in one of the two."""
+
+    BATCH = "batch"
+    STREAM = "stream"
+    EITHER = "either"  #: not known yet: only what is wrong in both is refused
 
 
 class RowFormat(enum.Enum):
@@ -73,7 +98,7 @@ class Bound:
 
     everywhere: int | None = None
     each: PerPartition = field(default_factory=dict)
-    by_time: bool = False  #: values are times in milliseconds since 1970, not offsets
+    by_time: bool = False  #: values are times in microseconds since 1970, not offsets
 
     def of(self, topic: str, names: tuple[str, str]) -> int | None:
         """Return the value for a partition known by either of `names`; None when it has none."""
@@ -100,9 +125,17 @@ class ReadOptions:
     headers: bool = True
     fail_on_data_loss: bool = True
     row_format: RowFormat = RowFormat.MESSAGE
+    #: Only these, in this order; all without it.
+    columns: tuple[str, ...] = ()
+    #: The end is a state of the topic that was (`asOfOffset`, `asOfTime`), and nothing of it may be missing.
+    as_of: bool = False
+    #: Of a stream.
+    limits: TriggerLimits = field(default_factory=TriggerLimits)
+    #: Of a stream: the group to which progress is committed.
+    group: str | None = None
 
 
-def parse_options(given: Mapping[str, str], *, warehouse: str | None = None) -> ReadOptions:
+def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mode: Mode = Mode.BATCH) -> ReadOptions:
     """Return the checked options; names are case-insensitive, as everywhere in Spark.
 
     Raises
@@ -116,14 +149,15 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None) -> 
     if not where:
         raise _wrong("warehouse", "must name a folder or URL: no default is set in this session")
     strategy, topics, pattern, assigned = _selection(options)
+    _check_mode(options, mode)
     return ReadOptions(
         warehouse=where,
         strategy=strategy,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        start=_start(options),
-        end=_end(options),
+        start=_start(options, mode),
+        end=_end(options, mode),
         start_latest_when_no_match=_choice(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
         partitions_min=_count(options, "minPartitions"),
@@ -131,7 +165,24 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None) -> 
         headers=_flag(options, "includeHeaders", default=True),
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         row_format=RowFormat(_choice(options, "rowFormat", ("message", "kafka"))),
+        columns=_columns(options),
+        as_of=any(name in options for name in ("asofoffset", "asoftime")),
+        limits=TriggerLimits() if mode is Mode.BATCH else _limits(options),
+        group=_group(options),
     )
+
+
+def _check_mode(options: Mapping[str, str], mode: Mode) -> None:
+    if mode is Mode.STREAM:
+        for name in _ENDS:
+            if name.lower() in options:
+                raise _wrong(name, "cannot be given to a stream: it has no end (a batch read has)")
+    if mode is Mode.BATCH and "group" in options:
+        raise _wrong("group", "is for streams: a batch read commits no progress")
+    as_of = [name for name in ("asOfOffset", "asOfTime") if name.lower() in options]
+    ends = [name for name in _ENDS[:3] if name.lower() in options]
+    if len(as_of + ends) > 1 and as_of:
+        raise _wrong(as_of[0], f"says where the read ends, and so does {(as_of + ends)[1]}: give one of them")
 
 
 def _check_known(given: Mapping[str, str]) -> None:
@@ -187,24 +238,86 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _start(options: Mapping[str, str]) -> Bound:
+def _start(options: Mapping[str, str], mode: Mode) -> Bound:
     timed = _timed(options, "startingTimestamp", "startingOffsetsByTimestamp")
     if timed is not None:
         return timed
-    bound = _offsets(options, "startingOffsets", default="earliest")
-    if LATEST in _values(bound):
+    bound = _offsets(options, "startingOffsets", default="latest" if mode is Mode.STREAM else "earliest")
+    if mode is Mode.BATCH and LATEST in _values(bound):
         raise _wrong("startingOffsets", "cannot be latest (-1) in a batch read: it would read nothing")
     return bound
 
 
-def _end(options: Mapping[str, str]) -> Bound:
+def _end(options: Mapping[str, str], mode: Mode) -> Bound:
+    if "asofoffset" in options:
+        return _as_of_offset(options["asofoffset"].strip())
+    if "asoftime" in options:
+        return Bound(everywhere=_as_of_time(options["asoftime"].strip()), by_time=True)
     timed = _timed(options, "endingTimestamp", "endingOffsetsByTimestamp")
     if timed is not None:
         return timed
     bound = _offsets(options, "endingOffsets", default="latest")
-    if EARLIEST in _values(bound):
+    if mode is Mode.BATCH and EARLIEST in _values(bound):
         raise _wrong("endingOffsets", "cannot be earliest (-2) in a batch read: it would read nothing")
     return bound
+
+
+def _as_of_offset(text: str) -> Bound:
+    """Return how many messages each partition had."""
+    if text.isdigit() and int(text) <= OFFSET_MAX:
+        return Bound(everywhere=int(text))
+    return Bound(each=_per_partition("asOfOffset", text, low=0))
+
+
+def _as_of_time(text: str) -> int:
+    """Return a time, in milliseconds or written out with its zone, in microseconds."""
+    if text.isdigit() and int(text) <= OFFSET_MAX // 1_000:
+        return int(text) * 1_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        told = "must be a time with its zone (2026-01-31T12:00:00Z) or in milliseconds since 1970"
+        raise _wrong("asOfTime", f"{told}, not {text!r}")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "columns" not in options:
+        return ()
+    names = tuple(name.strip() for name in options["columns"].split(",") if name.strip())
+    if not names or len(set(names)) < len(names):
+        raise _wrong("columns", 'must name columns, each once, like "offset, key"')
+    return names
+
+
+def _limits(options: Mapping[str, str]) -> TriggerLimits:
+    most, least = _count(options, "maxOffsetsPerTrigger"), _count(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise _wrong("minOffsetsPerTrigger", f"({least}) contradicts maxOffsetsPerTrigger ({most}): it is greater")
+    if "maxtriggerdelay" not in options:
+        return TriggerLimits(messages_max=most, messages_min=least)
+    delay_ms = _duration_ms("maxTriggerDelay", options["maxtriggerdelay"])
+    return TriggerLimits(messages_max=most, messages_min=least, delay_ms_max=delay_ms)
+
+
+def _duration_ms(name: str, text: str) -> int:
+    found = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
+    unit = _UNITS_MS.get(found[2] or "ms") if found else None
+    if found is None or unit is None:
+        raise _wrong(name, f"must be a duration like 30s, 15m or 500ms, not {text!r}")
+    return int(found[1]) * unit
+
+
+def _group(options: Mapping[str, str]) -> str | None:
+    name = options.get("group")
+    if name is None:
+        return None
+    try:
+        return check_group(name.strip())
+    except Refused as error:
+        raise _wrong("group", f"is no name of a group: {error.detail}") from error
 
 
 def _values(bound: Bound) -> set[int]:
@@ -218,9 +331,11 @@ def _timed(options: Mapping[str, str], everywhere: str, each: str) -> Bound | No
         text = options[everywhere.lower()].strip()
         if not text.isdigit() or int(text) > OFFSET_MAX:
             raise _wrong(everywhere, f"must be a time in milliseconds since 1970, not {text!r}")
-        return Bound(everywhere=int(text), by_time=True)
+        return Bound(everywhere=int(text) * 1_000, by_time=True)
     if each.lower() in options:
-        return Bound(each=_per_partition(each, options[each.lower()], low=0), by_time=True)
+        times_ms = _per_partition(each, options[each.lower()], low=0)
+        times_us = {topic: {name: ms * 1_000 for name, ms in values.items()} for topic, values in times_ms.items()}
+        return Bound(each=times_us, by_time=True)
     return None
 
 

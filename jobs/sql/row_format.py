@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.sql.read_options import ReadOptions, RowFormat
+from mq.errors import Refused
 from tables.schema import MESSAGE_SCHEMA, TIME
 
 __all__ = ["arrow_columns", "schema_of", "source_columns", "spark_columns"]
@@ -41,12 +42,27 @@ LOG_APPEND_TIME: Final = 1
 _KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
 
 
-def schema_of(options: ReadOptions) -> StructType:
-    """Return the schema of a read."""
-    if options.row_format is RowFormat.MESSAGE:
-        return from_arrow_schema(MESSAGE_ROW)
-    kafka = from_arrow_schema(KAFKA_ROW)
-    return kafka if options.headers else StructType(kafka.fields[:-1])
+def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
+    """Return the schema of a read; with `every` also the columns that the option `columns` leaves out.
+
+    Raises
+    ------
+    Refused
+        The option `columns` names one that there is not.
+    """
+    whole = from_arrow_schema(MESSAGE_ROW if options.row_format is RowFormat.MESSAGE else KAFKA_ROW)
+    if options.row_format is RowFormat.KAFKA and not options.headers:
+        whole = StructType(whole.fields[:-1])
+    if every or not options.columns:
+        return whole
+    unknown = [name for name in options.columns if name not in whole.names]
+    if unknown:
+        raise Refused(
+            f"option columns: there is no column {unknown[0]!r}; columns are {', '.join(whole.names)}",
+            code="invalid_option",
+            field="columns",
+        )
+    return StructType([whole[name] for name in options.columns])
 
 
 def spark_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> list[Column]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from jobs.run.storage import storage
@@ -159,3 +161,41 @@ def test_spark_1_ranges_are_cut_for_parallelism_and_lose_nothing(
 
 def test_nothing_to_read_is_cut_into_nothing() -> None:
     assert split([], partitions_min=8, rows_max=5) == []
+
+
+# Time travel ----------------------------------------------------------------------------------------------------------
+
+
+def test_spark_04_a_topic_as_it_was_at_an_offset(orders: Filled) -> None:
+    at = f'{{"orders": {{"{A}": 7, "1": 0, "2": 3}}}}'
+    assert _shown(_resolve(orders, topic="orders", asOfOffset=at)) == {A: (0, 7), MORE: (0, 3)}
+    assert _shown(_resolve(orders, topic="other", asOfOffset="1")) == {"other@broker-a": (0, 1)}
+    with pytest.raises(Refused, match="asOfOffset: one number is for one partition"):
+        _resolve(orders, topic="orders", asOfOffset="3")
+    with pytest.raises(Refused, match="asOfOffset names offset 2, the partition ends at 1"):
+        _resolve(orders, topic="other", asOfOffset="2", failOnDataLoss="false")
+
+
+def test_spark_04_a_topic_as_it_was_at_a_time_in_all_partitions(orders: Filled) -> None:
+    log = orders.append("orders", A, b"later")
+    moment = log.files[-1].append_min_us
+    iso = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)).isoformat()
+    orders.append("orders", B, b"later")
+    before = {A: (0, 10), B: (0, 5), MORE: (0, 3)}
+    assert _shown(_resolve(orders, topic="orders", asOfTime=iso)) == before
+    after = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment + 1)).isoformat()
+    assert _shown(_resolve(orders, topic="orders", asOfTime=after)) == before | {A: (0, 11)}
+    assert _resolve(orders, topic="orders", asOfTime="1000") == []
+    with pytest.raises(Refused, match="asOfTime: lies in the future"):
+        _resolve(orders, topic="orders", asOfTime="32503680000000")
+
+
+def test_spark_04_what_retention_took_is_missed_unless_it_may_be(orders: Filled) -> None:
+    assert orders.append("orders", A, b"x").delete_below(5).messages == 5
+    at = f'{{"orders": {{"{A}": 8}}}}'
+    only = {"assign": f'{{"orders": ["{A}"]}}', "asOfOffset": at}
+    with pytest.raises(Refused, match=r"not as it was: retention has removed offsets \[0, 5\)"):
+        _resolve(orders, **only)
+    assert _shown(_resolve(orders, **only, failOnDataLoss="false")) == {A: (5, 8)}
+    start = f'{{"orders": {{"{A}": 6}}}}'
+    assert _shown(_resolve(orders, **only, startingOffsets=start)) == {A: (6, 8)}

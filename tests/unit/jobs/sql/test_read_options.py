@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.sql.read_options import EARLIEST, LATEST, RowFormat, Strategy, parse_options
+from jobs.sql.read_options import EARLIEST, LATEST, Mode, ReadOptions, RowFormat, Strategy, parse_options
+from mq.admission import TriggerLimits
 from mq.errors import Refused
 
 
@@ -43,11 +44,11 @@ def test_spark_1_times_win_over_offsets_and_one_for_all_over_one_for_each() -> N
         {"topic": "orders", "startingOffsets": each, "startingOffsetsByTimestamp": each}, warehouse="w"
     )
     assert read.start.by_time
-    assert read.start.of("orders", ("orders@a", "0")) == 7
+    assert read.start.of("orders", ("orders@a", "0")) == 7_000
     read = parse_options(
         {"topic": "orders", "startingOffsetsByTimestamp": each, "startingTimestamp": "9"}, warehouse="w"
     )
-    assert (read.start.by_time, read.start.everywhere) == (True, 9)
+    assert (read.start.by_time, read.start.everywhere) == (True, 9_000)
 
 
 def test_spark_1_a_bound_is_found_by_name_or_by_number() -> None:
@@ -99,3 +100,55 @@ def test_spark_1_a_wrong_option_is_refused_by_name(name: str) -> None:
     assert told in caught.value.detail
     assert caught.value.code == "invalid_option"
     assert caught.value.field
+
+
+def _stream(**options: str) -> ReadOptions:
+    return parse_options({"topic": "t", **options}, warehouse="w", mode=Mode.STREAM)
+
+
+def test_spark_02_a_stream_has_its_own_defaults_and_limits() -> None:
+    read = _stream(maxOffsetsPerTrigger="10", minOffsetsPerTrigger="5", maxTriggerDelay="2m", group="g")
+    assert read.start.everywhere == LATEST
+    assert read.limits == TriggerLimits(messages_max=10, messages_min=5, delay_ms_max=120_000)
+    assert read.group == "g"
+    assert _stream().limits == TriggerLimits(delay_ms_max=900_000)
+    assert _stream(startingOffsets='{"t": {"0": -1}}').start.of("t", ("t@a", "0")) == LATEST
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets: cannot be given to a stream"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: cannot be given to a stream"),
+        ({"asOfTime": "5"}, "asOfTime: cannot be given to a stream"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger: .*contradicts"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: must be a duration"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: must be a whole number"),
+        ({"group": "two words"}, "group: is no name"),
+    ],
+)
+def test_spark_02_what_a_stream_cannot_have_is_refused_by_name(options: dict[str, str], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        _stream(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"asOfOffset": "5", "asOfTime": "5"}, "asOfOffset: says where the read ends, and so does asOfTime"),
+        ({"asOfTime": "5", "endingOffsets": "latest"}, "asOfTime: says where .* so does endingOffsets"),
+        ({"asOfTime": "2026-01-31T12:00:00"}, "time with its zone"),
+        ({"asOfOffset": "-1"}, "asOfOffset: must be a JSON object"),
+        ({"group": "g"}, "group: is for streams"),
+        ({"columns": "offset,offset"}, "columns, each once"),
+    ],
+)
+def test_spark_04_what_a_batch_read_cannot_have_is_refused_by_name(options: dict[str, str], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        parse_options({"topic": "t", **options}, warehouse="w")
+
+
+def test_spark_04_a_time_is_exact_to_the_microsecond() -> None:
+    read = parse_options({"topic": "t", "asOfTime": "1970-01-01T00:00:01.000002+00:00"}, warehouse="w")
+    assert (read.end.by_time, read.end.everywhere, read.as_of) == (True, 1_000_002, True)
+    assert parse_options({"topic": "t", "asOfTime": "7"}, warehouse="w").end.everywhere == 7_000

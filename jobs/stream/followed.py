@@ -1,0 +1,196 @@
+"""The partitions that a streaming read covers, opened once and kept current: what its planner knows between batches.
+
+    metadata log  --followed-->  topics, their lives, their partitions
+    commit logs   --followed-->  first and end offset, live files
+
+Asking for news costs one look for the next commit file of each log, whatever the length of the logs. Where a look is
+dear (object stores), logs are looked at less often, and several at once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from jobs.run.storage import storage
+from jobs.sql.catalog import Catalog, TopicPartition
+from jobs.sql.offset_range import selected
+from jobs.sql.read_options import ReadOptions, Strategy
+from mq.errors import NotFound
+from tables.actions import DataFile
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.follow import LogFollower
+from tables.metadata import Meta, MetaFollower
+from tables.snapshot import PartitionNotFound
+from tables.store import Store
+
+__all__ = ["Followed", "FollowedTopics"]
+
+#: Between two looks for news, where a look costs microseconds.
+_LOOK_MS: Final = 5
+#: Looking takes at most this part of the time; a hundred partitions are looked at less often than one.
+_LOOK_SHARE: Final = 0.025
+#: The same where each look is a request.
+_REMOTE_LOOK_MS: Final = 1_000
+_REMOTE_LOOKS_AT_ONCE: Final = 16
+#: Without a metadata log topics are folders, and listing them is dearer than looking at known ones.
+_FOLDERS_MS: Final = 1_000
+
+
+class Followed:
+    """One partition of one life of a topic; its table may still have to be made."""
+
+    def __init__(self, store: Store, clock: Clock, topic_id: str, partition: TopicPartition) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self._store = store
+        self._clock = clock
+        self._log: LogFollower | None = None
+        self._open()
+
+    def _open(self) -> bool:
+        try:
+            self._log = LogFollower(self._store, self.partition.ref.folder, clock=self._clock)
+        except PartitionNotFound:
+            return False
+        return True
+
+    def refresh(self) -> bool:
+        """See what was committed since; True if there was anything."""
+        return self._open() if self._log is None else self._log.refresh()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its topic and its name."""
+        return self.partition.ref.topic, self.partition.ref.name
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset still stored."""
+        return 0 if self._log is None else self._log.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be written."""
+        return 0 if self._log is None else self._log.end_offset
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The live files, in offset order."""
+        return () if self._log is None else tuple(self._log.files)
+
+
+class FollowedTopics:
+    """What the options select, as it is now; for one thread."""
+
+    def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Open everything; raises `NotFound` where a named topic or partition does not exist."""
+        self._options = options
+        self._clock = clock
+        self.store = storage(options.warehouse)
+        self._meta = _meta_of(self.store, clock)
+        self._threads = None if self.store.cheap_look else ThreadPoolExecutor(_REMOTE_LOOKS_AT_ONCE)
+        self._followed: dict[tuple[str, str], Followed] = {}
+        self._selected_ms = 0
+        self._looked_ms = 0
+        self._select(list(selected(self._catalog(), options)))
+
+    @property
+    def warehouse_id(self) -> str:
+        """What tells this warehouse from others; empty where there is no metadata log."""
+        return "" if self._meta is None else self._meta.warehouse_id
+
+    @property
+    def meta(self) -> Meta | None:
+        """The metadata as of the last look."""
+        return None if self._meta is None else self._meta.meta
+
+    @property
+    def partitions(self) -> Mapping[tuple[str, str], Followed]:
+        """By topic and name, in the order of topics and routes."""
+        return self._followed
+
+    def topics(self) -> set[str]:
+        """All topics that exist, selected or not."""
+        return set(self._catalog().topics())
+
+    def topic_id(self, topic: str) -> str | None:
+        """The id of the topic's present life; None when none of its partitions is followed."""
+        return next((one.topic_id for one in self._followed.values() if one.partition.ref.topic == topic), None)
+
+    def refresh(self) -> bool:
+        """Look for news of topics and partitions; True if there was any."""
+        now = self._clock.boot_ms()
+        changed = self._meta.refresh() if self._meta is not None else now - self._selected_ms >= _FOLDERS_MS
+        if changed:
+            changed = self._select(list(self._still_selected()))
+        if self._threads is None:
+            news = [one.refresh() for one in self._followed.values()]
+        else:
+            news = list(self._threads.map(Followed.refresh, self._followed.values()))
+        self._looked_ms = now
+        return changed or any(news)
+
+    def wait_for_news(self, until_ms: int) -> bool:
+        """Look again and again until there is news, or the boot clock says `until_ms`; True for news.
+
+        Where looking is dear it is done once a second, and what lies between is waited out.
+        """
+        while (left_ms := until_ms - self._clock.boot_ms()) > 0:
+            if self._threads is not None and self._clock.boot_ms() - self._looked_ms < _REMOTE_LOOK_MS:
+                time.sleep(left_ms / 1_000)
+                return False
+            began = time.perf_counter()
+            if self.refresh():
+                return True
+            pause_s = max(_LOOK_MS / 1_000, (time.perf_counter() - began) / _LOOK_SHARE)
+            time.sleep(min(pause_s, left_ms / 1_000))
+        return False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again: always, where looking is cheap."""
+        return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self.store, None if self._meta is None else self._meta.meta.topics)
+
+    def _still_selected(self) -> Iterator[TopicPartition]:
+        """What the options select of the topics that are there; one that was deleted is missed by its position."""
+        catalog, options = self._catalog(), self._options
+        there = catalog.topics()
+        if options.strategy is Strategy.PATTERN:
+            names = [topic for topic in there if re.fullmatch(options.pattern, topic)]
+        elif options.strategy is Strategy.SUBSCRIBE:
+            names = [topic for topic in options.topics if topic in there]
+        else:
+            names = [topic for topic in options.assigned if topic in there]
+        for topic in names:
+            wanted = options.assigned.get(topic)
+            for partition in catalog.partitions(topic):
+                if wanted is None or any(name in wanted for name in partition.names):
+                    yield partition
+
+    def _select(self, partitions: list[TopicPartition]) -> bool:
+        """Follow these partitions and no others; True if that changes anything."""
+        catalog, before = self._catalog(), self._followed
+        self._followed = {}
+        for partition in partitions:
+            key = (partition.ref.topic, partition.ref.name)
+            topic_id = catalog.topic_id(partition.ref.topic)
+            known = before.get(key)
+            if known is None or (known.topic_id, known.partition) != (topic_id, partition):
+                known = Followed(self.store, self._clock, topic_id, partition)
+            self._followed[key] = known
+        self._selected_ms = self._clock.boot_ms()
+        return list(self._followed.values()) != list(before.values())
+
+
+def _meta_of(store: Store, clock: Clock) -> MetaFollower | None:
+    try:
+        return MetaFollower(store, clock)
+    except NotFound:
+        return None

@@ -1,0 +1,177 @@
+"""A stream's progress as a group's, so that lag is seen where people look for it (SPEC SPARK-2, option `group`).
+
+    position up to which all batches are done --> records of the offsets log, one append for each broker
+                                                     |--> GET /v1/groups/{group}/topics/{topic}/offsets
+                                                     '--> merge --> state/consumer_offsets, mq_lag, retention
+
+The checkpoint folder says where the query goes on; the group only shows it. So a commit that fails is logged and made
+up for by the next one, and a query that is killed shows less than it has done, never more.
+
+The group is the query's own: it is made if there is none, it must be `shared` and without order, and nobody should pop
+or pull with it, since a commit moves everybody's position. Two queries with one group show the farther one. A commit
+belongs to the group's epoch that was there when this process began: after a reset, or a deletion, what this process
+commits is void (I12), and the query says so in the log; it counts again when the query is started again.
+
+Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: twice or late changes
+nothing. A kill leaves either the record or none.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from jobs.stream.followed import FollowedTopics
+from mq.checkpoint import LaneKey
+from mq.errors import Conflict, DeltaMQError, Refused
+from mq.group import Group, GroupEvent, decide_begin, decide_put_group
+from mq.group_settings import GroupRequest
+from mq.names import split_partition
+from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord
+from mq.stream_offset import StreamOffset
+from tables.encode import ProducerStamp
+from tables.failpoints import failpoint
+from tables.log import Batch, PartitionLog
+from tables.metadata import Meta, MetaLog
+from tables.queue_refs import OFFSETS, system_ref
+from tables.records import rows_of_offset_records
+from tables.warehouse import Warehouse
+
+__all__ = ["GroupProgress"]
+
+log = logging.getLogger("deltamq.jobs.stream")
+
+#: Upkeep of an offsets log follows after so many appends; a service, if there is one, does it as well.
+_UPKEEP_EVERY: Final = 64
+
+
+class GroupProgress:
+    """Commits one query's positions to one group; for one thread."""
+
+    def __init__(self, warehouse: str, group: str, cluster: str, followed: FollowedTopics) -> None:
+        """Make the group if need be.
+
+        Raises
+        ------
+        Refused
+            The warehouse has no metadata log, so no groups.
+        Conflict
+            The group is exclusive or ordered: its members' own commits say what is done.
+        """
+        self._group = group
+        self._cluster = cluster
+        self._followed = followed
+        self._warehouse = Warehouse.open(warehouse)
+        self._logs: dict[str, PartitionLog] = {}
+        self._epochs: dict[LaneKey, int] = {}
+        self._done: dict[LaneKey, int] = {}
+        self._void: set[LaneKey] = set()
+        self._producer = f"{STREAM_PRODUCER_PREFIX}{group}/{uuid.uuid4().hex}"
+        self._seq = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._followed.meta is None:
+            raise Refused("option group: the warehouse has no metadata log, so it has no groups", field="group")
+        now_ms = self._warehouse.clock.wall_us() // 1_000
+
+        def decide(meta: Meta) -> Sequence[GroupEvent]:
+            events: tuple[GroupEvent, ...] = ()
+            if self._group not in meta.groups.groups:
+                events = tuple(decide_put_group(meta.groups, self._group, GroupRequest(), now_ms))
+            groups = meta.groups.apply_all(events)
+            self._check(groups.group(self._group))
+            topics = {one.topic_id: one.partition.ref.topic for one in self._followed.partitions.values()}
+            counts = {
+                topic_id: len(meta.topics.topics[name].route.partitions)
+                for topic_id, name in topics.items()
+                if name in meta.topics.topics
+            }
+            return (*events, *decide_begin(groups, self._group, counts))
+
+        meta = MetaLog(self._warehouse).submit_groups(decide)
+        for lane in self._lanes():
+            self._note_epoch(lane, meta)
+        # the group may be new
+        self._followed.refresh()
+
+    def _check(self, group: Group) -> None:
+        settings = group.settings
+        if settings.order is not False or settings.consume_strategy != "shared":
+            raise Conflict(
+                f"option group: {group.name} is {'ordered' if settings.order is not False else 'exclusive'}, and what "
+                "its consumers commit says what is done; give the query a group of its own (shared, without order)",
+                code="group_not_for_streams",
+                field="group",
+            )
+
+    def _lanes(self) -> list[LaneKey]:
+        return [
+            LaneKey(one.topic_id, self._group, False, one.partition.ref.name)
+            for one in self._followed.partitions.values()
+        ]
+
+    def _note_epoch(self, lane: LaneKey, meta: Meta) -> None:
+        epoch = meta.groups.epoch_of(lane)
+        if epoch is not None:
+            self._epochs.setdefault(lane, epoch)
+
+    def commit(self, position: StreamOffset) -> None:
+        """Record that everything before `position` is done; what cannot be recorded now is with the next call."""
+        by_broker: dict[str, list[OffsetRecord]] = {}
+        for record in self._records(position):
+            by_broker.setdefault(split_partition(record.lane.partition)[1], []).append(record)
+        for broker, records in by_broker.items():
+            try:
+                self._append(broker, records)
+            except (DeltaMQError, OSError) as error:
+                log.warning("event=group_commit_failed group=%r broker=%r detail=%r", self._group, broker, str(error))
+            else:
+                self._done.update({record.lane: record.committed.offset for record in records})
+
+    def _records(self, position: StreamOffset) -> list[OffsetRecord]:
+        meta, found = self._followed.meta, []
+        assert meta is not None, "checked when this was made"
+        for topic, topic_id, partition, offset in position.places():
+            lane = LaneKey(topic_id, self._group, False, partition)
+            if offset == 0 or self._done.get(lane) == offset or not self._is_followed(topic, lane):
+                continue
+            self._note_epoch(lane, meta)
+            epoch = self._epochs.get(lane)
+            if epoch is None or epoch != meta.groups.epoch_of(lane):
+                self._say_void(lane)
+                continue
+            found.append(OffsetRecord(lane=lane, topic=topic, committed=Committed(epoch, offset)))
+        return found
+
+    def _is_followed(self, topic: str, lane: LaneKey) -> bool:
+        one = self._followed.partitions.get((topic, lane.partition))
+        return one is not None and one.topic_id == lane.topic_id
+
+    def _say_void(self, lane: LaneKey) -> None:
+        if lane not in self._void:
+            self._void.add(lane)
+            log.warning(
+                "event=group_commit_void group=%r partition=%r detail='the group was deleted, or its offsets were "
+                "reset; this query goes on by its checkpoint and shows in the group again when it is started again'",
+                self._group,
+                lane.partition,
+            )
+
+    def _append(self, broker: str, records: list[OffsetRecord]) -> None:
+        opened = self._logs.get(broker)
+        if opened is None:
+            opened = self._logs[broker] = self._warehouse.create(system_ref(OFFSETS, self._cluster, broker))
+        self._seq += 1
+        stamp = ProducerStamp(id=self._producer, seq=self._seq, indexes=None, total=len(records))
+        failpoint("stream.before_group_commit")
+        opened.append([Batch(rows_of_offset_records(records), stamp)])
+        failpoint("stream.after_group_commit")
+        if self._seq % _UPKEEP_EVERY == 0:
+            opened.maintain()
+
+    def close(self) -> None:
+        """Let go of the tables."""
+        self._warehouse.close()

@@ -1,0 +1,259 @@
+"""What the next batch of a stream reads: from a position in the checkpoint, what is there now, and the query's limits.
+
+    latestOffset(start)          the position up to which the next batch goes; `start` itself when there is nothing
+    partitions(start, end)       the same ranges whenever it is asked: a batch that failed is planned again
+
+A position is believed only if it fits what is stored. What does not fit is lost data: the query fails and names it, or,
+with `failOnDataLoss=false`, says so in the log and goes on with what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from jobs.sql.offset_range import OffsetRange, check_named, check_start_found, offset_of
+from jobs.sql.read_options import ReadOptions
+from jobs.stream.followed import Followed, FollowedTopics
+from mq.admission import admitted
+from mq.errors import NotFound, Refused
+from mq.limits import MIB
+from mq.stream_offset import StreamOffset, TopicOffset
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.reader import FileReader, RowCache
+
+__all__ = ["StreamDataLost", "StreamPlanner"]
+
+log = logging.getLogger("deltamq.jobs.stream")
+
+#: How long a query without news is kept waiting inside of the planner: Spark's own way to ask again is dearer.
+WAIT_MS: Final = 200
+#: Row groups that finding an offset by time may keep.
+_CACHE_BYTES: Final = 64 * MIB
+
+Key = tuple[str, str]
+
+
+class StreamDataLost(NotFound):
+    """Messages that a stream has not had yet are gone."""
+
+    code = "stream_data_lost"
+
+
+class StreamPlanner:
+    """Plans the batches of one query; for one thread. It writes nothing."""
+
+    def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.followed = FollowedTopics(options, clock=clock)
+        self._options = options
+        self._clock = clock
+        #: Under AvailableNow: where the partitions ended when the query began.
+        self._target: dict[Key, int] | None = None
+        self._last_batch_ms: int | None = None
+
+    # Positions.
+
+    def initial(self) -> StreamOffset:
+        """Return where a new query begins, by the starting options.
+
+        Raises
+        ------
+        Refused
+            They name what is not there.
+        """
+        options, followed = self._options, self.followed.partitions
+        check_named(options.start, "startingOffsets", [one.partition for one in followed.values()])
+        cache = RowCache(_CACHE_BYTES)
+        return self._offset({key: self._start_of(one, cache) for key, one in followed.items()})
+
+    def _start_of(self, one: Followed, cache: RowCache) -> int:
+        low, end, files = one.min_offset, one.end_offset, one.files
+        reader = FileReader(self.followed.store, one.partition.ref.folder, cache)
+        start = offset_of(self._options.start, one.partition, files, reader, (low, end))
+        check_start_found(self._options, one.partition, start, end, files)
+        if not low <= start <= end and self._options.fail_on_data_loss:
+            raise Refused(
+                f"{one.partition.ref.name}: to start at offset {start}, offsets [{low}, {end}] are there; "
+                "failOnDataLoss=false starts at the nearest",
+                code="offset_out_of_range",
+                field="startingOffsets",
+                extra={"min_offset": low, "max_offset": end},
+            )
+        return min(max(start, low), end)
+
+    def latest(self) -> StreamOffset:
+        """Return where everything ended at the last look."""
+        return self._offset({key: one.end_offset for key, one in self.followed.partitions.items()})
+
+    def fix_target(self) -> None:
+        """Let no batch from now on go beyond what is there now (AvailableNow)."""
+        self.followed.refresh()
+        self._target = {key: one.end_offset for key, one in self.followed.partitions.items()}
+
+    def next_end(self, start: StreamOffset, *, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
+        """Return up to where the next batch goes; None when there is nothing for it yet.
+
+        `unlimited`: the trigger asks for all there is, whatever the query's options say.
+
+        Raises
+        ------
+        StreamDataLost
+            What follows `start` is not there any more.
+        """
+        if self.followed.is_due:
+            self.followed.refresh()
+        until_ms = self._clock.boot_ms() + WAIT_MS
+        while (found := self._next_end(start, messages_max, unlimited)) is None:
+            if self._target is not None or not self.followed.wait_for_news(until_ms):
+                return None
+        self._last_batch_ms = self._clock.boot_ms()
+        return found
+
+    def _next_end(self, start: StreamOffset, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
+        at = self.positions(start)
+        ends = {key: max(at[key], self._end_of(key)) for key in at}
+        available = {key: ends[key] - at[key] for key in at}
+        count = sum(available.values())
+        moved = any(
+            offset != self._stored(start, key) for key, offset in at.items() if self._stored(start, key) is not None
+        )
+        gone = any(self.followed.topic_id(topic) != one.id for topic, one in start.topics.items())
+        if not count and not moved and not gone:
+            return None
+        since_ms = None if self._last_batch_ms is None else self._clock.boot_ms() - self._last_batch_ms
+        held = not unlimited and self._target is None and self._options.limits.must_wait(count, since_last_ms=since_ms)
+        if held and not moved and not gone:
+            return None
+        taken = admitted(available, messages_max)
+        return self._offset({key: at[key] + taken[key] for key in at})
+
+    def _end_of(self, key: Key) -> int:
+        end = self.followed.partitions[key].end_offset
+        return end if self._target is None else min(end, self._target.get(key, 0))
+
+    def _stored(self, start: StreamOffset, key: Key) -> int | None:
+        return start.of(key[0], self.followed.partitions[key].topic_id, key[1])
+
+    def positions(self, start: StreamOffset) -> dict[Key, int]:
+        """Return where the read goes on in each partition that is followed, inside of what is stored.
+
+        Raises
+        ------
+        StreamDataLost
+            Messages behind `start` are gone (only with `failOnDataLoss`).
+        Refused
+            `start` is a position in another warehouse, or in topics that this query does not read.
+        """
+        self.check_ours(start)
+        for topic, one in start.topics.items():
+            self._check_life(topic, one)
+        return {key: self._position(one, start) for key, one in self.followed.partitions.items()}
+
+    def _position(self, one: Followed, start: StreamOffset) -> int:
+        topic, name = one.key
+        at = start.of(topic, one.topic_id, name)
+        known = start.topics.get(topic)
+        if at is None:
+            # A partition of a topic that was read before is new: it begins at 0. So does a topic that is new.
+            at = 0 if known is not None and known.id == one.topic_id else one.min_offset
+        if at < one.min_offset:
+            self._lost(
+                f"{name}: the stream goes on at offset {at}, and retention has removed offsets [{at}, {one.min_offset})"
+            )
+        elif at > one.end_offset:
+            self._lost(f"{name}: the stream goes on at offset {at}, and the partition ends at {one.end_offset}")
+        return min(max(at, one.min_offset), one.end_offset)
+
+    def check_ours(self, start: StreamOffset) -> None:
+        """Refuse a position in another warehouse."""
+        ours = self.followed.warehouse_id
+        if start.warehouse != ours:
+            raise Refused(
+                f"the checkpoint is of another warehouse (id {start.warehouse or 'none'}) than "
+                f"{self._options.warehouse} (id {ours or 'none'}): give the query a checkpointLocation of its own",
+                code="checkpoint_of_another_warehouse",
+                field="checkpointLocation",
+            )
+
+    def _check_life(self, topic: str, stored: TopicOffset) -> None:
+        """Look whether a topic of the checkpoint is still what it was."""
+        present = self.followed.topic_id(topic)
+        if present is None:
+            if topic in self.followed.topics():
+                self._not_ours(topic, "")
+            self._lost(f"topic {topic} was deleted")
+        elif present != stored.id:
+            self._lost(f"topic {topic} was deleted and made again: what is there now is another topic's messages")
+        else:
+            for name in stored.partitions:
+                if (topic, name) not in self.followed.partitions:
+                    self._not_ours(topic, f"partition {name} of ")
+
+    def _not_ours(self, topic: str, part: str) -> None:
+        raise Refused(
+            f"the checkpoint has a position in {part}topic {topic}, which the options do not select: give the query "
+            "a checkpointLocation of its own, or select what it has read so far",
+            code="checkpoint_of_another_topic",
+            field="checkpointLocation",
+        )
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise StreamDataLost(
+                f"{what}. The query stops before it skips anything; failOnDataLoss=false goes on with what is there",
+                field="failOnDataLoss",
+            )
+        log.warning("event=stream_data_lost detail=%r", what)
+
+    def _offset(self, places: Mapping[Key, int]) -> StreamOffset:
+        topics: dict[str, tuple[str, dict[str, int]]] = {}
+        for (topic, name), offset in places.items():
+            found = topics.setdefault(topic, (self.followed.partitions[topic, name].topic_id, {}))
+            found[1][name] = offset
+        return StreamOffset(
+            warehouse=self.followed.warehouse_id,
+            topics={topic: TopicOffset(topic_id, offsets) for topic, (topic_id, offsets) in topics.items()},
+        )
+
+    # Ranges.
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        """Return what a batch reads, against the files as they are now.
+
+        Raises
+        ------
+        StreamDataLost, Refused
+            As for `positions`.
+        """
+        if any(offset > self._known_end(topic, name) for topic, _, name, offset in end.places()):
+            self.followed.refresh()  # a batch that was planned before this process began
+        at = self.positions(start)
+        return list(self._ranges(at, end))
+
+    def _known_end(self, topic: str, name: str) -> int:
+        one = self.followed.partitions.get((topic, name))
+        return 0 if one is None else one.end_offset
+
+    def _ranges(self, at: Mapping[Key, int], end: StreamOffset) -> Iterable[OffsetRange]:
+        for topic, topic_id, name, stop in end.places():
+            one = self.followed.partitions.get((topic, name))
+            if one is None or one.topic_id != topic_id:
+                self._lost(f"topic {topic} was deleted before the batch that reads {name} up to offset {stop} was done")
+                continue
+            if stop > one.end_offset:
+                self._lost(f"{name}: the batch goes up to offset {stop}, and the partition ends at {one.end_offset}")
+            low, high = at[topic, name], min(stop, one.end_offset)
+            if low < high:
+                yield _range(one, low, high)
+
+
+def _range(one: Followed, start: int, stop: int) -> OffsetRange:
+    files = one.files
+    first = bisect_right(files, start, key=lambda file: file.end)
+    last = bisect_left(files, stop, key=lambda file: file.start)
+    # statistics are for other engines, and a task need not carry them
+    found = tuple(replace(file, stats="") for file in files[first:last])
+    return OffsetRange(partition=one.partition, start=start, stop=stop, files=found)

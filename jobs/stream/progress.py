@@ -1,0 +1,165 @@
+"""How far behind a streaming query is, for each source of `format("mq")` (SPEC SPARK-12).
+
+Spark gives a Python source no metrics of its own, so these are worked out from what a query's progress says: where the
+batch ended and where the topics ended then. They are those of Spark's Kafka source, `avgOffsetsBehindLatest`,
+`minOffsetsBehindLatest` and `maxOffsetsBehindLatest`, and the sum.
+
+    >>> behind(query.lastProgress)                                                            # doctest: +SKIP
+    [OffsetsBehind(source=0, partitions=4, total=120, min=0, max=90, avg=30.0)]
+    >>> spark.streams.addListener(ProgressListener(lambda one: gauge.set(one.behind[0].max)))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from mq.errors import Corrupt, Refused
+from mq.stream_offset import StreamOffset, messages_behind
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+__all__ = ["BatchProgress", "OffsetsBehind", "ProgressListener", "behind"]
+
+log = logging.getLogger("deltamq.jobs.stream.progress")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsBehind:
+    """How many messages one source of a query has not read yet, over its partitions."""
+
+    source: int  #: its place among the query's sources
+    partitions: int
+    total: int
+    min: int
+    max: int
+    avg: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProgress:
+    """What a listener tells of one batch."""
+
+    query_id: str
+    name: str | None
+    batch_id: int
+    rows: int
+    took_ms: int
+    behind: tuple[OffsetsBehind, ...]
+
+
+def behind(progress: StreamingQueryProgress | Mapping[str, Any] | None) -> list[OffsetsBehind]:
+    """Return how far behind each source of `format("mq")` is; other sources are left out.
+
+    Parameters
+    ----------
+    progress
+        `query.lastProgress`, an item of `query.recentProgress` or the progress of a listener's event. None, before the
+        first batch, gives an empty list.
+    """
+    found = []
+    for place, source in enumerate(_json(progress).get("sources", [])):
+        end, latest = _position(source.get("endOffset")), _position(source.get("latestOffset"))
+        if end is not None and latest is not None:
+            found.append(_behind(place, end, latest))
+    return found
+
+
+def _behind(place: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehind:
+    counts = list(messages_behind(end, latest).values()) or [0]
+    total = sum(counts)
+    return OffsetsBehind(
+        source=place,
+        partitions=len(counts),
+        total=total,
+        min=min(counts),
+        max=max(counts),
+        avg=total / len(counts),
+    )
+
+
+def _json(progress: StreamingQueryProgress | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if progress is None or isinstance(progress, Mapping):
+        return progress or {}
+    read: Mapping[str, Any] = json.loads(progress.json)
+    return read
+
+
+def _position(value: object) -> StreamOffset | None:
+    """Return a position of ours; None for one of another source."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, Mapping) or not {"topics", "version", "warehouse"} <= value.keys():
+        return None
+    try:
+        return StreamOffset.from_json(value)
+    except (Corrupt, Refused):
+        return None
+
+
+class ProgressListener(StreamingQueryListener):
+    """Write one line to the log for each batch of a query that reads topics, and hand the numbers on.
+
+    Made for `spark.streams.addListener`. The callback is for metrics of yours; it runs on Spark's listener thread, and
+    what it raises is logged and harms no query.
+    """
+
+    def __init__(self, told: Callable[[BatchProgress], None] | None = None) -> None:
+        self._told = told
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Log that a query began."""
+        log.info("event=stream_started query=%s name=%r", event.id, event.name)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Log a batch, and how far behind it left the query."""
+        found = tuple(behind(event.progress))
+        if not found:
+            return
+        progress = event.progress
+        batch = BatchProgress(
+            query_id=str(progress.id),
+            name=progress.name,
+            batch_id=progress.batchId,
+            rows=progress.numInputRows,
+            took_ms=progress.batchDuration,
+            behind=found,
+        )
+        log.info("event=stream_batch %s", _line(batch))
+        if self._told is not None:
+            try:
+                self._told(batch)
+            except Exception:
+                log.exception("event=stream_listener_failed query=%s", batch.query_id)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Say nothing: an idle query is as far as its last batch."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Log that a query ended, and why if it failed."""
+        log.info("event=stream_ended query=%s error=%r", event.id, event.exception)
+
+
+def _line(batch: BatchProgress) -> str:
+    """Return the batch as `key=value` pairs; what is of a source stands behind its place."""
+    found = [f"query={batch.query_id} name={batch.name!r} batch={batch.batch_id} rows={batch.rows}"]
+    found.append(f"took_ms={batch.took_ms}")
+    for one in batch.behind:
+        found.append(f"source={one.source} behind_min={one.min} behind_max={one.max} behind_avg={one.avg:.1f}")
+        found.append(f"behind_total={one.total}")
+    return " ".join(found)

@@ -1,0 +1,129 @@
+"""`readStream.format("mq")` as Spark calls it (SPEC SPARK-2).
+
+    planner process, one for each query                     tasks
+    latestOffset(start): commit `start` to the group,
+        wait for news, take as much as the limits allow
+    partitions(start, end): ranges of offsets  ---------->  parquet -> Arrow batches, every byte checked -> Spark
+
+Progress is the offsets of the log (`mq.stream_offset`) in the query's own checkpoint folder, so a batch that a kill
+cut short is planned and read again as it was, and a sink that is idempotent by batch, as Delta's is, stores it once.
+The planner keeps its logs open; killed, it is made again from the checkpoint. Reading writes nothing. With the option
+`group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from jobs.sql.offset_range import split
+from jobs.sql.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
+from jobs.sql.read_options import ReadOptions, Strategy
+from jobs.stream.group_progress import GroupProgress
+from jobs.stream.planner import StreamPlanner
+from mq.stream_offset import StreamOffset
+from tables.failpoints import failpoint
+
+__all__ = ["MessageStreamReader"]
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream. It is pickled for the tasks before it plans anything, so what planning needs is opened when used."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, *, cluster: str) -> None:
+        self._options = options
+        self._rows = RangeRows(options, schema)
+        self._cluster = cluster
+        self._opened: StreamPlanner | None = None
+        self._progress: GroupProgress | None = None
+
+    def __repr__(self) -> str:
+        options = self._options
+        what = {
+            Strategy.SUBSCRIBE: ",".join(options.topics),
+            Strategy.PATTERN: f"/{options.pattern}/",
+            Strategy.ASSIGN: ",".join(name for names in options.assigned.values() for name in names),
+        }
+        return f"mq[{what[options.strategy]}] in {options.warehouse}"
+
+    @property
+    def _planner(self) -> StreamPlanner:
+        if self._opened is None:
+            self._opened = StreamPlanner(self._options)
+            if self._options.group is not None:
+                self._progress = GroupProgress(
+                    self._options.warehouse, self._options.group, self._cluster, self._opened.followed
+                )
+        return self._opened
+
+    # What Spark's planner process calls.
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query begins."""
+        return self._planner.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the query's own limit; a trigger may set it aside."""
+        limits = self._options.limits
+        if limits.messages_max is not None:
+            return ReadMaxRows(limits.messages_max)
+        return ReadAllAvailable() if limits.messages_min is None else ReadMinRows(limits.messages_min)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where the query ends."""
+        self._planner.fix_target()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return up to where the next batch goes: `start` itself, to the letter, when there is nothing for it.
+
+        Everything before `start` is done, so the group's progress is committed here.
+        """
+        planner, begin = self._planner, StreamOffset.from_json(start)
+        planner.check_ours(begin)
+        if self._progress is not None:
+            self._progress.commit(begin)
+        failpoint("stream.before_latest")
+        messages_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = planner.next_end(begin, messages_max=messages_max, unlimited=isinstance(limit, ReadAllAvailable))
+        failpoint("stream.after_latest")
+        return start if end is None else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where everything ended at the last look, for the query's progress."""
+        return None if self._opened is None else self._opened.latest().to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch."""
+        options = self._options
+        ranges = self._planner.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        rows_max = min(options.records_per_partition_max or ROWS_PER_TASK_MAX, ROWS_PER_TASK_MAX)
+        found = [RangePartition(r) for r in split(ranges, partitions_min=options.partitions_min, rows_max=rows_max)]
+        failpoint("stream.after_plan")
+        return found
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: this comes a batch late, and not at all for the last batch; `latestOffset` commits."""
+
+    def stop(self) -> None:
+        """Let go of what is open."""
+        if self._progress is not None:
+            self._progress.close()
+
+    # What tasks call.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range, in offset order."""
+        for batch in self._rows.read(partition):
+            failpoint("stream.task")
+            yield batch

@@ -1,0 +1,116 @@
+"""Where a streaming read is: an offset for each partition of each topic, and how a checkpoint folder keeps it.
+
+    {"topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1, "warehouse": "..."}
+
+Offsets are those of the log, the next ones to be read. A topic's id tells its present life from earlier ones of the
+same name; the warehouse's id tells a checkpoint folder that belongs to another warehouse. Both are empty where there
+is no metadata log. Streaming engines compare positions as text, so equal positions have equal text: keys are sorted.
+The version is that of this format: a newer one is refused, an older one is upgraded step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mq.errors import Corrupt, Refused
+from mq.stored_json import corrupt_when_damaged, integer, mapping, text
+
+__all__ = ["FORMAT_VERSION", "StreamOffset", "TopicOffset", "messages_behind"]
+
+FORMAT_VERSION: Final = 1
+
+Json = Mapping[str, object]
+#: For each older version the function that makes the next version of it.
+Upgrades = Mapping[int, Callable[[Json], Json]]
+_UPGRADES: Final[Upgrades] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffset:
+    """The position in one life of a topic."""
+
+    id: str
+    #: The next offset of each partition, by name; never modified.
+    partitions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOffset:
+    """The position of a streaming read."""
+
+    warehouse: str = ""
+    #: By name; never modified.
+    topics: Mapping[str, TopicOffset] = field(default_factory=dict)
+
+    def of(self, topic: str, topic_id: str, partition: str) -> int | None:
+        """Return the position in a partition of this life of the topic; None where the read has not begun."""
+        found = self.topics.get(topic)
+        return found.partitions.get(partition) if found is not None and found.id == topic_id else None
+
+    def places(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield topic, id of the topic, partition and offset of every partition."""
+        for name, topic in self.topics.items():
+            for partition, offset in topic.partitions.items():
+                yield name, topic.id, partition, offset
+
+    def to_json(self) -> dict[str, object]:
+        """Return the stored form, with sorted keys."""
+        topics = {
+            name: {"id": topic.id, "partitions": dict(sorted(topic.partitions.items()))}
+            for name, topic in sorted(self.topics.items())
+        }
+        return {"topics": topics, "version": FORMAT_VERSION, "warehouse": self.warehouse}
+
+    @classmethod
+    def from_json(cls, value: object, *, upgrades: Upgrades = _UPGRADES) -> StreamOffset:
+        """Return the position that `to_json` wrote, in this release or an older one.
+
+        Raises
+        ------
+        Refused
+            A newer release wrote it.
+        Corrupt
+            It is damaged, or no position of this source.
+        """
+        with corrupt_when_damaged("the position in the stream's checkpoint", code="stream_offset_corrupt"):
+            stored = mapping(value)
+            version = integer(stored["version"])
+            if version > FORMAT_VERSION:
+                raise Refused(
+                    f"the checkpoint was written by a newer release (format {version}, this release reads up to "
+                    f"{FORMAT_VERSION}): run the query with that release, or use a new checkpointLocation",
+                    code="checkpoint_too_new",
+                    field="checkpointLocation",
+                )
+            stored = _upgraded(stored, version, upgrades)
+            topics = {name: _topic(one) for name, one in mapping(stored["topics"]).items()}
+            return cls(warehouse=text(stored["warehouse"]), topics=topics)
+
+
+def _upgraded(stored: Json, version: int, upgrades: Upgrades) -> Json:
+    for older in range(version, FORMAT_VERSION):
+        if older not in upgrades:
+            raise Corrupt(f"there was never a format {older} of stream positions", code="stream_offset_corrupt")
+        stored = upgrades[older](stored)
+    return stored
+
+
+def _topic(value: object) -> TopicOffset:
+    stored = mapping(value)
+    offsets = {name: integer(offset) for name, offset in mapping(stored["partitions"]).items()}
+    if min(offsets.values(), default=0) < 0:
+        raise ValueError("a negative offset")
+    return TopicOffset(text(stored["id"]), offsets)
+
+
+def messages_behind(end: StreamOffset, latest: StreamOffset) -> dict[tuple[str, str], int]:
+    """Return for each topic and partition of `latest` how many messages a read at `end` has not had yet.
+
+    A partition in which the read has not begun counts from its offset 0, as a topic that was made again does.
+    """
+    return {
+        (topic, partition): max(0, offset - (end.of(topic, topic_id, partition) or 0))
+        for topic, topic_id, partition, offset in latest.places()
+    }
