@@ -1,4 +1,4 @@
-"""One large file out of the rows of several, a row group at a time: what it takes in memory is the file, not its rows."""
+"""One large file out of the rows of several, row group by row group: its rows are never in memory together."""
 
 from __future__ import annotations
 
@@ -96,5 +96,3 @@ class _Facts:
 
 def _wider(known: Bounds | None, more: Bounds) -> Bounds:
     return more if known is None else (min(known[0], more[0]), max(known[1], more[1]))
-
-
