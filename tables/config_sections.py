@@ -216,8 +216,18 @@ class JobsSettings:
     delay_every_ms: int = _between(250, 50, 3_600_000)
     #: How often messages are removed whose time has passed.
     retain_every_s: int = _between(60, 1, 31_536_000)
+    #: How often small files of partitions are compacted.
+    compact_every_s: int = _between(600, 1, 31_536_000)
+    #: The size of a compacted file; one of half the size is final. A task takes about twice as much memory.
+    compact_target_bytes: int = _between(128 * MIB, 64 * KIB, 1024 * MIB)
     #: How often `verify` checks every partition.
     verify_every_s: int = _between(3_600, 1, 31_536_000)
+    #: Partitions of each run, in turn, that Spark's own Delta reader counts, too: a check of the checker.
+    verify_sample: int = _between(4, 0, 1_000_000)
+    #: How often the catalog follows the topics.
+    catalog_every_s: int = _between(300, 1, 31_536_000)
+    #: The schema of the catalog's tables and views, SCHEMA or CATALOG.SCHEMA.
+    catalog_schema: str = "deltamq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -165,13 +165,11 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
     """Encode numbered rows as one parquet file with checksums and statistics."""
     count = rows.num_rows
     assert count > 0, "an empty file would have no offsets"
-    key_values = []
-    if parts:
-        key_values.append((PARTS_KEY, msgspec.json.encode([part_to_json(p) for p in parts])))
+    key_values = key_values_of(parts)
     few = _few(rows, key_values) if count <= min(FEW_ROWS_MAX, row_group_rows) else None
     data, crc = few or _many(rows, key_values, row_group_rows)
     start = int(rows.column(0)[0].as_py())
-    append_min, append_max = _bounds(rows.column("append_time"))
+    append_min, append_max = bounds_of(rows.column("append_time"))
     file = DataFile(
         path=data_file_name(start, batch_id),
         size=len(data),
@@ -180,10 +178,15 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
         modified_ms=now_ms,
         append_min_us=append_min,
         append_max_us=append_max,
-        stats=_stats_json(start, count, _bounds(rows.column("born_time")), (append_min, append_max)),
+        stats=stats_json(start, count, bounds_of(rows.column("born_time")), (append_min, append_max)),
         crc=crc,
     )
     return Encoded(data, file, len(data) if few else rows.nbytes)
+
+
+def key_values_of(parts: Sequence[Part]) -> list[tuple[bytes, bytes]]:
+    """What a footer says of the producers' requests in its file."""
+    return [(PARTS_KEY, msgspec.json.encode([part_to_json(p) for p in parts]))] if parts else []
 
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
@@ -200,11 +203,27 @@ def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[byt
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
     """A compressed file, with its checksums."""
     sink = pa.BufferOutputStream()
-    compressed = [leaf for name in _BULKY if rows.column(name).null_count < rows.num_rows for leaf in _BULKY[name]]
     footer: list[pq.FileMetaData] = []
-    with pq.ParquetWriter(
+    valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
+    with message_writer(sink, footer, valued) as writer:
+        writer.write_table(rows, row_group_size=row_group_rows)
+        if key_values:
+            writer.add_key_value_metadata(dict(key_values))
+    data = sink.getvalue()
+    return data, checksums(data, footer[0])
+
+
+def message_writer(
+    sink: pa.NativeFile, footer: list[pq.FileMetaData], valued: Iterable[str] = tuple(_BULKY)
+) -> pq.ParquetWriter:
+    """Return what writes message rows as every message file has them; its footer is appended to `footer` at the end.
+
+    `valued` are the bulky columns that have values.
+    """
+    compressed = [leaf for name in valued for leaf in _BULKY[name]]
+    return pq.ParquetWriter(
         sink,
-        rows.schema,
+        MESSAGE_SCHEMA,
         compression=dict.fromkeys(compressed, "zstd"),
         compression_level=dict.fromkeys(compressed, 1),
         use_dictionary=_REPEATING,
@@ -213,18 +232,13 @@ def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_r
         write_page_checksum=True,
         store_schema=False,
         metadata_collector=footer,
-    ) as writer:
-        writer.write_table(rows, row_group_size=row_group_rows)
-        if key_values:
-            writer.add_key_value_metadata(dict(key_values))
-    data = sink.getvalue()
-    return data, checksums(data, footer[0])
+    )
 
 
 Bounds = tuple[int, int]
 
 
-def _bounds(column: pa.ChunkedArray) -> Bounds:
+def bounds_of(column: pa.ChunkedArray) -> Bounds:
     """Least and greatest time of a column without nulls, in microseconds."""
     if len(column) == 1:
         value = column[0].value
@@ -233,7 +247,7 @@ def _bounds(column: pa.ChunkedArray) -> Bounds:
     return found["min"].value, found["max"].value
 
 
-def _stats_json(start: int, count: int, born: Bounds, append: Bounds) -> str:
+def stats_json(start: int, count: int, born: Bounds, append: Bounds) -> str:
     """Delta's file statistics. Timestamps there have milliseconds: bounds are widened, never narrowed."""
     return (
         f'{{"numRecords":{count},'

@@ -24,6 +24,7 @@ from tables.batch import Appended, Batch, one_batch
 from tables.checkpoint import Checkpoint
 from tables.clock import Clock
 from tables.commit import CommitLog, LostRace
+from tables.dead_files import DeadFiles
 from tables.encode import Encoded, RowsPart
 from tables.failpoints import failpoint
 from tables.fences import put_up_fence
@@ -77,6 +78,7 @@ class PartitionLog:
         self._unsynced = Unsynced(store)
         self._stop = StopOnCorrupt()
         self._bytes = 0
+        self._dead = DeadFiles(clock)
         self._log = CommitLog(
             store,
             ref.folder,
@@ -84,7 +86,7 @@ class PartitionLog:
             clock=clock,
             on_commit=self._on_commit,
             on_reload=self._rebuild,
-            on_replay=self._note_unsynced,
+            on_replay=self._on_replay,
         )
         orphan_keep_ms = min(settings.orphan_keep_ms, self.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._publisher = Publisher(
@@ -98,7 +100,7 @@ class PartitionLog:
         self._appender = Appender(
             self, self._publisher, self._requests, self._tail, clock=clock, row_group_rows=settings.row_group_rows
         )
-        self._upkeep = Upkeep(self, store, settings=settings, clock=clock)
+        self._upkeep = Upkeep(self, store, settings=settings, clock=clock, dead=self._dead)
 
     # What a reader may ask at any time.
 
@@ -261,7 +263,7 @@ class PartitionLog:
 
     def _on_commit(self, commit: Commit) -> None:
         self._requests.apply(commit)
-        self._note_unsynced(commit)
+        self._on_replay(commit)
         if commit.removes:
             self._bytes = sum(f.size for f in self._log.snapshot.files)
             self._tail.drop_below(self.min_offset)
@@ -269,8 +271,9 @@ class PartitionLog:
         else:
             self._bytes += sum(f.size for f in commit.adds)
 
-    def _note_unsynced(self, commit: Commit) -> None:
-        """Remember what its writer, here or elsewhere, alive or killed, may not have synced."""
+    def _on_replay(self, commit: Commit) -> None:
+        """Remember what its writer, here or elsewhere, alive or killed, may not have synced, and what it let go."""
+        self._dead.add(commit.removes)
         if not commit.flushed:
             self._unsynced.add(keys_of(self.ref.folder, commit))
 
@@ -352,7 +355,6 @@ class PartitionLog:
                 # A roll-up may have replaced some of them meanwhile: look again.
                 if self.rewrite([], old, operation="DELETE"):
                     failpoint("retain.after_commit")
-                    self._upkeep.bury(old)
                     return Removed.of(old)
         raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the oldest files", code="contention")
 

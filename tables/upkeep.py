@@ -3,7 +3,7 @@
     roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
     checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
     clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
-                 files that a roll-up replaced or retention removed, after `file_keep_ms`;
+                 files that any process replaced or removed, after `file_keep_ms`;
                  files that no commit names, after `orphan_keep_ms`
 
 Ages are measured on the boot clock from when this process saw the thing, never by a file's date: a wall clock that
@@ -16,16 +16,16 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from mq.errors import Corrupt
-from tables.actions import DataFile, commit_name
+from tables.actions import commit_name
 from tables.checkpoint import checkpoint_name, write_checkpoint
 from tables.clock import Clock
+from tables.dead_files import DeadFiles
 from tables.encode import encode_file
 from tables.local_store import TEMP_PREFIX
 from tables.paths import LOG_FOLDER
@@ -48,8 +48,11 @@ _CLEAN_BATCH: Final = 4_096
 class Upkeep:
     """The upkeep of one partition; one thread at a time does it, others are turned away."""
 
-    def __init__(self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+    def __init__(
+        self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock, dead: DeadFiles
+    ) -> None:
         self._log = log
+        self._dead = dead
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -62,9 +65,6 @@ class Upkeep:
         self._cleaned_to = 0
         #: Commits and checkpoints that nobody needs any more, oldest first.
         self._old_log: deque[str] = deque()
-        #: (boot time of the commit that let it go, file).
-        self._graves: deque[tuple[int, str]] = deque()
-        self._graves_lock = threading.Lock()
         self._orphans: dict[str, int] = {}
         self._swept_ms = clock.boot_ms()
 
@@ -73,8 +73,8 @@ class Upkeep:
         return self._alone(self._all)
 
     def clean(self) -> bool:
-        """Only delete dead files whose time has passed: the part that no other process does for this one."""
-        return self._alone(lambda now: self._delete_buried(now) | self._sweep(now))
+        """Only delete dead files whose time has passed."""
+        return self._alone(lambda now: self._delete_dead() | self._sweep(now))
 
     def _alone(self, work: Callable[[int], bool]) -> bool:
         if not self._busy.acquire(blocking=False):
@@ -87,7 +87,7 @@ class Upkeep:
     def _all(self, now: int) -> bool:
         self._sight(now)
         # `|`, not `or`: each step has its turn.
-        return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_buried(now) | self._sweep(now)
+        return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_dead() | self._sweep(now)
 
     def _sight(self, now: int) -> None:
         """Remember how far the log was, about ten times in each `log_keep_ms`."""
@@ -116,16 +116,7 @@ class Upkeep:
             now_ms=self._clock.wall_us() // 1000,
             row_group_rows=self._settings.row_group_rows,
         )
-        if self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows):
-            self.bury(files)
-            return True
-        return False
-
-    def bury(self, files: Sequence[DataFile]) -> None:
-        """Delete these files, which a commit of ours let go, when their time has passed."""
-        now = self._clock.boot_ms()
-        with self._graves_lock:
-            self._graves.extend((now, f.path) for f in files)
+        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
 
     def _checkpoint(self) -> bool:
         if self._log.version - self._log.checkpoint_version < self._settings.checkpoint_commits:
@@ -162,14 +153,12 @@ class Upkeep:
         self._old_log.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
         self._cleaned_to = keep_from
 
-    def _delete_buried(self, now: int) -> bool:
+    def _delete_dead(self) -> bool:
         """Delete files that were let go long enough ago."""
-        with self._graves_lock:
-            old = list(takewhile(lambda grave: now - grave[0] >= self._settings.file_keep_ms, self._graves))
-        for grave in old:
-            self._store.delete(f"{self._folder}/{grave[1]}")
-            with self._graves_lock:
-                self._graves.remove(grave)
+        old = self._dead.due(self._settings.file_keep_ms)
+        for path in old:
+            self._store.delete(f"{self._folder}/{path}")
+            self._dead.forget(path)
         return bool(old)
 
     def _sweep(self, now: int) -> bool:
@@ -178,9 +167,7 @@ class Upkeep:
             return False
         self._swept_ms = now
         self._log.refresh()
-        with self._graves_lock:
-            live = {path for _, path in self._graves}
-        live |= {f.path for f in self._log.files}
+        live = self._dead.paths() | {f.path for f in self._log.files}
         log = f"{self._folder}/{LOG_FOLDER}"
         found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
         found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]

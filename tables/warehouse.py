@@ -151,6 +151,15 @@ class Warehouse:
                     self._start_flusher()
         return found
 
+    def close_partition(self, ref: PartitionRef) -> None:
+        """Flush and forget an open partition, for processes that pass through many; nobody here may be using it."""
+        with self._lock:
+            found = self._logs.pop(ref, None)
+            self._opening.pop(ref, None)
+        if found is not None:
+            found.close()
+            found.release()
+
     def exists(self, ref: PartitionRef) -> bool:
         """Whether the partition has a table; a folder with only a dead process's temporary file is none."""
         return ref in self._logs or any(log_versions(self.store, ref.folder))

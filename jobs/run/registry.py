@@ -48,6 +48,7 @@ class Run(Protocol):
 _MODULES: Final = (
     "jobs.queue.delay",
     "jobs.merge.merge",
+    "jobs.upkeep.compact",
     "jobs.upkeep.retain",
     "jobs.queue.revive",
     "jobs.upkeep.verify",

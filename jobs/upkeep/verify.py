@@ -1,4 +1,12 @@
-"""The job `verify`: what Spark sees of every partition is what the log promises."""
+"""The job `verify`: what the files of every partition hold is what its log promises.
+
+    tasks over chunks of partitions   load the log, read the `offset` columns, count    -> rows of state/verify_results
+    Spark's own Delta reader          counts a few partitions of each run, in turn      -> rows with reader = 'spark'
+
+The first reads with our code, every checksum checked. It is fast, and blind to what another Delta reader would see
+differently: a log that we understand and Spark does not. The second finds that. Set `jobs.verify_sample` to more than
+there are partitions, and Spark counts all of them in each run.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +14,53 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.run.registry import Facts, job
 from jobs.run.storage import storage
+from jobs.run.tasks import frame_of_tasks
+from jobs.upkeep.chunks import chunks_of
+from jobs.upkeep.spark_count import count_with_spark
+from jobs.upkeep.verify_result import RESULT_ROW, Result, short
 from mq.errors import Corrupt, DeltaMQError
 from tables.config import Config
+from tables.count_offsets import count_offsets
 from tables.paths import PartitionRef, Space
-from tables.snapshot import PartitionNotFound, Snapshot, load
+from tables.snapshot import PartitionNotFound
 from tables.store import Store
 from tables.warehouse import refs
 
-__all__ = ["RESULTS", "results_schema", "run", "tally"]
+__all__ = ["RESULTS", "VerifyItem", "run", "verify_partitions"]
 
 #: The state table of the results, relative to the warehouse.
 RESULTS: Final = "state/verify_results"
-#: Partitions in one Spark query: the plan stays small, and one damaged table spoils few others' first try.
-_PARTITIONS_PER_QUERY: Final = 64
-#: Retention may remove the first rows while they are counted; each further try starts from what is left.
-_TRIES: Final = 3
-_FINDING_LENGTH_MAX: Final = 500
-
-results_schema: Final = StructType(
-    [
-        StructField("space", StringType(), nullable=False),
-        StructField("topic", StringType(), nullable=False),
-        StructField("partition", StringType(), nullable=False),
-        StructField("min_offset", LongType()),
-        StructField("end_offset", LongType()),
-        StructField("messages", LongType()),
-        StructField("distinct_offsets", LongType()),
-        StructField("ok", BooleanType(), nullable=False),
-        StructField("finding", StringType()),
-        StructField("verified_at", TimestampType(), nullable=False),
-    ]
-)
+#: Findings that an error tells; the table has all.
+_SHOWN_MAX: Final = 5
+#: Rows that a task hands over at once.
+_ROWS_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """What Spark counted of a partition's rows inside `[min_offset, end_offset)`."""
+@dataclass(frozen=True, slots=True)
+class VerifyItem:
+    """Partitions that one task verifies."""
 
-    messages: int = 0
-    distinct: int = 0
-    first: int | None = None
-    last: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """A partition's verdict; an empty `finding` means that all is well."""
-
-    ref: PartitionRef
-    snapshot: Snapshot | None = None
-    counted: Counted | None = None
-    finding: str = ""
-
-    def row(self, now: datetime) -> tuple[object, ...]:
-        """Return it as a row of the state table."""
-        low, end = (self.snapshot.min_offset, self.snapshot.end_offset) if self.snapshot else (None, None)
-        messages, distinct = (self.counted.messages, self.counted.distinct) if self.counted else (None, None)
-        where = (self.ref.space.value, self.ref.topic, self.ref.name)
-        return (*where, low, end, messages, distinct, not self.finding, self.finding or None, now)
+    warehouse: str
+    refs: tuple[PartitionRef, ...]
+    now: datetime
 
 
 @job(name="verify", every_s=lambda conf: conf.jobs.verify_every_s)
 def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Check that every partition's offsets are dense and unique and end where its log says.
 
-    Input: all message tables (topics, retry, dlq, sys), as Spark reads them, and each table's `mq.offset`.
-    Output: the state table `state/verify_results`, one row for each partition of this run.
+    Input: all message tables (topics, retry, dlq, sys): their logs, and the `offset` columns of their live files; of
+    `jobs.verify_sample` partitions in turn the same as Spark's own Delta reader sees them.
+    Output: the state table `state/verify_results`, one row for each partition and reader of this run.
     Idempotent: it only reads messages, and replaces its results as a whole.
     A kill at any line leaves the results of the run before, or those of this one, never a mixture.
 
@@ -94,104 +72,73 @@ def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] 
     began = time.monotonic()
     store = storage(conf.warehouse.uri)
     found = [ref for space in Space for ref in refs(store, space)]
-    results = [result for some in _chunks(found) for result in _verify(spark, store, some)]
-    rows = [result.row(now) for result in results]
-    frame = spark.createDataFrame(rows, results_schema).coalesce(1)
+    sample = _sample(found, conf, now)
+    deep = [result.row("spark", now) for result in count_with_spark(spark, store, sample)]
+    frame = _frame(spark, store, found, now, deep)
     frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(RESULTS))
-    broken = [result for result in results if result.finding]
-    if broken:
-        told = "; ".join(f"{result.ref.folder}: {result.finding}" for result in broken[:5])
-        raise Corrupt(f"{len(broken)} of {len(results)} partitions are not sound: {told}", code="verify_failed")
-    messages = sum(result.counted.messages for result in results if result.counted)
-    return {"partitions": len(results), "messages": messages, "ms": int((time.monotonic() - began) * 1000)}
+    facts = {**_facts(spark, store), "sample": len(deep), "ms": int((time.monotonic() - began) * 1000)}
+    return facts
 
 
-def tally(rows: DataFrame) -> DataFrame:
-    """Return, for each `folder` of `rows(folder, offset)`, messages, distinct offsets, first and last offset.
+def _sample(found: Sequence[PartitionRef], conf: Config, now: datetime) -> list[PartitionRef]:
+    """Return the partitions that Spark counts in this run: the next ones at the next time that a run is due."""
+    count = min(conf.jobs.verify_sample, len(found))
+    at = int(now.timestamp()) // conf.jobs.verify_every_s * count
+    return [found[(at + i) % len(found)] for i in range(count)]
 
-    Distinct offsets are counted exactly, as bits of maps of 64: only one row in 64 is shuffled, and nothing sorted.
-    """
-    maps = rows.groupBy("folder", F.shiftright("offset", 6).alias("map")).agg(
-        F.count("*").alias("messages"),
-        F.bit_or(F.expr("shiftleft(1L, cast(offset & 63 AS INT))")).alias("bits"),
-        F.min("offset").alias("first"),
-        F.max("offset").alias("last"),
+
+def _frame(
+    spark: SparkSession, store: Store, found: Sequence[PartitionRef], now: datetime, deep: Sequence[tuple[object, ...]]
+) -> DataFrame:
+    given = spark.createDataFrame(list(deep), from_arrow_schema(RESULT_ROW)).coalesce(1)
+    items = [VerifyItem(store.uri(""), chunk, now) for chunk in chunks_of(found)]
+    return frame_of_tasks(spark, items, verify_partitions, RESULT_ROW).unionAll(given) if items else given
+
+
+def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
+    """Return what the results add up to; of findings, no more than an error tells come to the driver."""
+    results = spark.read.format("delta").load(store.uri(RESULTS))
+    (sums,) = (
+        results.where("reader = 'tables'")
+        .agg(F.count("*").alias("partitions"), F.coalesce(F.sum("messages"), F.lit(0)).alias("messages"))
+        .collect()
     )
-    return maps.groupBy("folder").agg(
-        F.sum("messages").alias("messages"),
-        F.sum(F.bit_count("bits")).alias("distinct"),
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-    )
+    broken = results.where("NOT ok").groupBy("space", "topic", "partition").agg(F.min("finding").alias("finding"))
+    shown = broken.limit(_SHOWN_MAX).collect()
+    if shown:
+        told = "; ".join(f"{row.space}/{row.topic}/{row.partition}: {row.finding}" for row in shown)
+        raise Corrupt(f"{broken.count()} of {sums.partitions} partitions are not sound: {told}", code="verify_failed")
+    return {"partitions": sums.partitions, "messages": sums.messages}
 
 
-def _chunks(found: Sequence[PartitionRef]) -> Iterator[Sequence[PartitionRef]]:
-    for at in range(0, len(found), _PARTITIONS_PER_QUERY):
-        yield found[at : at + _PARTITIONS_PER_QUERY]
+# In tasks.
 
 
-def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> list[Result]:
-    """Return the verdicts; a partition that cannot even be read gets its own, and does not spoil the others'."""
-    results: list[Result] = []
-    sound: list[tuple[PartitionRef, Snapshot]] = []
-    for ref in some:
-        try:
-            sound.append((ref, load(store, ref.folder)))
-        except PartitionNotFound:
-            continue  # a topic that was deleted a moment ago
-        except DeltaMQError as error:
-            results.append(Result(ref=ref, finding=_short(error.detail)))
+def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
+    """Yield the verdicts on an item's partitions; one that cannot be read gets its own, and spoils no other's."""
+    store = storage(item.warehouse)
+    rows: list[tuple[object, ...]] = []
+    for ref in item.refs:
+        result = _verdict(store, ref)
+        if result is not None:
+            rows.append(result.row("tables", item.now))
+        if len(rows) == _ROWS_MAX:
+            yield _batch(rows)
+            rows = []
+    yield _batch(rows)
+
+
+def _verdict(store: Store, ref: PartitionRef) -> Result | None:
     try:
-        return results + _judged(spark, store, sound)
-    except (PySparkException, Py4JJavaError) as error:
-        if len(sound) > 1:
-            return results + [result for ref, _ in sound for result in _verify(spark, store, [ref])]
-        return results + [Result(ref=ref, snapshot=found, finding=_short(str(error))) for ref, found in sound]
+        snapshot, count = count_offsets(store, ref)
+    except PartitionNotFound:
+        return None  # a topic that was deleted a moment ago
+    except (DeltaMQError, OSError) as error:
+        return Result(ref=ref, finding=short(error.detail if isinstance(error, DeltaMQError) else str(error)))
+    return Result.of(ref, snapshot, count)
 
 
-def _judged(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRef, Snapshot]]) -> list[Result]:
-    results = []
-    counted = _counted(spark, store, sound)
-    for ref, snapshot in sound:
-        for _ in range(_TRIES):
-            now = load(store, ref.folder)
-            if now.min_offset == snapshot.min_offset:
-                break
-            snapshot = now
-            counted |= _counted(spark, store, [(ref, snapshot)])
-        found = counted.get(ref.folder, Counted())
-        results.append(Result(ref=ref, snapshot=snapshot, counted=found, finding=_finding(snapshot, found)))
-    return results
-
-
-def _counted(spark: SparkSession, store: Store, sound: Sequence[tuple[PartitionRef, Snapshot]]) -> dict[str, Counted]:
-    frames = [_offsets(spark, store, ref, snapshot) for ref, snapshot in sound if snapshot.files]
-    if not frames:
-        return {}
-    found = tally(reduce(DataFrame.unionAll, frames)).collect()
-    return {
-        row.folder: Counted(messages=row.messages, distinct=row.distinct, first=row["first"], last=row["last"])
-        for row in found
-    }
-
-
-def _offsets(spark: SparkSession, store: Store, ref: PartitionRef, snapshot: Snapshot) -> DataFrame:
-    """Return the rows that were there when the snapshot was taken: later appends lie behind its end."""
-    table = spark.read.format("delta").load(store.uri(ref.folder))
-    inside = (F.col("offset") >= snapshot.min_offset) & (F.col("offset") < snapshot.end_offset)
-    return table.where(inside).select(F.lit(ref.folder).alias("folder"), "offset")
-
-
-def _finding(snapshot: Snapshot, found: Counted) -> str:
-    expected = snapshot.end_offset - snapshot.min_offset
-    if found.messages != found.distinct:
-        return f"{found.messages - found.distinct} messages have an offset that another one has"
-    if found.messages != expected:
-        return f"{expected - found.messages} of the {expected} offsets before mq.offset have no message"
-    if expected and (found.first, found.last) != (snapshot.min_offset, snapshot.end_offset - 1):
-        return f"offsets are [{found.first}, {found.last}], not [{snapshot.min_offset}, {snapshot.end_offset - 1}]"
-    return ""
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _FINDING_LENGTH_MAX else text[: _FINDING_LENGTH_MAX - 3] + "..."
+def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(RESULT_ROW.names, row, strict=True)) for row in rows], schema=RESULT_ROW
+    )

@@ -12,6 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from jobs.cli.jobs_command import jobs_command
 from jobs.upkeep import verify
+from jobs.upkeep.spark_count import tally
 from mq.errors import Corrupt
 from tables.config import Config, load
 from tables.paths import PartitionRef, Space
@@ -31,7 +32,7 @@ def _conf(filled: Filled) -> Config:
 
 def _results(spark: SparkSession, filled: Filled) -> dict[str, Row]:
     table = spark.read.format("delta").load(f"{filled.uri}/{verify.RESULTS}")
-    return {row["partition"]: row for row in table.collect()}
+    return {row["partition"]: row for row in table.where("reader = 'tables'").collect()}
 
 
 @pytest.fixture
@@ -40,6 +41,11 @@ def orders(filled: Filled) -> Filled:
         filled.append("orders", A, *[b"a"] * 50)
     filled.append("orders", B, b"b")
     return filled
+
+
+def _by_spark(spark: SparkSession, filled: Filled) -> dict[str, Row]:
+    table = spark.read.format("delta").load(f"{filled.uri}/{verify.RESULTS}")
+    return {row["partition"]: row for row in table.where("reader = 'spark'").collect()}
 
 
 def test_sound_partitions_are_said_to_be_sound_and_a_second_run_replaces_the_results(
@@ -53,9 +59,33 @@ def test_sound_partitions_are_said_to_be_sound_and_a_second_run_replaces_the_res
         B: (True, 0, 1, 1),
     }
     assert found[A]["verified_at"].replace(tzinfo=UTC) == NOW
+    counted = {name: (r["ok"], r["min_offset"], r["messages"]) for name, r in _by_spark(spark, orders).items()}
+    assert counted == {A: (True, 0, 150), B: (True, 0, 1)}, "Spark's own reader counted both, too"
     orders.append("orders", B, b"more")
     verify.run(spark, _conf(orders), NOW)
     assert {name: r["messages"] for name, r in _results(spark, orders).items()} == {A: 150, B: 2}
+
+
+def test_each_run_lets_spark_count_other_partitions_until_all_had_their_turn(
+    spark: SparkSession, orders: Filled
+) -> None:
+    conf = load(overrides={"warehouse.uri": orders.uri, "jobs.verify_sample": 1}, environ={})
+    counted = []
+    for hour in (1, 2, 3):
+        assert verify.run(spark, conf, NOW.replace(hour=hour))["sample"] == 1
+        counted += _by_spark(spark, orders)
+    assert counted[:2] != counted[1:] and set(counted) == {A, B}
+
+
+def test_an_altered_byte_that_spark_reads_without_a_word_is_found(spark: SparkSession, orders: Filled) -> None:
+    """It lies in another column than the one that Spark counts: our reader checks every byte that it passes."""
+    victim = sorted(Path(orders.uri, "topics/orders", A).glob("*.parquet"))[1]
+    raw = bytearray(victim.read_bytes())
+    raw[raw.rindex(b"a" * 4)] ^= 1
+    victim.write_bytes(raw)
+    with pytest.raises(Corrupt, match="1 of 2 partitions are not sound"):
+        verify.run(spark, _conf(orders), NOW)
+    assert "checksum" in _results(spark, orders)[A]["finding"]
 
 
 def test_an_empty_warehouse_is_sound(spark: SparkSession, filled: Filled) -> None:
@@ -96,8 +126,12 @@ def test_every_space_is_verified_and_what_retention_removed_is_no_damage(spark: 
     facts = verify.run(spark, _conf(filled), NOW)
     assert (facts["partitions"], facts["messages"]) == (4, 3 + 2 + 1 + 0)
     table = spark.read.format("delta").load(f"{filled.uri}/{verify.RESULTS}")
-    found = {(r["space"], r["min_offset"], r["end_offset"], r["messages"], r["ok"]) for r in table.collect()}
-    assert found == {(ref.space.value, at, 3, 3 - at, True) for at, ref in enumerate(refs)}
+    found = {
+        (r["reader"], r["space"], r["min_offset"], r["end_offset"], r["messages"], r["ok"]) for r in table.collect()
+    }
+    assert found == {
+        (reader, ref.space.value, at, 3, 3 - at, True) for at, ref in enumerate(refs) for reader in ("tables", "spark")
+    }
 
 
 DAMAGE = {
@@ -112,7 +146,7 @@ DAMAGE = {
 def test_distinct_offsets_are_counted_exactly(name: str, spark: SparkSession) -> None:
     offsets, expected = DAMAGE[name]
     rows = spark.createDataFrame([("f", offset) for offset in offsets], "folder STRING, offset BIGINT")
-    (found,) = verify.tally(rows).collect()
+    (found,) = tally(rows).collect()
     assert (found["messages"], found["distinct"], found["first"], found["last"]) == expected
 
 

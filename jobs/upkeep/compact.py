@@ -1,0 +1,243 @@
+"""The job `compact`: adjacent files of a partition become files of the target size (SPEC SPARK-8).
+
+    tasks over chunks of partitions    load the log, plan                          -> ranges of offsets
+    tasks over runs of those ranges    read, encode, put, commit, each by itself   -> counts
+
+With the local engine the same functions run one after another in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+
+from jobs.run.registry import Facts, job, with_spark_engine
+from jobs.run.tasks import run_in_tasks
+from jobs.run.warehouses import warehouse_of
+from jobs.upkeep.chunks import chunks_of
+from jobs.upkeep.dead_paths import delete_due, remember
+from mq.errors import Corrupt, DeltaMQError, Unavailable
+from mq.limits import RETENTION_MS_DEFAULT
+from tables.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
+from tables.compactor import Compacted, Compactor
+from tables.config import Config
+from tables.metadata import read_meta
+from tables.paths import PartitionRef, Space
+from tables.snapshot import PartitionNotFound, load
+from tables.store import Store
+from tables.warehouse import Warehouse, refs
+
+__all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
+
+#: The queue's own logs are cut within the hour, or cut themselves.
+_SPACES: Final = (Space.TOPICS, Space.RETRY, Space.DLQ)
+#: Files that one task makes: it opens the partition once for all of them.
+_RANGES_PER_TASK: Final = 4
+#: A worker process keeps so many partitions open from task to task.
+_OPEN_MAX: Final = 64
+_SHOWN_MAX: Final = 5
+
+_REF: Final = [("space", pa.string()), ("topic", pa.string()), ("name", pa.string()), ("generation", pa.int64())]
+_RANGE: Final = pa.schema([*_REF, ("start", pa.int64()), ("end", pa.int64()), ("error", pa.string())])
+_DONE: Final = pa.schema(
+    [
+        *_REF,
+        ("removed", pa.list_(pa.string())),
+        ("made", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("bytes_after", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """Partitions that one task looks at, each with how long its messages are kept."""
+
+    conf: Config
+    partitions: tuple[tuple[PartitionRef, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactItem:
+    """Ranges of offsets of one partition; each is to lie in one file."""
+
+    conf: Config
+    ref: PartitionRef
+    ranges: tuple[tuple[int, int], ...]
+
+
+@job(name="compact", every_s=lambda conf: conf.jobs.compact_every_s, needs_spark=with_spark_engine)
+def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Put files of the target size in the place of many small ones, in topics, retries and dead letters.
+
+    Input: the live files of every partition, and how long its messages are kept.
+
+    Output: for each group of adjacent files one file with the same rows, and one commit without a change of data. The
+    old files are deleted `log.file_keep_ms` later by the services that have the partition open, or by this application.
+
+    Idempotent: files that are replaced are not there to be replaced again. Two runs at once, or a run and any append,
+    roll-up or retention, race for the next version of a partition; who finds its files gone leaves it at that.
+
+    A kill at any line leaves each group of files as before or after its one commit, and at most a file that no commit
+    names. The next run does the rest.
+
+    `rows` are the messages that lie in new files, `files` the old ones, `made` the new ones.
+
+    Raises
+    ------
+    Corrupt, Unavailable
+        Some partitions could not be dealt with; all others were.
+    """
+    began = time.monotonic()
+    warehouse = warehouse_of(conf)
+    delete_due(warehouse)
+    kept = _partitions(warehouse.store, conf)
+    planned = _run(spark, [PlanItem(conf, chunk) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
+    done = _run(spark, _items(conf, planned), compact_ranges, _DONE)
+    for row in done.select(["space", "topic", "name", "generation", "removed"]).to_pylist():
+        ref = _ref_of(row)
+        remember(warehouse, [f"{ref.folder}/{path}" for path in row["removed"]])
+    facts = _facts(len(kept), done, began)
+    errors = [*planned.column("error").drop_null().to_pylist(), *done.column("error").drop_null().to_pylist()]
+    if errors:
+        kind = Corrupt if any(error.startswith(Corrupt.__name__) for error in errors) else Unavailable
+        told = "; ".join(errors[:_SHOWN_MAX])
+        raise kind(f"{len(errors)} partitions failed: {told}; the others: {facts}", code="compact_failed")
+    return facts
+
+
+def _run(spark: Any, items: Sequence[Any], work: Any, schema: pa.Schema) -> pa.Table:
+    if spark is not None:
+        return run_in_tasks(spark, items, work, schema)
+    return pa.Table.from_batches((batch for item in items for batch in work(item)), schema)
+
+
+def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
+    """Return the partitions that may be compacted, with how long their messages are kept."""
+    meta = read_meta(store)
+    topics = {} if meta is None else meta.topics.topics
+    found = []
+    for ref in (ref for space in _SPACES for ref in refs(store, space)):
+        keep_ms = conf.retention.dead_ms if ref.space is Space.DLQ else conf.retention.retry_ms
+        if ref.space is Space.TOPICS:
+            topic = topics.get(ref.topic)
+            present = topic is not None and topic.generation == ref.generation
+            keep_ms = topic.settings.retention_ms if topic is not None and present else RETENTION_MS_DEFAULT
+        found.append((ref, keep_ms))
+    return found
+
+
+def _items(conf: Config, planned: pa.Table) -> list[CompactItem]:
+    """Return the work: the ranges of a partition in runs, so that several tasks share a large one."""
+    rows = [row for row in planned.to_pylist() if row["error"] is None]
+    items = []
+    for ref, ranges in groupby(rows, key=_ref_of):
+        found = [(row["start"], row["end"]) for row in ranges]
+        for at in range(0, len(found), _RANGES_PER_TASK):
+            items.append(CompactItem(conf, ref, tuple(found[at : at + _RANGES_PER_TASK])))
+    return items
+
+
+def _facts(partitions: int, done: pa.Table, began: float) -> Facts:
+    sums = {name: sum(done.column(name).to_pylist()) for name in ("made", "rows", "bytes", "bytes_after")}
+    files = sum(len(paths) for paths in done.column("removed").to_pylist())
+    return {"partitions": partitions, "files": files, **sums, "ms": int((time.monotonic() - began) * 1000)}
+
+
+# In tasks.
+
+
+def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
+    """Yield what there is to do in the partitions of an item: a row for each range, or for an error."""
+    warehouse = warehouse_of(item.conf)
+    rows: list[dict[str, object]] = []
+    for ref, keep_ms in item.partitions:
+        target = _target(item.conf, keep_ms)
+        try:
+            rows += [_row(ref, start=start, end=end, error=None) for start, end in _planned(warehouse, ref, target)]
+        except PartitionNotFound:
+            continue  # deleted a moment ago
+        except (DeltaMQError, OSError) as error:
+            rows.append(_row(ref, start=0, end=0, error=_told(ref, error)))
+    yield pa.RecordBatch.from_pylist(rows, schema=_RANGE)
+
+
+def _target(conf: Config, keep_ms: int) -> Target:
+    size = conf.jobs.compact_target_bytes
+    tail_bytes = min(conf.log.rollup_bytes_max, size) // 2
+    return Target(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
+
+
+def _planned(warehouse: Warehouse, ref: PartitionRef, target: Target) -> Iterable[tuple[int, int]]:
+    entries = warehouse.store.entries(ref.folder)
+    # A look at a folder is much cheaper than at a log, and most partitions of many are small.
+    if len(entries) <= TAIL_FILES_MAX and sum(entry.size for entry in entries) < target.tail_bytes:
+        return
+    if len(entries) > TAIL_FILES_MAX:
+        with _opened(warehouse, ref) as compactor:
+            compactor.roll_up()
+    for group in plan_compaction(load(warehouse.store, ref.folder).files, target):
+        yield group[0].start, group[-1].end
+
+
+def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
+    """Compact the ranges of an item; yield one row with what was done."""
+    done: list[Compacted] = []
+    error: str | None = None
+    try:
+        with _opened(warehouse_of(item.conf), item.ref) as compactor:
+            for start, end in item.ranges:
+                done.append(compactor.compact(start, end))
+    except PartitionNotFound:
+        done = []  # deleted meanwhile, with all that was done
+    except (DeltaMQError, OSError) as failed:
+        error = _told(item.ref, failed)
+    row = _row(
+        item.ref,
+        removed=[path for one in done for path in one.removed],
+        made=sum(bool(one.removed) for one in done),
+        rows=sum(one.rows for one in done),
+        bytes=sum(one.bytes_before for one in done),
+        bytes_after=sum(one.bytes_after for one in done),
+        error=error,
+    )
+    yield pa.RecordBatch.from_pylist([row], schema=_DONE)
+
+
+@contextmanager
+def _opened(warehouse: Warehouse, ref: PartitionRef) -> Iterator[Compactor]:
+    """Open a partition; the process keeps it open for the next task, unless it has many."""
+    log = warehouse.open_partition(ref)
+    try:
+        yield Compactor(log, warehouse.store, settings=warehouse.settings, clock=warehouse.clock)
+    finally:
+        if len(warehouse.open_logs) > _OPEN_MAX:
+            warehouse.close_partition(ref)
+
+
+def _row(ref: PartitionRef, **values: object) -> dict[str, object]:
+    return {
+        "space": ref.space.value,
+        "topic": ref.topic,
+        "name": ref.name,
+        "generation": ref.generation,
+        **values,
+    }
+
+
+def _ref_of(row: Mapping[str, Any]) -> PartitionRef:
+    return PartitionRef(Space(row["space"]), row["topic"], row["name"], row["generation"])
+
+
+def _told(ref: PartitionRef, error: Exception) -> str:
+    return f"{type(error).__name__}: {ref.folder}: {error}"

@@ -1,0 +1,62 @@
+"""A row of the state table `state/verify_results`: what was found of one partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from tables.count_offsets import Counted, finding_of
+from tables.paths import PartitionRef
+from tables.schema import TIME
+from tables.snapshot import Snapshot
+
+__all__ = ["RESULT_ROW", "Result", "short"]
+
+_FINDING_LENGTH_MAX: Final = 500
+
+RESULT_ROW: Final = pa.schema(
+    [
+        ("space", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.string()),
+        ("reader", pa.string()),
+        ("min_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("messages", pa.int64()),
+        ("distinct_offsets", pa.int64()),
+        ("ok", pa.bool_()),
+        ("finding", pa.string()),
+        ("verified_at", TIME),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A partition's verdict; an empty `finding` means that all is well."""
+
+    ref: PartitionRef
+    snapshot: Snapshot | None = None
+    counted: Counted | None = None
+    finding: str = ""
+
+    @classmethod
+    def of(cls, ref: PartitionRef, snapshot: Snapshot, counted: Counted) -> Result:
+        """Return the verdict on what was counted."""
+        finding = finding_of(snapshot.min_offset, snapshot.end_offset, counted)
+        return cls(ref=ref, snapshot=snapshot, counted=counted, finding=finding)
+
+    def row(self, reader: str, now: datetime) -> tuple[object, ...]:
+        """Return it as a row of the state table."""
+        low, end = (self.snapshot.min_offset, self.snapshot.end_offset) if self.snapshot else (None, None)
+        messages, distinct = (self.counted.messages, self.counted.distinct) if self.counted else (None, None)
+        where = (self.ref.space.value, self.ref.topic, self.ref.name, reader)
+        return (*where, low, end, messages, distinct, not self.finding, self.finding or None, now)
+
+
+def short(text: str) -> str:
+    """Return a finding of bounded length."""
+    return text if len(text) <= _FINDING_LENGTH_MAX else text[: _FINDING_LENGTH_MAX - 3] + "..."

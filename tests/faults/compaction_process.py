@@ -1,0 +1,52 @@
+"""A task of the job `compact` in a process of its own, which a test kills at a named point.
+
+    python -m tests.faults.compaction_process WAREHOUSE FAILPOINTS [once]
+
+Prints the first offset, the end offset and what was done of each range; without `once` it looks for more until killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+from jobs.run.warehouses import warehouse_of
+from jobs.upkeep.compact import CompactItem, PlanItem, compact_ranges, plan_partitions
+from tables import failpoints
+from tables.config import Config, load
+from tests.rows import REF
+
+#: Kept long enough for any test.
+_KEEP_MS: Final = 10**12
+#: As small as the tests' files.
+SETTINGS: Final = {"jobs.compact_target_bytes": 65_536, "log.rollup_bytes_max": 2, "log.rollup_files": 1_000_000}
+
+
+def conf_of(folder: str) -> Config:
+    """The settings of a test's job."""
+    return load(overrides={"warehouse.uri": folder, **SETTINGS}, environ={})
+
+
+def run(conf: Config) -> list[dict[str, object]]:
+    """What the tasks of one run say."""
+    (planned,) = plan_partitions(PlanItem(conf, ((REF, _KEEP_MS),)))
+    ranges = [(row["start"], row["end"]) for row in planned.to_pylist()]
+    return [
+        row for one in ranges for batch in compact_ranges(CompactItem(conf, REF, (one,))) for row in batch.to_pylist()
+    ]
+
+
+def main(folder: str, points: str, *once: str) -> None:
+    conf = conf_of(folder)
+    warehouse_of(conf).open_partition(REF)
+    failpoints.arm(points)
+    while True:
+        for row in run(conf):
+            print(json.dumps({"made": row["made"], "rows": row["rows"], "error": row["error"]}), flush=True)
+        if once:
+            return
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
