@@ -6,20 +6,25 @@ TESTS ?= tests
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock format lint test run bench faults clean
+.PHONY: help setup lock wheel format lint test run bench faults clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## Create .venv with the locked packages and .jars; does nothing when they are there
+setup: ## Create .venv with the locked packages and .jars; does nothing when they are there (S3=1: Spark's jars for S3, too)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 		"setup failed: Python 3.11 or newer is needed (apt-get install python3.11 python3.11-venv; brew install" \
 		"python@3.11), or name yours: make setup PYTHON=/path/to/python3.11"; exit 1; }
-	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m jobs.setup
+	@PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m jobs.setup $(if $(filter-out 0 no,$(S3)),--s3)
 
 lock: setup ## Write requirements.lock anew from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --extra dev pyproject.toml --output-file requirements.lock
+		--no-emit-index-url --no-emit-find-links --extra dev --extra connect pyproject.toml --output-file requirements.lock
+
+wheel: setup ## Build dist/deltamq-*.whl, and the same as .zip for spark-submit --py-files
+	@rm -rf dist build
+	@$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@cd dist && for wheel in *.whl; do cp "$$wheel" "$${wheel%%-py3*}.zip"; done && ls -1 | sed 's|^|dist/|'
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .

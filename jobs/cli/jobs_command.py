@@ -171,7 +171,7 @@ class _SparkRunner:
                 from jobs.sql import spark_session
 
                 self._made = SparkSession.getActiveSession() is None
-                self._first = spark_session("deltamq-jobs", warehouse=self._conf.warehouse.uri)
+                self._first = spark_session("deltamq-jobs", conf=self._conf)
             found = self._sessions.get(job.name)
             if found is None:
                 from jobs.sql.session import another_session

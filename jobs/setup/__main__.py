@@ -18,11 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.setup.jars import PROJECT_FOLDER, JarsUnusable, fetch_jars, jars_folder, wrong_jars
+from jobs.setup.jars import (
+    DELTA,
+    PROJECT_FOLDER,
+    S3A,
+    JarSet,
+    JarsUnusable,
+    fetch_jars,
+    jars_folder,
+    pinned_jars,
+    wrong_jars,
+)
 from jobs.setup.java import Java, JavaMissing, find_java
 
 PYTHON_VERSION_MIN = (3, 11)
@@ -42,33 +52,38 @@ def main(arguments: list[str] | None = None) -> int:
     """Set up what is missing, or with `--check` only say what is; return the exit code."""
     parser = argparse.ArgumentParser(prog="make setup", description="Set up .venv and .jars.")
     parser.add_argument("--check", action="store_true", help="change nothing, only say what is missing")
+    parser.add_argument("--s3", action="store_true", help="also fetch what Spark needs for a warehouse on S3")
+    parser.add_argument("--jars", action="store_true", help="only print the paths of the jars, for spark-submit")
     options = parser.parse_args(arguments)
+    asked = [DELTA, S3A] if options.s3 else [DELTA]
     try:
-        return check() if options.check else set_up()
+        if options.jars:
+            return print_jars(asked)
+        return check(asked) if options.check else set_up(asked)
     except (SetupFailed, JavaMissing, JarsUnusable) as error:
         print(f"setup failed: {error}", file=sys.stderr)
         return 1
 
 
-def set_up() -> int:
+def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
     """Do every step whose result is not there yet."""
     started = time.monotonic()
     _check_python()
     java = find_java()
     with _one_at_a_time():
-        changed = [_packages(), _project(), _jars(java)]
+        changed = [_packages(), _project(), *(_jars(java, one) for one in jars)]
     if any(changed):
         _say(f"ready in {time.monotonic() - started:.0f} s (Java {java.version} at {java.path})")
     return 0
 
 
-def check() -> int:
+def check(jars: Sequence[JarSet] = (DELTA,)) -> int:
     """Print one line for each need and whether it is met; 0 when all are."""
     needs: list[tuple[str, Callable[[], str]]] = [
         ("python", _check_python),
         ("java", lambda: f"{find_java().version} at {find_java().path}"),
         ("packages", lambda: _stamped(STAMP_OF_PACKAGES, _packages_key(), "run make setup")),
-        ("jars", _jars_there),
+        ("jars", lambda: _jars_there(jars)),
     ]
     failed = 0
     for name, need in needs:
@@ -78,6 +93,13 @@ def check() -> int:
             failed += 1
             print(f"MISSING {name}: {error}")
     return 1 if failed else 0
+
+
+def print_jars(jars: Sequence[JarSet]) -> int:
+    """Print the paths of the jars, once they are known to be right."""
+    folder = Path(_jars_there(jars))
+    print(",".join(str(folder / name) for one in jars for name in pinned_jars(one)))
+    return 0
 
 
 def _check_python() -> str:
@@ -142,23 +164,25 @@ def _project() -> bool:
     return True
 
 
-def _jars(java: Java) -> bool:
+def _jars(java: Java, jars: JarSet) -> bool:
     """Fetch the jars; True if any was missing or wrong."""
     folder = jars_folder()
-    wrong = wrong_jars(folder)
+    wrong = wrong_jars(folder, jars)
     if not wrong:
         return False
-    for name, what in wrong.items():
-        _say(f"{name} {what}: fetching")
-    fetch_jars(folder, python=_venv_python(), java=java.path)
+    name, what = next(iter(wrong.items()))
+    others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    _say(f"{name} {what}{others}: fetching")
+    fetch_jars(folder, jars, python=_venv_python(), java=java.path)
     return True
 
 
-def _jars_there() -> str:
+def _jars_there(asked: Sequence[JarSet]) -> str:
     folder = jars_folder()
-    wrong = wrong_jars(folder)
-    if wrong:
-        raise JarsUnusable("; ".join(f"{name} {what}" for name, what in wrong.items()) + ": run make setup")
+    for jars in asked:
+        wrong = wrong_jars(folder, jars)
+        if wrong:
+            raise JarsUnusable("; ".join(f"{name} {what}" for name, what in wrong.items()) + f": run {jars.remedy}")
     return str(folder)
 
 

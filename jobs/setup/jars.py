@@ -13,22 +13,12 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
+__all__ = ["DELTA", "S3A", "JarSet", "JarsUnusable", "fetch_jars", "jars_folder", "pinned_jars", "wrong_jars"]
 
-PINS_FILE = Path(__file__).with_name("jars.sha256")
 PROJECT_FOLDER = Path(__file__).resolve().parents[2]
-COORDINATES = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
-EXCLUDED = (
-    "org.*:*",
-    "com.*:*",
-    "javax.*:*",
-    "commons-*:*",
-    "io.airlift:*",
-    "io.unitycatalog:*",
-    "io.delta:delta-kernel*",
-)
 FETCH_TIMEOUT_S = 900
 LOG_LINES_SHOWN = 15
 SIGNS_OF_FAILURE = ("Server access error", "NOT FOUND", "UNRESOLVED")
@@ -38,21 +28,71 @@ class JarsUnusable(Exception):
     """The jars are missing, damaged, or could not be fetched; the message says which and what to do."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSet:
+    """Jars that are fetched and checked together."""
+
+    #: File with the sha256 and the name of each.
+    pins: Path
+    #: What Ivy is asked for ...
+    coordinates: tuple[str, ...]
+    #: ... and what it leaves out: all that Spark ships itself, and what is not needed.
+    excluded: tuple[str, ...]
+    #: What fetches them, for people.
+    remedy: str
+
+
+DELTA = JarSet(
+    pins=Path(__file__).with_name("jars.sha256"),
+    coordinates=("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0"),
+    excluded=(
+        "org.*:*",
+        "com.*:*",
+        "javax.*:*",
+        "commons-*:*",
+        "io.airlift:*",
+        "io.unitycatalog:*",
+        "io.delta:delta-kernel*",
+    ),
+    remedy="make setup",
+)
+#: Hadoop's file system for S3. Its declared dependency is one jar of 686 MB with the whole SDK; these parts of the same
+#: version, 13 MB, are what it calls.
+S3A = JarSet(
+    pins=Path(__file__).with_name("s3a.sha256"),
+    coordinates=(
+        "org.apache.hadoop:hadoop-aws:3.5.0",
+        "software.amazon.awssdk:s3:2.35.4",
+        "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+        "software.amazon.awssdk:sts:2.35.4",
+    ),
+    excluded=(
+        "software.amazon.awssdk:bundle",
+        "org.slf4j:*",
+        "io.netty:*",
+        "commons-*:*",
+        "org.apache.httpcomponents:*",
+        "org.wildfly.openssl:*",
+    ),
+    remedy="make setup S3=1",
+)
+
+
 def jars_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of the jars: DELTAMQ_JARS, else `.jars` of the project folder."""
     return Path(environ.get("DELTAMQ_JARS") or PROJECT_FOLDER / ".jars")
 
 
-def pinned_jars() -> dict[str, str]:
+def pinned_jars(jars: JarSet = DELTA) -> dict[str, str]:
     """Return file name -> sha256 of every jar that must be there."""
-    lines = PINS_FILE.read_text(encoding="ascii").splitlines()
+    lines = jars.pins.read_text(encoding="ascii").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
-def wrong_jars(folder: Path) -> dict[str, str]:
+def wrong_jars(folder: Path, jars: JarSet = DELTA) -> dict[str, str]:
     """Return file name -> what is wrong, for each pinned jar that is missing or differs."""
     wrong = {}
-    for name, pinned in pinned_jars().items():
+    for name, pinned in pinned_jars(jars).items():
         path = folder / name
         if not path.is_file():
             wrong[name] = "is missing"
@@ -61,17 +101,17 @@ def wrong_jars(folder: Path) -> dict[str, str]:
     return wrong
 
 
-def fetch_jars(folder: Path, *, python: Path, java: Path) -> None:
+def fetch_jars(folder: Path, jars: JarSet = DELTA, *, python: Path, java: Path) -> None:
     """Fetch the pinned jars with the Ivy of the pyspark that `python` has; no network when all are there."""
-    if not wrong_jars(folder):
+    if not wrong_jars(folder, jars):
         return
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as work:
-        fetched = _resolve(Path(work), python=python, java=java)
-        _install(fetched, folder)
+        fetched = _resolve(Path(work), jars, python=python, java=java)
+        _install(fetched, folder, jars)
 
 
-def _resolve(work: Path, *, python: Path, java: Path) -> Path:
+def _resolve(work: Path, jars: JarSet, *, python: Path, java: Path) -> Path:
     """Run Spark's Ivy with its cache and its home inside `work`; return the folder of the retrieved jars."""
     home, ivy, script = work / "home", work / "ivy", work / "nothing.py"
     home.mkdir()
@@ -80,8 +120,8 @@ def _resolve(work: Path, *, python: Path, java: Path) -> Path:
     command = [
         str(spark_home / "bin" / "spark-submit"),
         *("--master", "local[1]"),
-        *("--packages", ",".join(COORDINATES)),
-        *("--exclude-packages", ",".join(EXCLUDED)),
+        *("--packages", ",".join(jars.coordinates)),
+        *("--exclude-packages", ",".join(jars.excluded)),
         *("--conf", f"spark.jars.ivy={ivy}"),
         *("--driver-java-options", f'"-Duser.home={home}"'),
         str(script),
@@ -99,7 +139,7 @@ def _resolve(work: Path, *, python: Path, java: Path) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JarsUnusable(f"Spark's Ivy did not finish: {error}") from error
     if done.returncode != 0:
-        raise JarsUnusable(_why(done.stdout))
+        raise JarsUnusable(_why(done.stdout, jars))
     return ivy / "jars"
 
 
@@ -126,23 +166,23 @@ def _java_home(java: Path) -> str:
     return str(java.resolve().parent.parent)
 
 
-def _why(log: str) -> str:
+def _why(log: str, jars: JarSet) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     telling = [line for line in lines if "Server access error" in line or "NOT FOUND" in line or "UNRESOLVED" in line]
     told = list(dict.fromkeys(line.strip() for line in telling or lines))
     shown = "\n    ".join(told[-LOG_LINES_SHOWN:])
     return (
-        f"Spark's Ivy could not fetch {', '.join(COORDINATES)}:\n    {shown}\n"
+        f"Spark's Ivy could not fetch {', '.join(jars.coordinates)}:\n    {shown}\n"
         "  Check the network. Behind a proxy: "
         "JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'. "
         "With a mirror: DEFAULT_ARTIFACT_REPOSITORY=<its address>. "
-        "Without a network: put the files of jobs/jars.sha256 into .jars/."
+        f"Without a network: put the files of jobs/setup/{jars.pins.name} into .jars/."
     )
 
 
-def _install(fetched: Path, folder: Path) -> None:
+def _install(fetched: Path, folder: Path, jars: JarSet) -> None:
     """Check the pinned jars in Ivy's folder, where names start with the organisation, and move them."""
-    for name, pinned in pinned_jars().items():
+    for name, pinned in pinned_jars(jars).items():
         found = sorted(fetched.glob(f"*_{name}"))
         if not found:
             raise JarsUnusable(f"Spark's Ivy retrieved no {name}")

@@ -1,31 +1,40 @@
-"""A Spark session in which Delta and the `mq` data source are ready.
+"""A Spark session in which Delta and the `mq` data source are ready, wherever Spark runs.
 
-On one machine it is made here, from the jars in `.jars` and with settings measured for small data. Where a session is
-given (Databricks, Spark Connect, one that the caller made), that one is used as it is and only gets the data source.
+    where                        which session                                        settings
+    one machine, a cluster       made here, from the jars in `.jars`                  `jobs.sql.session_settings`
+    spark-submit                 made here                                            the command's win
+    Spark Connect                the server's, by SPARK_REMOTE                        the server's
+    Databricks, a notebook       the one that is there                                its own
+
+Where a session is given, it is used as it is and only gets the data source.
 """
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from jobs.setup.jars import JarsUnusable, jars_folder, pinned_jars, wrong_jars
-from jobs.setup.java import find_java
 from jobs.sql.datasource import register
+from jobs.sql.masters import check_master, check_remote, is_connect, is_local
+from jobs.sql.session_settings import is_submitted, session_settings, submitted_settings
+from jobs.sql.shipped import ship
 from mq.errors import Refused
 from tables.config import Config, load
 
-__all__ = ["another_session", "local_conf", "spark_session"]
-
-LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+__all__ = ["another_session", "spark_session"]
 
 
 def spark_session(
-    app_name: str = "deltamq", warehouse: str | os.PathLike[str] | None = None, **spark_conf: object
+    app_name: str = "deltamq",
+    warehouse: str | os.PathLike[str] | None = None,
+    *,
+    conf: Config | None = None,
+    **spark_conf: object,
 ) -> SparkSession:
     """Return a session with Delta and `spark.read.format("mq")`.
 
@@ -35,10 +44,17 @@ def spark_session(
         The application's name; only used when the session is made here.
     warehouse
         Where `format("mq")` reads unless the option `warehouse` says otherwise: a folder or a URL. By default the
-        setting `warehouse.uri` of the profile (DELTAMQ_PROFILE, else `local`).
+        setting `warehouse.uri`.
+    conf
+        The settings; by default those of the profile (DELTAMQ_PROFILE, else `local`).
     **spark_conf
         Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In a session that
         exists already, those that can change at run time are changed.
+
+    Raises
+    ------
+    Unavailable
+        The master, or the server of Spark Connect, does not answer.
 
     Examples
     --------
@@ -48,24 +64,48 @@ def spark_session(
     unknown = sorted(key for key in spark_conf if not key.startswith("spark."))
     if unknown:
         raise Refused(f"a Spark setting starts with 'spark.': {', '.join(unknown)}", field=unknown[0])
-    config = load(overrides={"warehouse.uri": os.fspath(warehouse) if warehouse is not None else None})
-    uri = absolute(config.warehouse.uri)
-    given = SparkSession.getActiveSession()
-    if given is not None:
-        spark = _adjusted(given, spark_conf)
-    elif os.environ.get("SPARK_REMOTE") or "spark.remote" in spark_conf:
-        spark = _built(app_name, spark_conf)
-    else:
-        spark = _built(app_name, {**local_conf(config, uri, spark_conf), **spark_conf})
+    config = conf or load()
+    uri = absolute(os.fspath(warehouse) if warehouse is not None else config.warehouse.uri)
+    spark = _session(app_name, config, uri, spark_conf)
     register(spark, warehouse=uri)
     return spark
 
 
-def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
-    """Return a session of the same application with settings of its own; over Spark Connect, the same session."""
-    if not isinstance(spark, SparkSession):  # Connect's class is another, and shares no application
+def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+    given = SparkSession.getActiveSession()
+    if given is not None:
+        return _adjusted(given, asked)
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is no notebook has its session, but none is active
+        return _adjusted(SparkSession.builder.getOrCreate(), asked)
+    remote = str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or "")
+    if remote:
+        check_remote(remote)
+        spark = _built(app_name, asked)
+        ship(spark)
         return spark
-    made = spark.newSession()
+    return _made(app_name, config, warehouse, asked)
+
+
+def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+    submitted = submitted_settings() if is_submitted() else {}
+    known = {**submitted, **asked}
+    ours = {key: value for key, value in session_settings(config, warehouse, known).items() if key not in submitted}
+    settings = {**ours, **asked}
+    master = str(known.get("spark.master", settings.get("spark.master", "")))
+    check_master(master)
+    spark = _built(app_name, settings)
+    if not is_local(master):
+        ship(spark)
+    return spark
+
+
+def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
+    """Return a session of the same application with settings and temporary views of its own."""
+    if is_connect(spark):
+        remote: Any = spark
+        cloned: SparkSession = remote.cloneSession()  # with the sources and the code that it has
+        return cloned
+    made: Any = spark.newSession()
     # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
     sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
     sessions.setActiveSession(made._jsparkSession)
@@ -73,7 +113,7 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
         register(made, warehouse=absolute(warehouse))
     finally:
         sessions.setActiveSession(spark._jsparkSession)
-    return made
+    return cast(SparkSession, made)
 
 
 def absolute(uri: str) -> str:
@@ -81,67 +121,14 @@ def absolute(uri: str) -> str:
     return uri if len(urlsplit(uri).scheme) > 1 else str(Path(uri).resolve())
 
 
-def local_conf(config: Config, warehouse: str, asked: dict[str, object] | None = None) -> dict[str, object]:
-    """Return the settings of a session that is made here; `asked` are the caller's, for what depends on them."""
-    jobs = config.jobs
-    conf: dict[str, object] = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": jobs.shuffle_partitions,
-        "spark.databricks.delta.snapshotPartitions": jobs.snapshot_partitions,
-        # VACUUM lists folders with this many tasks: Spark's 10,000 are for cloud storage
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4 * jobs.shuffle_partitions,
-        # every read is checked: message files carry page checksums (RELIABILITY R4)
-        "spark.hadoop.parquet.page.verify-checksum.enabled": True,
-        "spark.sql.python.filterPushdown.enabled": True,
-        "spark.sql.execution.arrow.pyspark.enabled": True,
-        "spark.ui.enabled": jobs.ui,
-        "spark.ui.showConsoleProgress": False,
-        "spark.driver.memory": jobs.driver_memory,
-        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"',
-    }
-    if jobs.master:
-        conf["spark.master"] = jobs.master
-    if jobs.master.startswith("local"):
-        conf.update({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
-        find_java()
-        # Spark's Python workers are this Python, with the packages that this one has
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not urlsplit(warehouse).scheme:
-        conf["spark.sql.warehouse.dir"] = str(Path(warehouse) / "spark")
-    conf.update(_jars(asked or {}))
-    return conf
-
-
-def _jars(asked: dict[str, object]) -> dict[str, str]:
-    """Return the setting that brings Delta, or nothing where the caller or the installation brings it."""
-    if {"spark.jars", "spark.jars.packages"} & asked.keys() or _spark_has_delta():
-        return {}
-    folder = jars_folder()
-    wrong = wrong_jars(folder)
-    if wrong:
-        told = "; ".join(f"{name} {what}" for name, what in wrong.items())
-        raise JarsUnusable(
-            f"{folder}: {told}. Run make setup, or set DELTAMQ_JARS to a folder that has them, "
-            "or pass spark.jars or spark.jars.packages"
-        )
-    return {"spark.jars": ",".join(str(folder / name) for name in pinned_jars())}
-
-
-def _spark_has_delta() -> bool:
-    home = os.environ.get("SPARK_HOME")
-    return home is not None and any(Path(home, "jars").glob("delta-spark_*.jar"))
-
-
-def _built(app_name: str, conf: dict[str, object]) -> SparkSession:
+def _built(app_name: str, conf: Mapping[str, object]) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     for key, value in conf.items():
         builder = builder.config(key, _as_spark(value))
     return builder.getOrCreate()
 
 
-def _adjusted(spark: SparkSession, conf: dict[str, object]) -> SparkSession:
+def _adjusted(spark: SparkSession, conf: Mapping[str, object]) -> SparkSession:
     for key, value in conf.items():
         if spark.conf.isModifiable(key):
             spark.conf.set(key, _as_spark(value))

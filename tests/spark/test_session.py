@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.sql.session import local_conf, spark_session
+from jobs.sql.session import spark_session
+from jobs.sql.session_settings import session_settings
 from mq.errors import Refused
 from tables.config import load
 
@@ -47,10 +48,10 @@ def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> 
 
 
 def test_jars_are_given_by_path_so_that_a_start_needs_no_network(tmp_path: Path) -> None:
-    conf = local_conf(load(environ={}), str(tmp_path))
+    conf = session_settings(load(environ={}), str(tmp_path))
     assert [Path(path).is_file() for path in str(conf["spark.jars"]).split(",")] == [True, True]
     assert "spark.jars.packages" not in conf
 
 
 def test_a_caller_who_brings_delta_gets_no_jars_of_ours(tmp_path: Path) -> None:
-    assert "spark.jars" not in local_conf(load(environ={}), str(tmp_path), {"spark.jars.packages": "x:y:1"})
+    assert "spark.jars" not in session_settings(load(environ={}), str(tmp_path), {"spark.jars.packages": "x:y:1"})

@@ -1,0 +1,84 @@
+"""Where Spark runs, told from an address, and whether anything answers there.
+
+Spark asks a master that does not answer for a minute before it gives up, and says then that its context is stopped;
+a Connect client asks for minutes. So it is tried here first.
+
+    local, local[*], local[2]            this process
+    spark://host:7077[,host:7077]        a standalone cluster
+    yarn, k8s://https://host             others, which are not asked
+    sc://host:15002                      Spark Connect
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from mq.errors import Refused, Unavailable
+
+__all__ = ["check_master", "check_remote", "is_connect", "is_local"]
+
+_ANSWER_S: Final = 5.0
+_MASTER_PORT: Final = 7077
+_CONNECT_PORT: Final = 15002
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark's tasks run in this process's JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def is_connect(spark: object) -> bool:
+    """Whether a session is a client of Spark Connect: it has no JVM here and no context."""
+    return not isinstance(spark, SparkSession)
+
+
+def check_master(master: str) -> None:
+    """Raise unless a standalone master accepts connections; other kinds are not asked.
+
+    Raises
+    ------
+    Refused
+        It is not an address of a master.
+    Unavailable
+        None of the named masters answers.
+    """
+    if master.startswith("sc://"):
+        raise Refused(
+            f"{master} is an address of Spark Connect: name it in SPARK_REMOTE", code="invalid_master", field="master"
+        )
+    if master.startswith("spark://"):
+        _check(f"Spark master {master}", _addresses(master.removeprefix("spark://"), _MASTER_PORT))
+
+
+def check_remote(remote: str) -> None:
+    """Raise `Unavailable` unless a server of Spark Connect accepts connections."""
+    if remote.startswith("sc://"):
+        _check(f"Spark Connect at {remote.partition(';')[0]}", _addresses(urlsplit(remote).netloc, _CONNECT_PORT))
+
+
+def _addresses(text: str, port: int) -> Iterator[tuple[str, int]]:
+    for one in text.split(","):
+        try:
+            parts = urlsplit(f"//{one}")
+            yield parts.hostname or "localhost", parts.port or port
+        except ValueError as error:
+            raise Refused(f"{one!r} is not host:port", code="invalid_master", field="master") from error
+
+
+def _check(what: str, addresses: Iterator[tuple[str, int]]) -> None:
+    told = []
+    for host, port in addresses:
+        try:
+            with socket.create_connection((host, port), timeout=_ANSWER_S):
+                return
+        except OSError as error:
+            told.append(f"{host}:{port}: {error}")
+    raise Unavailable(
+        f"{what} does not answer ({'; '.join(told)}): start it, or correct the address",
+        code="spark_unreachable",
+    )

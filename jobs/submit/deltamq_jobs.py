@@ -1,0 +1,26 @@
+r"""`deltamq jobs` for spark-submit, which starts a file and no command:
+
+    spark-submit --master spark://host:7077 --jars "$(python -m jobs.setup --jars)" \
+        jobs/submit/deltamq_jobs.py run merge --once --warehouse /shared/warehouse
+
+What follows the file is what follows `deltamq jobs`. The master, jars and sizes that spark-submit says win over the
+profile's. It lies alone in its folder, since Python looks there first for every module.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+try:
+    import jobs
+except ImportError:  # the project is not installed where the driver runs: this file lies in it
+    sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+    import jobs
+
+from jobs.cli.jobs_command import jobs_command
+
+__all__ = ["jobs"]
+
+if __name__ == "__main__":
+    jobs_command(prog_name="deltamq jobs")
