@@ -25,7 +25,11 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(
-    app_name: str = "deltamq", warehouse: str | os.PathLike[str] | None = None, **spark_conf: object
+    app_name: str = "deltamq",
+    warehouse: str | os.PathLike[str] | None = None,
+    *,
+    conf: Config | None = None,
+    **spark_conf: object,
 ) -> SparkSession:
     """Return a session with Delta and `spark.read.format("mq")`.
 
@@ -48,7 +52,7 @@ def spark_session(
     unknown = sorted(key for key in spark_conf if not key.startswith("spark."))
     if unknown:
         raise Refused(f"a Spark setting starts with 'spark.': {', '.join(unknown)}", field=unknown[0])
-    config = load(overrides={"warehouse.uri": os.fspath(warehouse) if warehouse is not None else None})
+    config = conf or load(overrides={"warehouse.uri": os.fspath(warehouse) if warehouse is not None else None})
     uri = absolute(config.warehouse.uri)
     given = SparkSession.getActiveSession()
     if given is not None:
