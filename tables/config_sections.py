@@ -208,6 +208,10 @@ class JobsSettings:
     snapshot_partitions: int = _between(2, 1, 100_000)
     #: The Spark UI's port is only opened when asked for.
     ui: bool = False
+    #: A run that lasts longer is cancelled.
+    run_s_max: int = _between(3_600, 1, 31_536_000)
+    #: What the tasks of one Spark action may send to the driver, in Spark's notation; more fails that action alone.
+    result_size_max: str = "512m"
     #: How often records are merged into the state tables.
     merge_every_ms: int = _between(2_000, 100, 3_600_000)
     #: How often messages are looked for that nobody acknowledged in time.

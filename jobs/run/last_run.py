@@ -1,25 +1,32 @@
-"""When a job last ran in a warehouse and how it ended: one small file for each job, replaced whole.
+"""When a job last ran in a warehouse and how it ended: one small file for each application and job, replaced whole.
 
 It is what `deltamq jobs list` shows and what the next start of the scheduler goes on from, so both work without Spark.
-A job that runs four times a second does not write it four times a second (see `Recorder`).
+A job that runs four times a second does not write it four times a second (see `Recorder`). Files of applications that
+are gone are removed by the next one whose runs have covered the same shards.
+
+    jobs/<job>/runs/<application>.json
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
+from jobs.run.registry import WHOLE
 from tables.store import FileMissing, Store
 
 __all__ = [
     "IDLE_RECORD_S",
     "LastRun",
     "Recorder",
+    "newest_run",
     "read_last_run",
+    "read_runs",
     "seconds_behind",
     "seconds_until_due",
     "utc_now",
@@ -36,7 +43,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `ok_at` is the start of the newest run that succeeded.
 
     `rows` adds up what the runs since `since` told of in their facts as `rows`: of the many runs of a second only
-    one is written.
+    one is written. `failures` counts those in a row; the last error stays to be read when it is over.
     """
 
     job: str
@@ -48,22 +55,50 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     ok_at: datetime | None = None
     rows: int = 0
     since: datetime | None = None
+    shards: Sequence[str] = WHOLE
+    application: str = "any"
+    engine: str = ""
+    failures: int = 0
+    last_error: str = ""
+    last_error_at: datetime | None = None
 
 
 _decode = msgspec.json.Decoder(LastRun)
 
 
+def read_runs(store: Store, job: str) -> list[LastRun]:
+    """Return the last run of each application that ran the job, the newest first."""
+    runs = []
+    for name in store.names(_folder(job)):
+        with contextlib.suppress(FileMissing, msgspec.DecodeError):
+            runs.append(_decode.decode(bytes(store.read(f"{_folder(job)}/{name}"))))
+    return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+def newest_run(runs: Sequence[LastRun], shard: str | None = None) -> LastRun | None:
+    """Return the newest of the runs, or of those that were about a shard."""
+    about = [run for run in runs if shard is None or shard in run.shards]
+    if not about:
+        return None
+    oks = [run.ok_at for run in about if run.ok_at is not None]
+    return msgspec.structs.replace(about[0], ok_at=max(oks, default=None))
+
+
 def read_last_run(store: Store, job: str) -> LastRun | None:
     """Return a job's last run; None when it never ran, or what is there cannot be read."""
-    try:
-        return _decode.decode(bytes(store.read(_key(job))))
-    except (FileMissing, msgspec.DecodeError):
-        return None
+    return newest_run(read_runs(store, job))
 
 
 def write_last_run(store: Store, run: LastRun) -> None:
-    """Replace what is known of the job's last run."""
-    store.replace(_key(run.job), msgspec.json.encode(run))
+    """Replace what is known of the job's last run in its application."""
+    store.replace(f"{_folder(run.job)}/{run.application}.json", msgspec.json.encode(run))
+
+
+def _forget_covered(store: Store, run: LastRun) -> None:
+    """Remove what earlier applications left about the same shards."""
+    for earlier in read_runs(store, run.job):
+        if earlier.application != run.application and set(earlier.shards) <= set(run.shards):
+            store.delete(f"{_folder(run.job)}/{earlier.application}.json")
 
 
 class Recorder:
@@ -72,14 +107,17 @@ class Recorder:
     A failure and the first success after it are written at once: that is what people look for.
     """
 
-    def __init__(self, store: Store, job: str, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: Store, job: str, application: str = "any", *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.job = job
         self._store = store
+        self._application = application
         self._monotonic_s = monotonic_s
-        before = read_last_run(store, job)
-        self._ok_at = before.ok_at if before else None
+        self._before = read_last_run(store, job)
         self._rows = 0
         self._since: datetime | None = None
+        self._covered: Collection[str] = ()
         self._waiting: LastRun | None = None
         self._written: LastRun | None = None
         self._written_s = 0.0
@@ -87,10 +125,11 @@ class Recorder:
     def note(self, run: LastRun) -> None:
         """Take note of a run, and write it when it is time to."""
         self._since = self._since or run.started_at
-        self._ok_at = run.started_at if run.ok else self._ok_at
         rows = run.facts.get("rows", 0)
         self._rows += rows if isinstance(rows, int) else 0
-        self._waiting = msgspec.structs.replace(run, ok_at=self._ok_at, rows=self._rows, since=self._since)
+        self._before = self._waiting = msgspec.structs.replace(
+            _after(self._before, run), rows=self._rows, since=self._since, application=self._application
+        )
         if self._is_time(self._waiting):
             self.flush()
 
@@ -107,6 +146,21 @@ class Recorder:
             write_last_run(self._store, self._waiting)
             self._written = self._waiting
             self._written_s = self._monotonic_s()
+            if set(self._written.shards) - set(self._covered):
+                _forget_covered(self._store, self._written)
+            self._covered = self._written.shards
+
+
+def _after(before: LastRun | None, run: LastRun) -> LastRun:
+    """Return the run with what is known of those before it."""
+    ok_at = before.ok_at if before else None
+    if run.ok:
+        error, error_at = (before.last_error, before.last_error_at) if before else ("", None)
+        return msgspec.structs.replace(run, ok_at=run.started_at, last_error=error, last_error_at=error_at)
+    failures = (before.failures if before else 0) + 1
+    return msgspec.structs.replace(
+        run, ok_at=ok_at, failures=failures, last_error=run.detail, last_error_at=run.started_at
+    )
 
 
 def seconds_behind(run: LastRun | None, every_s: float, now: datetime) -> float:
@@ -133,5 +187,5 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _key(job: str) -> str:
-    return f"jobs/{job}/last_run.json"
+def _folder(job: str) -> str:
+    return f"jobs/{job}/runs"

@@ -69,6 +69,10 @@ class Job:
     #: The parts of its work, each with a lock of its own: several applications may share them.
     shards: Callable[[Config], Sequence[str]] = lambda conf: WHOLE
 
+    def engine(self, conf: Config) -> str:
+        """Return which engine carries it out with these settings."""
+        return str((Engine.SPARK if self.needs_spark(conf) else Engine.LOCAL).value)
+
     @property
     def summary(self) -> str:
         """The first line of its docstring."""

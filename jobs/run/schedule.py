@@ -1,44 +1,55 @@
 """Runs jobs: each on a thread of its own, whenever it is due, until told to stop.
 
-A merge of two seconds must not delay a message that is due again now, so no job waits for another. Each job's driver
-lock is held from before the first run to after the last: a second driver of the warehouse refuses instead of taking
-turns (RELIABILITY R3). A run that fails is told, recorded and tried again when it is next due; it stops nothing else.
+A merge of two seconds must not delay a message that is due again now, so no job waits for another. Each run holds the
+locks of the shards that it works on; applications of one warehouse share them, and who has none stands by (RELIABILITY
+R3). A run that fails is told, recorded and tried again when it is next due; it stops nothing else.
 
-    lock every job --> thread: wait until due, run, record --> ... --> stop: each thread ends after its run --> unlock
+    keeper      look who is there --> take and give shards --> watch the runs --> ... --> stop: all have ended
+    each job    wait until a shard is due --> run with those held --> record --> ... --> stop: end after its run
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from jobs.run.driver_lock import DriverBusy, DriverLock, driver_lock
-from jobs.run.last_run import LastRun, Recorder, read_last_run, seconds_until_due, utc_now
+from jobs.run.application import Application, Applications, Holder
+from jobs.run.last_run import LastRun, Recorder, utc_now
 from jobs.run.registry import Facts, Job
-from mq.errors import DeltaMQError, Fenced
+from jobs.run.shard_lock import ShardLock
+from jobs.run.telling import error_text, job_line, shard_text
+from jobs.run.work import Work
+from mq.errors import DeltaMQError
 from tables.config import Config
 from tables.store import Store
 
-__all__ = ["Scheduler"]
+__all__ = ["Runner", "Scheduler"]
 
-#: A lock that was lost, to an outage of the object store or to another driver, is asked for again after so long.
-_LOST_LOCK_RETRY_S: Final = 5.0
 #: The main thread wakes so often: a signal that another thread got has its handler run only then.
 _LOOK_S: Final = 0.2
-_DETAIL_LENGTH_MAX: Final = 1_000
-#: A job that is due several times a second is told of when it did something, and at least this often.
-_TELL_IDLE_S: Final = 60.0
+#: Runs of `run_once` are looked at so often.
+_WATCH_S: Final = 1.0
+#: After a stop, runs may go on for so long before they are cancelled ...
+STOP_S: Final = 15.0
+#: ... and have so long to end then.
+CANCEL_S: Final = 10.0
 
 
 class Runner(Protocol):
     """What carries out a job: Spark, or a test."""
 
-    def __call__(self, job: Job, conf: Config, now: datetime) -> Facts: ...
+    def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
+        """Run the job for the shards."""
+
+    def cancel(self, job: str) -> None:
+        """Make the job's run end soon, if that can be done from outside; blocking."""
+
+    def progress(self, job: str) -> str:
+        """Return how far the job's run is, for people."""
 
 
 class Scheduler:
@@ -54,109 +65,210 @@ class Scheduler:
         tell: Callable[[str], None],
         every_s: float | None = None,
         now: Callable[[], datetime] = utc_now,
+        wait: bool = True,
     ) -> None:
-        self._jobs = jobs
+        """With `wait`, what other applications have is waited for; else it is an error."""
         self._conf = conf
         self._store = store
         self._runner = runner
         self._tell = tell
-        self._every_s = every_s
         self._now = now
+        self._wait = wait
+        self._me = Holder.this()
+        self._works = [Work(job, conf, store, self._me, every_s=every_s, tell=tell, now=now) for job in jobs]
         self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._broken: Exception | None = None
 
     def stop(self) -> None:
         """End after the runs that are under way, if any.
 
-        Safe in a signal handler: the main thread, which handlers interrupt, never waits for this event itself.
+        Safe in a signal handler: the main thread, which handlers interrupt, never waits for these events itself.
         """
         self._stopping.set()
+        for work in self._works:
+            work.woken.set()
 
     def run_once(self) -> bool:
         """Run every job now, one after another; True if all succeeded.
 
-        A job that another driver is running right now counts as failed.
+        A job works on the shards that are free; it counts as failed when another application has some.
         """
-        succeeded = [self._run_alone(job) for job in self._jobs if not self._stopping.is_set()]
+        watching = self._thread("mq-jobs-watch", self._watch_until_ended, STOP_S)
+        watching.start()
+        try:
+            succeeded = [self._run_alone(work) for work in self._works if not self._stopping.is_set()]
+        finally:
+            self._ended.set()
         return all(succeeded)
 
-    def run_until_stopped(self) -> None:
+    def run_until_stopped(self) -> list[str]:
         """Run each job whenever it is due, going on from when it last ran.
+
+        Returns
+        -------
+        list of str
+            The jobs whose runs could not be made to end; their shards are let go of by the end of the process.
 
         Raises
         ------
         DriverBusy
-            Another driver has one of the jobs; none was started here.
+            Another application has a shard, and it is not to be waited for; nothing was started here.
         """
-        with ExitStack() as locks:
-            held = [(job, locks.enter_context(_Held(self._store, job.name))) for job in self._jobs]
-            threads = [
-                threading.Thread(target=self._thread, args=one, name=f"mq-job-{one[0].name}", daemon=True)
-                for one in held
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_LOOK_S)
+        with ExitStack() as leaving:
+            for work in self._works:
+                leaving.callback(work.shards.release)
+            applications = Applications(self._store, Application(holder=self._me, jobs=self._engines()))
+            leaving.callback(applications.withdraw)
+            if not self._wait:
+                for work in self._works:
+                    work.shards.take_all()
+                    work.note_due(work.shards.held)
+            unfinished = self._run_threads(applications)
         if self._broken is not None:
             raise self._broken
+        return unfinished
 
-    def _thread(self, job: Job, held: _Held) -> None:
+    def _engines(self) -> Mapping[str, str]:
+        return {work.job.name: work.job.engine(self._conf) for work in self._works}
+
+    def _run_threads(self, applications: Applications) -> list[str]:
+        threads = {work: self._thread(f"mq-job-{work.job.name}", self._run_job, work) for work in self._works}
+        keeper = self._thread("mq-jobs-keeper", self._keep, applications)
+        for thread in (keeper, *threads.values()):
+            thread.start()
+        _join(list(threads.values()), until=self._stopping)
+        _join(list(threads.values()), for_s=STOP_S)
+        for work, thread in threads.items():
+            if thread.is_alive():
+                work.cancel("the application is told to end", self._runner.cancel)
+        _join(list(threads.values()), for_s=CANCEL_S)
+        self._ended.set()
+        keeper.join(CANCEL_S)
+        return [work.job.name for work, thread in threads.items() if thread.is_alive()]
+
+    def _thread(self, name: str, run: Callable[[Any], None], given: object) -> threading.Thread:
+        return threading.Thread(target=self._guarded, args=(run, given), name=name, daemon=True)
+
+    def _guarded(self, run: Callable[[Any], None], given: object) -> None:
         """What a job raises ends one run; an error here would end its schedule unseen, so it ends all of them."""
         try:
-            self._run_job(job, held)
+            run(given)
         except Exception as error:  # raised again by the main thread
             self._broken = error
             self.stop()
 
-    def _run_job(self, job: Job, held: _Held) -> None:
+    def _keep(self, applications: Applications) -> None:
+        """Look after shards and runs until all have ended."""
+        self._look(applications)
+        self._tell_standby()
+        while not self._ended.wait(applications.look_s(waiting=not all(work.shards.is_whole for work in self._works))):
+            if not self._stopping.is_set():
+                self._look(applications)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Tell of runs that last, and have those end that last too long."""
+        limit_s = self._conf.jobs.run_s_max
+        for work in self._works:
+            work.watch(self._runner.progress)
+            if work.running_s() > limit_s:
+                work.cancel(f"it ran longer than jobs.run_s_max = {limit_s} s", self._runner.cancel)
+
+    def _watch_until_ended(self, stop_s: float) -> None:
+        """Look after the runs of `run_once`, whose thread has them and cannot be waited for after a stop."""
+        told_to_s: float | None = None
+        while not self._ended.wait(_WATCH_S):
+            self._watch()
+            if self._stopping.is_set():
+                told_to_s = told_to_s or time.monotonic()
+                if time.monotonic() - told_to_s >= stop_s:
+                    for work in self._works:
+                        work.cancel("the application is told to end", self._runner.cancel)
+
+    def _look(self, applications: Applications) -> None:
+        """Give a sign of life, and look after the shards of every job."""
+        try:
+            applications.look()
+        except (DeltaMQError, OSError) as error:
+            for work in self._works:
+                work.telling.trouble(f"other applications are not known: {error_text(error)}")
+            return
+        for work in self._works:
+            work.look(applications.taking_part(work.job.name))
+
+    def _tell_standby(self) -> None:
+        waiting = {work.job.name: work.shards.others for work in self._works if work.shards.others}
+        if waiting:
+            holders = dict.fromkeys(holder for others in waiting.values() for holder in others.values())
+            those = " ".join(f"{job}[{shard_text(sorted(others))[7:]}]" for job, others in waiting.items())
+            self._tell(f"stands by for {those}, held by {', '.join(map(str, holders))}")
+
+    def _run_job(self, work: Work) -> None:
         """Run one job until stopped."""
-        recorder = Recorder(self._store, job.name)
-        telling = _Telling(self._tell)
-        period_s = self._period_s(job)
-        due = time.monotonic() + seconds_until_due(read_last_run(self._store, job.name), period_s, self._now())
-        while not self._stopping.wait(max(0.0, due - time.monotonic())):
-            began = time.monotonic()
-            if not held.take():
-                telling.busy(job)
-                due = began + _LOST_LOCK_RETRY_S
+        recorder = Recorder(self._store, work.job.name, self._me.application)
+        while not self._stopping.is_set():
+            if work.woken.wait(work.wait_s()):
+                work.woken.clear()  # shards came or went, or it is over: look again
                 continue
-            run = self._run(job, held.lock)
-            telling.ran(run)
+            before = len(work.shards.held)
+            locks = work.shards.begin_run()
+            if len(locks) < before:
+                work.telling.trouble("its lock is lost; asking for it again")
+            if not locks:
+                continue
+            try:
+                run = self._run(work, locks)
+            finally:
+                work.shards.end_run()
+            work.telling.ran(run)
             self._record(recorder, run)
-            # A run that took longer than the period is followed at once, and not by all that were missed.
-            due = max(began + period_s, time.monotonic())
         self._record(recorder, None)
 
-    def _period_s(self, job: Job) -> float:
-        return job.every_s(self._conf) if self._every_s is None else self._every_s
-
-    def _run_alone(self, job: Job) -> bool:
+    def _run_alone(self, work: Work) -> bool:
+        refused = work.shards.take_free()
+        for told in dict.fromkeys(refused.values()):
+            self._tell(job_line(work.job.name, ok=False, seconds=0.0, shown=told))
+        locks = work.shards.begin_run()
+        if not locks:
+            return not refused
         try:
-            with driver_lock(self._store, job.name) as lock:
-                run = self._run(job, lock)
-                recorder = Recorder(self._store, job.name)
-                recorder.note(run)
-                recorder.flush()
-        except DriverBusy as error:
-            self._tell(_line(job.name, ok=False, seconds=0.0, shown=error.detail))
-            return False
-        _Telling(self._tell).ran(run)
-        return run.ok
+            run = self._run(work, locks)
+            recorder = Recorder(self._store, work.job.name, self._me.application)
+            recorder.note(run)
+            recorder.flush()
+        finally:
+            work.shards.end_run()
+            work.shards.release()
+        work.telling.ran(run)
+        return run.ok and not refused
 
-    def _run(self, job: Job, lock: DriverLock) -> LastRun:
+    def _run(self, work: Work, locks: Sequence[ShardLock]) -> LastRun:
         now, began = self._now(), time.monotonic()
+        shards = [lock.shard for lock in locks]
         ok, detail, facts = False, "", {}
+        work.began(shards, now)
         try:
-            lock.check()
-            facts = dict(self._runner(job, self._conf, now))
-            lock.check()
+            _check(locks)
+            facts = dict(self._runner(work.job, self._conf, now, shards))
+            _check(locks)
             ok = True
         except Exception as error:  # whatever a job raises ends this run of it, not the others
-            detail = _told(error)
-        seconds = round(time.monotonic() - began, 3)
-        return LastRun(job=job.name, started_at=now, seconds=seconds, ok=ok, detail=detail, facts=facts)
+            detail = error_text(error)
+        finally:
+            work.ended()
+        if work.cancelled:
+            detail = f"{work.cancelled}; {detail}".removesuffix("; ")
+        return LastRun(
+            job=work.job.name,
+            started_at=now,
+            seconds=round(time.monotonic() - began, 3),
+            ok=ok,
+            detail=detail,
+            facts=facts,
+            shards=shards,
+            engine=work.job.engine(self._conf),
+        )
 
     def _record(self, recorder: Recorder, run: LastRun | None) -> None:
         """Note a run, or write what is noted; a job goes on working though nobody can be told of it."""
@@ -166,70 +278,21 @@ class Scheduler:
             else:
                 recorder.note(run)
         except (DeltaMQError, OSError) as error:
-            self._tell(_line(recorder.job, ok=False, seconds=0.0, shown=f"its run is not recorded: {_told(error)}"))
+            shown = f"its run is not recorded: {error_text(error)}"
+            self._tell(job_line(recorder.job, ok=False, seconds=0.0, shown=shown))
 
 
-class _Held:
-    """The lock of one job for as long as its thread runs; taken again when it was lost."""
-
-    def __init__(self, store: Store, job: str) -> None:
-        self._store = store
-        self._job = job
-        self._stack = ExitStack()
-        self.lock: DriverLock
-
-    def __enter__(self) -> _Held:
-        self.lock = self._stack.enter_context(driver_lock(self._store, self._job))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def take(self) -> bool:
-        """Whether this process has the lock; asks for it once when it was lost."""
-        try:
-            self.lock.check()
-        except Fenced:
-            with contextlib.suppress(DeltaMQError):
-                self._stack.close()
-            self._stack = ExitStack()
-            try:
-                self.lock = self._stack.enter_context(driver_lock(self._store, self._job))
-            except DeltaMQError:
-                return False
-        return True
+def _check(locks: Sequence[ShardLock]) -> None:
+    for lock in locks:
+        lock.check()
 
 
-class _Telling:
-    """One line for each run that is worth one."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._last: tuple[bool, str] | None = None
-        self._told_s = 0.0
-
-    def ran(self, run: LastRun) -> None:
-        """Tell of a run that did something, ended otherwise than the one before, or comes after a long silence."""
-        outcome = (run.ok, run.detail)
-        quiet = time.monotonic() - self._told_s < _TELL_IDLE_S
-        if quiet and outcome == self._last and not run.facts.get("rows"):
+def _join(threads: Sequence[threading.Thread], *, until: threading.Event | None = None, for_s: float = 0.0) -> None:
+    """Wait until all have ended, the event is set, or the time is over; a signal's handler runs meanwhile."""
+    deadline = time.monotonic() + for_s
+    while any(thread.is_alive() for thread in threads):
+        if until.is_set() if until is not None else time.monotonic() >= deadline:
             return
-        self._last, self._told_s = outcome, time.monotonic()
-        shown = " ".join(f"{key}={value}" for key, value in run.facts.items())
-        self._tell(_line(run.job, ok=run.ok, seconds=run.seconds, shown=shown or run.detail))
-
-    def busy(self, job: Job) -> None:
-        """Tell once that another driver has the job."""
-        outcome = (False, "lock lost")
-        if outcome != self._last:
-            self._last = outcome
-            self._tell(_line(job.name, ok=False, seconds=0.0, shown="its lock is lost; asking for it again"))
-
-
-def _line(job: str, *, ok: bool, seconds: float, shown: str) -> str:
-    return f"job={job} {'ok' if ok else 'FAILED'} seconds={seconds} {shown}".rstrip()
-
-
-def _told(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}".replace("\n", " ")
-    return text if len(text) <= _DETAIL_LENGTH_MAX else text[: _DETAIL_LENGTH_MAX - 3] + "..."
+        alive = next((thread for thread in threads if thread.is_alive()), None)
+        if alive is not None:
+            alive.join(_LOOK_S)

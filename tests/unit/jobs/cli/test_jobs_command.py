@@ -10,8 +10,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from jobs.cli.jobs_command import jobs_command
-from jobs.run.driver_lock import driver_lock
 from jobs.run.last_run import LastRun, write_last_run
+from jobs.run.shard_lock import shard_lock
 from jobs.run.storage import storage
 
 
@@ -80,8 +80,8 @@ def test_list_tells_rows_and_how_far_behind_a_job_says_it_is(tmp_path: Path) -> 
 
 
 def test_a_second_driver_refuses_and_names_the_first(tmp_path: Path) -> None:
-    with driver_lock(storage(str(tmp_path)), "revive"):
-        code, output = _invoke("run", "revive", "--warehouse", str(tmp_path))
+    with shard_lock(storage(str(tmp_path)), "revive"):
+        code, output = _invoke("run", "revive", "--no-wait", "--warehouse", str(tmp_path))
     assert code == 1
     assert output.startswith("Error: ")
     assert "job revive is running in another process" in output

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.run.driver_lock import DriverBusy, DriverLock, driver_lock
 from jobs.run.last_run import (
     IDLE_RECORD_S,
     LastRun,
@@ -22,6 +20,7 @@ from jobs.run.last_run import (
 )
 from jobs.run.registry import Facts, Job
 from jobs.run.schedule import Scheduler
+from jobs.run.shard_lock import DriverBusy, shard_lock
 from tables.config import Config
 from tables.store import MemoryStore, Store
 
@@ -41,18 +40,32 @@ def _run(name: str, *, ok: bool = True, at: datetime = NOW, ok_at: datetime | No
 
 
 class Bench:
-    """A scheduler whose jobs do what a test says, in a store in memory."""
+    """A scheduler, and the runner of its jobs, which do what a test says, in a store in memory."""
 
-    def __init__(self, *jobs: Job, every_s: float | None = None) -> None:
-        self.store = MemoryStore()
+    def __init__(self, *jobs: Job, every_s: float | None = None, wait: bool = True, store: Store | None = None) -> None:
+        self.store = store or MemoryStore()
         self.ran: list[str] = []
         self.told: list[str] = []
         self.does: dict[str, Callable[[], Facts]] = {}
         self.scheduler = Scheduler(
-            jobs, Config(), self.store, runner=self._carry_out, tell=self.told.append, every_s=every_s, now=lambda: NOW
+            jobs,
+            Config(),
+            self.store,
+            runner=self,
+            tell=self.told.append,
+            every_s=every_s,
+            now=lambda: NOW,
+            wait=wait,
         )
+        self.cancelled: list[str] = []
 
-    def _carry_out(self, job: Job, conf: Config, now: datetime) -> Facts:
+    def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
+
+    def progress(self, job: str) -> str:
+        return "tasks=1/2"
+
+    def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
         assert now is NOW
         self.ran.append(job.name)
         return self.does.get(job.name, lambda: {"rows": 3})()
@@ -87,7 +100,7 @@ def test_a_failure_keeps_when_it_last_went_well() -> None:
 
 def test_a_job_that_another_driver_runs_is_not_run_twice() -> None:
     bench = Bench(_job("a"), _job("b"))
-    with driver_lock(bench.store, "a"):
+    with shard_lock(bench.store, "a"):
         assert bench.scheduler.run_once() is False
     assert bench.ran == ["b"]
     assert "running in another process" in bench.told[0]
@@ -168,12 +181,12 @@ def test_a_job_does_not_wait_for_another() -> None:
     assert bench.ran.count("fast") >= 5
 
 
-def test_a_second_driver_refuses_and_starts_nothing() -> None:
-    bench = Bench(_job("a"), _job("b"))
-    with driver_lock(bench.store, "b"), pytest.raises(DriverBusy, match=r"job b is running in another process .*pid"):
+def test_a_second_driver_that_must_not_wait_refuses_and_starts_nothing() -> None:
+    bench = Bench(_job("a"), _job("b"), wait=False)
+    with shard_lock(bench.store, "b"), pytest.raises(DriverBusy, match=r"job b is running in another process .*pid"):
         bench.scheduler.run_until_stopped()
     assert bench.ran == []
-    with driver_lock(bench.store, "a"):
+    with shard_lock(bench.store, "a"):
         pass  # and let go of what it had
 
 
@@ -183,12 +196,12 @@ def test_a_driver_keeps_its_locks_between_runs() -> None:
     asked = []
 
     def ask(_line: str) -> None:
-        with pytest.raises(DriverBusy), driver_lock(bench.store, "a"):
+        with pytest.raises(DriverBusy), shard_lock(bench.store, "a"):
             pass
         asked.append(True)
         scheduler.stop()
 
-    scheduler = Scheduler([_job("a")], Config(), bench.store, runner=bench._carry_out, tell=ask, now=lambda: NOW)
+    scheduler = Scheduler([_job("a")], Config(), bench.store, runner=bench, tell=ask, now=lambda: NOW)
     scheduler.run_until_stopped()
     assert asked == [True]
 
@@ -196,7 +209,7 @@ def test_a_driver_keeps_its_locks_between_runs() -> None:
 def test_an_error_outside_of_a_job_ends_the_driver_loudly() -> None:
     bench = Bench(_job("a"))
     broken = Job(name="b", run=_never, every_s=_no_period, document="Have no schedule.")
-    scheduler = Scheduler([broken], Config(), bench.store, runner=bench._carry_out, tell=bench.told.append)
+    scheduler = Scheduler([broken], Config(), bench.store, runner=bench, tell=bench.told.append)
     with pytest.raises(ValueError, match="no period"):
         scheduler.run_until_stopped()
 
@@ -256,38 +269,3 @@ def test_a_failure_and_its_end_are_written_at_once() -> None:
 def test_a_job_whose_idle_runs_are_not_written_is_not_behind() -> None:
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=IDLE_RECORD_S)), 0.25, NOW) == 0
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=10)), 0.25, NOW) == 10 - 0.25 - IDLE_RECORD_S
-
-
-def test_a_job_whose_lock_is_lost_stands_still_until_it_has_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outage of the object store, or a driver elsewhere that took the job over meanwhile."""
-    bench = Bench(_job("a", every_s=0.001))
-    held = [True]
-    asked: list[str] = []
-
-    @contextmanager
-    def lock(store: Store, job: str) -> Iterator[DriverLock]:
-        asked.append(f"{job} after {len(bench.ran)} runs")
-        if len(asked) in (2, 3):
-            raise DriverBusy(f"job {job} is running in another process")
-        held[0] = True
-        yield DriverLock(lambda: held[0], job)
-
-    def lose_it() -> Facts:
-        held[0] = len(bench.ran) != 2
-        if len(bench.ran) == 4:
-            bench.scheduler.stop()
-        return {}
-
-    monkeypatch.setattr("jobs.run.schedule.driver_lock", lock)
-    monkeypatch.setattr("jobs.run.schedule._LOST_LOCK_RETRY_S", 0.001)
-    bench.does["a"] = lose_it
-    bench.scheduler.run_until_stopped()
-    assert bench.ran == ["a"] * 4
-    assert asked == ["a after 0 runs", "a after 2 runs", "a after 2 runs", "a after 2 runs"]
-    said = [line.partition(" seconds=")[0] + line.partition("seconds=")[2][3:] for line in bench.told]
-    assert said == [
-        "job=a ok",
-        "job=a FAILED Fenced: the lock of job a may have passed to another driver",
-        "job=a FAILED its lock is lost; asking for it again",
-        "job=a ok",
-    ]

@@ -11,12 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobs.run.driver_lock import DriverBusy, driver_lock
+from jobs.run.application import Holder
+from jobs.run.shard_lock import DriverBusy, shard_lock
 from tables.local_store import LocalStore
 from tables.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 
-LEASE = "jobs/merge/driver"
+DEAD = Holder(application="a", host="dead", pid=1, since_ms=0)
+LEASE = "jobs/merge/shards/all"
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -25,16 +27,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def test_reliability_r3_a_second_driver_is_refused_and_told_who_has_it(store: Store) -> None:
-    with driver_lock(store, "merge") as lock:
+    with shard_lock(store, "merge") as lock:
         lock.check()
         with (
             pytest.raises(DriverBusy, match=r"merge is running in another process \(.* pid \d+"),
-            driver_lock(store, "merge"),
+            shard_lock(store, "merge"),
         ):
             pass
-        with driver_lock(store, "revive"):
+        with shard_lock(store, "revive"):
             pass
-    with driver_lock(store, "merge"):
+    with shard_lock(store, "merge"):
         pass
 
 
@@ -45,7 +47,7 @@ def test_reliability_r3_of_many_drivers_one_wins(store: Store) -> None:
     def drive(number: int) -> None:
         start.wait()
         try:
-            with driver_lock(store, "merge"):
+            with shard_lock(store, "merge"):
                 won.append(number)
                 end.wait()
         except DriverBusy:
@@ -62,53 +64,53 @@ def test_reliability_r3_of_many_drivers_one_wins(store: Store) -> None:
 def test_reliability_r3_a_killed_driver_on_this_machine_leaves_no_lock(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from jobs.run.driver_lock import driver_lock\n"
+        "from jobs.run.shard_lock import shard_lock\n"
         "from tables.local_store import LocalStore\n"
-        "with driver_lock(LocalStore(sys.argv[1]), 'merge'): os.kill(os.getpid(), signal.SIGKILL)"
+        "with shard_lock(LocalStore(sys.argv[1]), 'merge'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -9
-    assert (tmp_path / "jobs" / "merge" / "driver.lock").exists()
-    with driver_lock(LocalStore(tmp_path), "merge"):
+    assert (tmp_path / "jobs" / "merge" / "shards" / "all.lock").exists()
+    with shard_lock(LocalStore(tmp_path), "merge"):
         pass
 
 
 def _lease(store: Store, until_ms: int) -> None:
-    record = msgspec.json.encode({"holder": "dead", "until_ms": until_ms})
+    record = msgspec.json.encode({"holder": DEAD, "token": "t", "until_ms": until_ms})
     store.put_if_absent(f"{LEASE}/{7:020d}.json", record, durable=True)
 
 
 def test_reliability_r3_the_lease_of_a_dead_driver_ends_by_itself() -> None:
     store = MemoryStore()
     _lease(store, until_ms=1_000_000)
-    with driver_lock(store, "merge"):
+    with shard_lock(store, "merge"):
         assert [entry.name for entry in store.entries(LEASE)] == [f"{8:020d}.json"]
 
 
 def test_reliability_r3_a_lease_that_has_not_ended_is_kept() -> None:
     store = MemoryStore()
     _lease(store, until_ms=4_000_000_000_000)
-    with pytest.raises(DriverBusy, match="dead"), driver_lock(store, "merge"):
+    with pytest.raises(DriverBusy, match="dead"), shard_lock(store, "merge"):
         pass
 
 
 def test_reliability_r6_a_driver_that_slept_before_it_took_the_lease_is_refused() -> None:
     """The epoch that it is about to take was held, over and removed meanwhile; a later one is held."""
     store = FaultyStore(MemoryStore())
-    with driver_lock(store, "merge"):
+    with shard_lock(store, "merge"):
         pass
     others = contextlib.ExitStack()
 
     def meanwhile(_: str) -> None:
-        with driver_lock(store, "merge"):
+        with shard_lock(store, "merge"):
             pass
-        others.enter_context(driver_lock(store, "merge"))
+        others.enter_context(shard_lock(store, "merge"))
 
     store.once("before", "put_if_absent", meanwhile)
     with others:
-        with pytest.raises(DriverBusy, match="meanwhile"), driver_lock(store, "merge"):
+        with pytest.raises(DriverBusy, match="meanwhile"), shard_lock(store, "merge"):
             pass
-        with pytest.raises(DriverBusy), driver_lock(store, "merge"):
+        with pytest.raises(DriverBusy), shard_lock(store, "merge"):
             pass
-    with driver_lock(store, "merge"):
+    with shard_lock(store, "merge"):
         pass

@@ -1,0 +1,196 @@
+"""Who runs jobs: the applications of one warehouse, and how they know of each other.
+
+An application that keeps running announces itself by a file, and gives a sign of life now and then. Those that gave one
+lately take part in sharing the shards; one that is stopped (SIGSTOP) keeps what it has and gets no more. Signs are
+compared with each other and by the looker's own clock, never with another machine's. On a local disk the file is locked
+as well, so that others see at once when its process has ended, however it ended.
+
+    jobs/apps/<application>.lock       locked; its time of change is the sign of life
+    jobs/apps/<application>.json       on an object store; a number in it is
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from mq.errors import DeltaMQError
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.local_store import LocalStore
+from tables.store import FileMissing, Store
+
+__all__ = ["Application", "Applications", "Holder"]
+
+FOLDER: Final = "jobs/apps"
+#: Files of applications that gave no sign for so long are removed from an object store.
+_FORGOTTEN_MS: Final = 3_600_000
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has something: what people need to find the process."""
+
+    application: str
+    host: str
+    pid: int
+    since_ms: int
+
+    @classmethod
+    def this(cls) -> Holder:
+        """Return this process, as an application of its own from now on."""
+        now_ms = time.time_ns() // 1_000_000
+        return cls(application=uuid.uuid4().hex[:12], host=socket.gethostname(), pid=os.getpid(), since_ms=now_ms)
+
+    def __str__(self) -> str:
+        return f"{self.host} pid {self.pid}" if self.pid else self.host
+
+
+class Application(msgspec.Struct, frozen=True, kw_only=True):
+    """A running application; `jobs` are those that it takes part in, each with its engine."""
+
+    holder: Holder
+    jobs: Mapping[str, str]
+    beat: int = 0
+
+
+_applications: Final = msgspec.json.Decoder(Application)
+
+
+class _Files(Protocol):
+    #: How often a sign of life is given.
+    beat_ms: int
+    #: How often an application that waits for shards looks.
+    look_ms: int
+
+    def beat(self) -> None: ...
+    def withdraw(self) -> None: ...
+
+    def others(self) -> Iterator[tuple[Application, int]]:
+        """Yield those that are there with their last sign, whatever it counts."""
+
+
+class Applications:
+    """This application among the others of its warehouse. For one thread."""
+
+    def __init__(self, store: Store, me: Application, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.me = me
+        self._clock = clock
+        self._files: _Files = _LockFiles(store, me) if isinstance(store, LocalStore) else _BeatFiles(store, me)
+        self._beat_at_ms = -self._files.beat_ms
+        #: The last sign of each, and when it was first seen.
+        self._signs: dict[str, tuple[int, int]] = {}
+        self._there: dict[str, Application] = {me.holder.application: me}
+
+    def look(self) -> None:
+        """Give a sign of life if it is time to, and see who else is there."""
+        now_ms = self._clock.boot_ms()
+        if now_ms - self._beat_at_ms >= self._files.beat_ms:
+            self._files.beat()
+            self._beat_at_ms = now_ms
+        there = {self.me.holder.application: self.me}
+        for one, sign in self._files.others():
+            name = one.holder.application
+            if self._signs.get(name, (None, 0))[0] != sign:
+                self._signs[name] = (sign, now_ms)
+            there[name] = one
+        self._signs = {name: seen for name, seen in self._signs.items() if name in there}
+        self._there = there
+
+    def taking_part(self, job: str) -> list[str]:
+        """Return the applications that share the job's shards now, this one among them."""
+        silent_ms = 3 * self._files.beat_ms
+        now_ms = self._clock.boot_ms()
+        return [
+            name
+            for name, one in self._there.items()
+            if job in one.jobs and (one is self.me or now_ms - self._signs[name][1] < silent_ms)
+        ]
+
+    def look_s(self, *, waiting: bool) -> float:
+        """Return how long it may be until the next look: shorter for who waits for shards."""
+        return (self._files.look_ms if waiting else self._files.beat_ms) / 1000
+
+    def withdraw(self) -> None:
+        """Take part no longer."""
+        self._files.withdraw()
+
+
+class _LockFiles:
+    """Announcements on a local disk."""
+
+    beat_ms = 1_000
+    look_ms = 250
+
+    def __init__(self, store: LocalStore, me: Application) -> None:
+        self._folder = Path(store.uri(FOLDER))
+        self._path = self._folder / f"{me.holder.application}.lock"
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        hidden = self._folder / f".{self._path.name}"
+        self._file = FileIO(hidden, "w+")
+        self._file.write(msgspec.json.encode(me))
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Others see it from here on, locked: one that is not locked is dead.
+        hidden.rename(self._path)
+
+    def beat(self) -> None:
+        os.utime(self._file.fileno())
+
+    def withdraw(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        self._file.close()
+
+    def others(self) -> Iterator[tuple[Application, int]]:
+        for name in os.listdir(self._folder):
+            if name.startswith(".") or name == self._path.name:
+                continue
+            with contextlib.suppress(FileNotFoundError, msgspec.DecodeError), FileIO(self._folder / name, "r") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield _applications.decode(file.read()), os.fstat(file.fileno()).st_mtime_ns
+                else:
+                    (self._folder / name).unlink()
+
+
+class _BeatFiles:
+    """Announcements on an object store."""
+
+    beat_ms = 10_000
+    look_ms = 5_000
+
+    def __init__(self, store: Store, me: Application) -> None:
+        self._store = store
+        self._me = me
+        self._name = f"{me.holder.application}.json"
+        self._beats = 0
+
+    def beat(self) -> None:
+        self._beats += 1
+        said = msgspec.structs.replace(self._me, beat=self._beats)
+        self._store.replace(f"{FOLDER}/{self._name}", msgspec.json.encode(said))
+
+    def withdraw(self) -> None:
+        with contextlib.suppress(DeltaMQError):
+            self._store.delete(f"{FOLDER}/{self._name}")
+
+    def others(self) -> Iterator[tuple[Application, int]]:
+        now_ms = time.time_ns() // 1_000_000
+        for entry in self._store.entries(FOLDER):
+            if entry.name == self._name:
+                continue
+            if entry.modified_ms and now_ms - entry.modified_ms > _FORGOTTEN_MS:
+                self._store.delete(f"{FOLDER}/{entry.name}")  # one that only slept writes it again
+                continue
+            with contextlib.suppress(FileMissing, msgspec.DecodeError):
+                one = _applications.decode(bytes(self._store.read(f"{FOLDER}/{entry.name}")))
+                yield one, one.beat

@@ -1,0 +1,58 @@
+"""Runs that last: a small file while one is under way, so that others see since when.
+
+A kill leaves the file. It says nothing then: its application no longer owns the shards that it is about.
+
+    jobs/<job>/running/<application>.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from tables.store import FileMissing, Store
+
+__all__ = ["Running", "forget_running", "note_running", "read_running"]
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A run under way."""
+
+    job: str
+    started_at: datetime
+    shards: Sequence[str]
+    application: str
+
+
+_running: Final = msgspec.json.Decoder(Running)
+
+
+def note_running(store: Store, run: Running) -> None:
+    """Tell of a run, and remove what killed ones of the same shards left."""
+    store.replace(_key(run), msgspec.json.encode(run))
+    for left in read_running(store, run.job):
+        if left.application != run.application and set(left.shards) <= set(run.shards):
+            store.delete(_key(left))
+
+
+def forget_running(store: Store, run: Running) -> None:
+    """Tell that the run is over."""
+    store.delete(_key(run))
+
+
+def read_running(store: Store, job: str) -> list[Running]:
+    """Return the runs of a job that were told of and have not ended, or were killed."""
+    found = []
+    folder = f"jobs/{job}/running"
+    for name in store.names(folder):
+        with contextlib.suppress(FileMissing, msgspec.DecodeError):
+            found.append(_running.decode(bytes(store.read(f"{folder}/{name}"))))
+    return found
+
+
+def _key(run: Running) -> str:
+    return f"jobs/{run.job}/running/{run.application}.json"

@@ -1,0 +1,330 @@
+"""One owner at a time for each shard of a job (RELIABILITY R3): Spark's commits on state tables are not exclusive
+across processes, so what must be exclusive is the process.
+
+On a local disk it is a file lock of the operating system, which a killed process cannot keep and a stopped one does not
+lose. On an object store it is a lease in a numbered file that exactly one process can create; the holder renews it, and
+stops being the holder when it could not do so for the lease's length less a margin. A lease of a dead process ends by
+itself.
+
+    jobs/<job>/shards/<shard>.lock                       {"application": ..., "host": ..., "pid": ...}
+    jobs/<job>/shards/<shard>/00000000000000000007.json  {"holder": ..., "token": ..., "until_ms": ...}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from jobs.run.application import Holder
+from jobs.run.registry import WHOLE
+from mq.errors import Conflict, DeltaMQError, Fenced, Unknown
+from mq.names import decode_path, encode_path
+from tables.clock import SYSTEM_CLOCK
+from tables.local_store import LocalStore
+from tables.store import FileMissing, Store
+
+__all__ = ["DriverBusy", "ShardLock", "holder_of", "known_shards", "shard_lock", "take_shard"]
+
+LEASE_MS: Final = 60_000
+#: Between a holder's last belief in its lease and another's first: clocks of two machines differ by less.
+MARGIN_MS: Final = 20_000
+assert MARGIN_MS < LEASE_MS / 2, "a holder must be able to renew before it must stop"
+#: Who asks whether a lock is held has it for some microseconds, more where the machine is busy: so often, and so long
+#: apart, it is tried before somebody is told that it is held.
+_TRIES: Final = 20
+_TRY_S: Final = 0.01
+#: A lock whose holder has not yet written who it is.
+_NOBODY_KNOWN: Final = Holder(application="", host="a process that just took it", pid=0, since_ms=0)
+
+
+class DriverBusy(Conflict):
+    """Another process runs this job, or this shard of it, on this warehouse now."""
+
+    code = "driver_busy"
+
+
+class _Lock(Protocol):
+    def is_mine(self) -> bool: ...
+    def release(self, *, forget: bool) -> None: ...
+
+
+class ShardLock:
+    """A shard that is held; `check` before and after what must be exclusive."""
+
+    def __init__(self, lock: _Lock, job: str, shard: str) -> None:
+        self._lock = lock
+        self.job = job
+        self.shard = shard
+
+    def check(self) -> None:
+        """Raise `Fenced` when the shard may have passed to another process."""
+        if not self._lock.is_mine():
+            raise Fenced(f"the lock of job {_shown(self.job, self.shard)} may have passed to another driver")
+
+    def release(self, *, forget: bool = False) -> None:
+        """Let go of it; with `forget` the shard is no more, and nobody is to find its file.
+
+        Raises
+        ------
+        DeltaMQError
+            The store does not say that it is let go of: the lease ends by itself.
+        """
+        self._lock.release(forget=forget)
+
+
+def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int = _TRIES) -> ShardLock:
+    """Take a shard of a job.
+
+    Raises
+    ------
+    DriverBusy
+        Another process has it.
+    """
+    place = _place(job, shard)
+    if isinstance(store, LocalStore):
+        return ShardLock(_FileLock.taken(Path(store.uri(f"{place}.lock")), job, shard, holder, tries), job, shard)
+    lease = _Lease(store, place, job, shard, holder)
+    lease.take()
+    return ShardLock(lease, job, shard)
+
+
+@contextlib.contextmanager
+def shard_lock(store: Store, job: str, shard: str = WHOLE[0], holder: Holder | None = None) -> Iterator[ShardLock]:
+    """Hold a shard of a job; raises `DriverBusy` at once when another process has it."""
+    lock = take_shard(store, job, shard, holder or Holder.this())
+    try:
+        yield lock
+    finally:
+        with contextlib.suppress(DeltaMQError):
+            lock.release()
+
+
+def holder_of(store: Store, job: str, shard: str) -> Holder | None:
+    """Return who holds a shard now; None when nobody does, which only taking it makes sure."""
+    place = _place(job, shard)
+    if isinstance(store, LocalStore):
+        return _FileLock.holder(Path(store.uri(f"{place}.lock")))
+    return _Lease.holder(store, place)
+
+
+def known_shards(store: Store, job: str) -> list[str]:
+    """Return the shards that somebody has held, without those whose name was too long for a file's."""
+    folder = f"jobs/{job}/shards"
+    if isinstance(store, LocalStore):
+        found = [name.removesuffix(".lock") for name in store.names(folder) if name.endswith(".lock")]
+    else:
+        found = store.folders(folder)
+    return sorted(shard for name in found if (shard := decode_path(name)) is not None)
+
+
+def _place(job: str, shard: str) -> str:
+    return f"jobs/{job}/shards/{encode_path(shard)}"
+
+
+def _shown(job: str, shard: str) -> str:
+    return job if shard == WHOLE[0] else f"{job}, shard {shard},"
+
+
+def _busy(job: str, shard: str, holder: Holder) -> DriverBusy:
+    return DriverBusy(f"job {_shown(job, shard)} is running in another process ({holder})")
+
+
+class _FileLock:
+    """A lock of the operating system on a file that tells who has it."""
+
+    def __init__(self, file: FileIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+
+    @classmethod
+    def taken(cls, path: Path, job: str, shard: str, holder: Holder, tries: int) -> _FileLock:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+        for left in reversed(range(tries)):
+            file = FileIO(path, "a+")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held_by = _read_holder(file)
+                file.close()
+                if not left:
+                    raise _busy(job, shard, held_by) from None
+                time.sleep(_TRY_S)
+                continue
+            lock = cls(file, path)
+            if lock.is_mine():
+                file.truncate(0)
+                file.write(msgspec.json.encode(holder))
+                return lock
+            file.close()  # who had it forgot the shard meanwhile: the next try makes a file anew
+        raise _busy(job, shard, _NOBODY_KNOWN)
+
+    @staticmethod
+    def holder(path: Path) -> Holder | None:
+        try:
+            file = FileIO(path, "r")
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                # Shared, so that two who ask at the same time do not take each other for the holder.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_holder(file)
+        return None
+
+    def is_mine(self) -> bool:
+        """Whether the file that is locked is the one that others find."""
+        if self._file.closed:
+            return False
+        try:
+            there, mine = os.stat(self._path), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def release(self, *, forget: bool) -> None:
+        if self._file.closed:
+            return
+        if self.is_mine():
+            self._file.truncate(0)
+            if forget:
+                self._path.unlink()
+        self._file.close()
+
+
+def _read_holder(file: FileIO) -> Holder:
+    file.seek(0)
+    try:
+        return _holders.decode(file.read())
+    except msgspec.DecodeError:
+        return _NOBODY_KNOWN
+
+
+class _Record(msgspec.Struct):
+    holder: Holder
+    #: Of one taking of the lease: the same application may take it again.
+    token: str
+    until_ms: int
+
+
+#: Made here: several threads that meet a type at once crash the interpreter.
+_holders: Final = msgspec.json.Decoder(Holder)
+_records: Final = msgspec.json.Decoder(_Record)
+
+
+class _Lease:
+    """A lease on an object store."""
+
+    def __init__(self, store: Store, folder: str, job: str, shard: str, holder: Holder) -> None:
+        self._store = store
+        self._folder = folder
+        self._job = job
+        self._shard = shard
+        self._holder = holder
+        self._token = uuid.uuid4().hex
+        self._epoch = 0
+        self._sure_until_ms = 0
+        self._ended = threading.Event()
+        self._renewing = threading.Thread(target=self._renew_until_ended, name=f"mq-lease-{job}-{shard}", daemon=True)
+
+    def take(self) -> None:
+        self._create()
+        self._renewing.start()
+
+    def release(self, *, forget: bool) -> None:
+        """Let go of it. Its file stays also when the shard is forgotten: the number must not begin anew."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._renewing.join()
+        if self.is_mine():
+            self._sure_until_ms = 0
+            self._write(0)
+
+    def is_mine(self) -> bool:
+        """Whether nobody else can have taken it yet, by the machine's own clock that is never set."""
+        return SYSTEM_CLOCK.boot_ms() < self._sure_until_ms
+
+    @staticmethod
+    def holder(store: Store, folder: str) -> Holder | None:
+        newest = max(_epochs(store, folder), default=0)
+        if not newest:
+            return None
+        try:
+            record = _read(store, folder, newest)
+        except FileMissing:
+            return None  # its successor is taking it
+        return None if _is_over(record) else record.holder
+
+    def _create(self) -> None:
+        epochs = _epochs(self._store, self._folder)
+        newest = max(epochs, default=0)
+        if newest:
+            self._check_over(newest)
+        self._epoch = newest + 1
+        began_ms = SYSTEM_CLOCK.boot_ms()
+        with contextlib.suppress(Unknown):  # no answer: what is stored decides
+            self._store.put_if_absent(self._key(self._epoch), self._record(_wall_ms() + LEASE_MS), durable=True)
+        if _read(self._store, self._folder, self._epoch).token != self._token:
+            raise DriverBusy(f"job {_shown(self._job, self._shard)} was just started in another process")
+        if max(_epochs(self._store, self._folder)) > self._epoch:
+            # We slept before the put: the epoch that we took was over and removed, and somebody has a later one.
+            self._store.delete(self._key(self._epoch))
+            raise DriverBusy(f"job {_shown(self._job, self._shard)} was started in another process meanwhile")
+        self._sure_until_ms = began_ms + LEASE_MS - MARGIN_MS
+        for epoch in epochs:
+            self._store.delete(self._key(epoch))
+
+    def _check_over(self, epoch: int) -> None:
+        try:
+            record = _read(self._store, self._folder, epoch)
+        except FileMissing:
+            return  # its successor removed it meanwhile: creating ours decides
+        if not _is_over(record):
+            raise _busy(self._job, self._shard, record.holder)
+
+    def _renew_until_ended(self) -> None:
+        while not self._ended.wait(LEASE_MS / 4 / 1000):
+            began_ms = SYSTEM_CLOCK.boot_ms()
+            try:
+                if not self.is_mine():
+                    return
+                self._write(_wall_ms() + LEASE_MS)
+            except DeltaMQError:
+                continue  # tried again until the lease is no longer surely ours
+            self._sure_until_ms = began_ms + LEASE_MS - MARGIN_MS
+
+    def _write(self, until_ms: int) -> None:
+        self._store.replace(self._key(self._epoch), self._record(until_ms))
+
+    def _record(self, until_ms: int) -> bytes:
+        return msgspec.json.encode(_Record(holder=self._holder, token=self._token, until_ms=until_ms))
+
+    def _key(self, epoch: int) -> str:
+        return f"{self._folder}/{epoch:020d}.json"
+
+
+def _epochs(store: Store, folder: str) -> list[int]:
+    return [int(name[:20]) for name in store.names(folder) if name.endswith(".json")]
+
+
+def _read(store: Store, folder: str, epoch: int) -> _Record:
+    return _records.decode(bytes(store.read(f"{folder}/{epoch:020d}.json")))
+
+
+def _is_over(record: _Record) -> bool:
+    return not record.until_ms or record.until_ms + MARGIN_MS <= _wall_ms()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

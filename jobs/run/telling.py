@@ -1,0 +1,76 @@
+"""What `deltamq jobs run` says: one line for each run that is worth one, and for what becomes of the shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from jobs.run.application import Holder
+from jobs.run.last_run import LastRun
+
+__all__ = ["Telling", "error_text", "job_line", "shard_text"]
+
+_DETAIL_LENGTH_MAX: Final = 1_000
+#: A job that is due several times a second is told of when it did something, and at least this often.
+_TELL_IDLE_S: Final = 60.0
+_SHARDS_SHOWN_MAX: Final = 8
+
+
+class Telling:
+    """The lines about one job."""
+
+    def __init__(self, tell: Callable[[str], None], job: str) -> None:
+        self._tell = tell
+        self._job = job
+        self._last: tuple[bool, str] | None = None
+        self._told_s = 0.0
+
+    def ran(self, run: LastRun) -> None:
+        """Tell of a run that did something, ended otherwise than the one before, or comes after a long silence."""
+        outcome = (run.ok, run.detail)
+        quiet = time.monotonic() - self._told_s < _TELL_IDLE_S
+        if quiet and outcome == self._last and not run.facts.get("rows"):
+            return
+        self._last, self._told_s = outcome, time.monotonic()
+        shown = " ".join(f"{key}={value}" for key, value in run.facts.items())
+        self._tell(job_line(run.job, ok=run.ok, seconds=run.seconds, shown=shown or run.detail))
+
+    def trouble(self, shown: str) -> None:
+        """Tell once of what keeps the job from running."""
+        outcome = (False, shown)
+        if outcome != self._last:
+            self._last = outcome
+            self._tell(job_line(self._job, ok=False, seconds=0.0, shown=shown))
+
+    def running(self, seconds: float, shown: str) -> None:
+        """Tell that a run goes on."""
+        self._tell(f"job={self._job} running seconds={seconds:.0f} {shown}".rstrip())
+
+    def took(self, taken: Mapping[str, Holder | None]) -> None:
+        """Tell of shards that another application had."""
+        for holder in dict.fromkeys(holder for holder in taken.values() if holder is not None):
+            those = [shard for shard, had in taken.items() if had == holder]
+            self._tell(f"job={self._job} takes over {shard_text(those)} from {holder}")
+
+    def gave(self, given: Sequence[str]) -> None:
+        """Tell of shards that are another application's now."""
+        if given:
+            self._tell(f"job={self._job} gives back {shard_text(given)}")
+
+
+def job_line(job: str, *, ok: bool, seconds: float, shown: str) -> str:
+    """Return the line about one run."""
+    return f"job={job} {'ok' if ok else 'FAILED'} seconds={seconds} {shown}".rstrip()
+
+
+def shard_text(shards: Sequence[str]) -> str:
+    """Return `shards=a,b` with the first of many."""
+    more = f",+{len(shards) - _SHARDS_SHOWN_MAX}" if len(shards) > _SHARDS_SHOWN_MAX else ""
+    return "shards=" + ",".join(shards[:_SHARDS_SHOWN_MAX]) + more
+
+
+def error_text(error: Exception) -> str:
+    """Return an error as one line of bounded length."""
+    text = f"{type(error).__name__}: {error}".replace("\n", " ")
+    return text if len(text) <= _DETAIL_LENGTH_MAX else text[: _DETAIL_LENGTH_MAX - 3] + "..."

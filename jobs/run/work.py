@@ -1,0 +1,143 @@
+"""One job in this application: its shards, when each is due, and the run that is under way."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from jobs.run.application import Holder
+from jobs.run.job_shards import JobShards
+from jobs.run.last_run import newest_run, read_runs, seconds_until_due
+from jobs.run.registry import Job
+from jobs.run.running import Running, forget_running, note_running
+from jobs.run.telling import Telling, error_text
+from mq.errors import DeltaMQError
+from tables.config import Config
+from tables.store import Store
+
+__all__ = ["Work"]
+
+#: A run that lasts so long is noted where `deltamq jobs list` sees it; telling of each would double what a run costs.
+_NOTED_S: Final = 2.0
+#: And so often it is told of, for those who wait.
+_TELL_RUNNING_S: Final = 60.0
+_CANCEL_AGAIN_S: Final = 5.0
+
+
+class Work:
+    """What the scheduler's threads share about one job."""
+
+    def __init__(
+        self,
+        job: Job,
+        conf: Config,
+        store: Store,
+        me: Holder,
+        *,
+        every_s: float | None,
+        tell: Callable[[str], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.job = job
+        self.shards = JobShards(job, conf, store, me)
+        self.telling = Telling(tell, job.name)
+        #: Set when shards came or went, and at the end. The main thread never waits for it: signal handlers set it.
+        self.woken = threading.Event()
+        #: Why the run under way is to end; empty while it may go on.
+        self.cancelled = ""
+        self._conf = conf
+        self._store = store
+        self._me = me
+        self._every_s = every_s
+        self._now = now
+        self._due_s: dict[str, float] = {}
+        self._run: Running | None = None
+        self._began_s = 0.0
+        self._told_s = 0.0
+        self._noted = False
+        self._cancelled_s = 0.0
+        self._cancelling: threading.Thread | None = None
+        #: A run that has ended must not be noted after that.
+        self._noting = threading.Lock()
+
+    def period_s(self) -> float:
+        """Return how often the job is due."""
+        return self.job.every_s(self._conf) if self._every_s is None else self._every_s
+
+    def wait_s(self) -> float | None:
+        """Return how long it is until a run is due; None without a shard."""
+        first = min((self._due_s.get(shard, 0.0) for shard in self.shards.held), default=math.inf)
+        return None if first == math.inf else max(0.0, first - time.monotonic())
+
+    def look(self, taking_part: Sequence[str]) -> None:
+        """Look after the shards, from the keeper's thread."""
+        try:
+            tended = self.shards.tend(taking_part)
+        except Exception as error:  # what a job raises about its shards stops no other job
+            self.telling.trouble(f"its shards are not known: {error_text(error)}")
+            return
+        self.telling.took(tended.taken)
+        self.telling.gave(tended.given)
+        if tended.taken or tended.given:
+            self.note_due(list(tended.taken))
+            self.woken.set()
+
+    def note_due(self, shards: Sequence[str]) -> None:
+        """Note when shards that were taken are due, going on from whoever ran them last."""
+        runs = read_runs(self._store, self.job.name)
+        for shard in shards:
+            waits_s = seconds_until_due(newest_run(runs, shard), self.period_s(), self._now())
+            self._due_s[shard] = time.monotonic() + waits_s
+
+    def began(self, shards: Sequence[str], at: datetime) -> None:
+        """Note that a run begins."""
+        self.cancelled, self._noted = "", False
+        self._began_s = self._told_s = time.monotonic()
+        self._run = Running(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
+
+    def ended(self) -> None:
+        """Note that it is over: its shards are due a period after its start, and what was missed is not made up."""
+        assert self._run is not None, "a run began"
+        due_s = max(self._began_s + self.period_s(), time.monotonic())
+        self._due_s |= dict.fromkeys(self._run.shards, due_s)
+        with self._noting:
+            run, self._run = self._run, None
+            if self._noted:
+                with contextlib.suppress(DeltaMQError, OSError):
+                    forget_running(self._store, run)
+
+    def running_s(self) -> float:
+        """Return how long the run under way has lasted; 0 when there is none."""
+        return time.monotonic() - self._began_s if self._run is not None else 0.0
+
+    def cancel(self, why: str, cancel: Callable[[str], None]) -> None:
+        """Have the run under way end, again now and then: it may begin another query after the one that was cancelled.
+
+        It is done in a thread, since a driver that hangs may not answer.
+        """
+        if self._run is None or (self._cancelling is not None and self._cancelling.is_alive()):
+            return
+        if self.cancelled and time.monotonic() - self._cancelled_s < _CANCEL_AGAIN_S:
+            return
+        self.cancelled, self._cancelled_s = why, time.monotonic()
+        self._cancelling = threading.Thread(target=cancel, args=(self.job.name,), name="mq-jobs-cancel", daemon=True)
+        self._cancelling.start()
+
+    def watch(self, progress: Callable[[str], str]) -> None:
+        """Note and tell of a run that lasts, from the keeper's thread."""
+        run, seconds = self._run, time.monotonic() - self._began_s
+        if run is None or seconds < _NOTED_S:
+            return
+        with self._noting:
+            if not self._noted and self._run is run:
+                self._noted = True
+                with contextlib.suppress(DeltaMQError, OSError):
+                    note_running(self._store, run)
+        if time.monotonic() - self._told_s >= _TELL_RUNNING_S:
+            self._told_s = time.monotonic()
+            self.telling.running(seconds, progress(self.job.name))

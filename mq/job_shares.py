@@ -1,0 +1,72 @@
+"""Which shards of a job an application should take, and which give back: a fair share, with few moves.
+
+Every application decides for itself, from who is there and who holds what, as far as it sees it. Nobody is asked: that
+no shard has two owners is the locks' business, so an old view costs a move at most. All who see the same decide the
+same, and shares differ by one shard at most.
+
+    shards  a b c d e        x: a b c d e    y: -        x gives d e, y takes them       x: a b c    y: d e
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Share", "shard_share", "share_sizes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What an application should do about its shards, in this order."""
+
+    take: tuple[str, ...] = ()
+    give: tuple[str, ...] = ()
+
+
+def share_sizes(held: Mapping[str, int], shards: int) -> dict[str, int]:
+    """Return how many of the shards each application should hold; whoever holds most keeps one that is left over.
+
+    Parameters
+    ----------
+    held
+        How many each application holds, of all that take part.
+    """
+    small, left_over = divmod(shards, len(held))
+    ranked = sorted(held, key=lambda one: (-held[one], one))
+    return {one: small + (rank < left_over) for rank, one in enumerate(ranked)}
+
+
+def shard_share(
+    me: str, applications: Collection[str], shards: Sequence[str], owners: Mapping[str, str], left: Collection[str] = ()
+) -> Share:
+    """Return what the application `me` should take and give.
+
+    Parameters
+    ----------
+    applications
+        Those that take part, `me` among them.
+    shards
+        All there are; what owners hold beside them is let go.
+    owners
+        Who holds a shard. Owners that are no applications keep theirs, and their shards are not shared out.
+    left
+        Shards that were free for so long that whoever should have taken them does not: `me` takes them in any case.
+    """
+    wanted = sorted(set(shards))
+    mine = [shard for shard, owner in owners.items() if owner == me]
+    free = [shard for shard in wanted if shard not in owners]
+    held = Counter(dict.fromkeys(applications, 0))
+    held.update(owners[shard] for shard in wanted if owners.get(shard) in held)
+    sizes = share_sizes(held, len(free) + held.total())
+    kept = sorted(shard for shard in mine if shard in wanted)
+    gone = sorted(shard for shard in mine if shard not in wanted)
+    handed = _handed_out(me, free, {one: sizes[one] - held[one] for one in held})
+    taken = [shard for shard in free if shard in handed or shard in left]
+    return Share(take=tuple(taken), give=(*gone, *kept[sizes[me] :]))
+
+
+def _handed_out(me: str, free: Sequence[str], missing: Mapping[str, int]) -> Sequence[str]:
+    """Return those of the free shards that `me` lacks; no two who see the same get the same one."""
+    start = sum(max(0, count) for one, count in missing.items() if one < me)
+    return free[start : start + max(0, missing[me])]
