@@ -34,6 +34,7 @@ __all__ = [
     "CHECKPOINT_KEY",
     "CLIENTS",
     "CLIENTS_SCHEMA",
+    "COMPUTED_COLUMNS",
     "CONSUMER_OFFSETS",
     "CONSUMER_OFFSETS_SCHEMA",
     "GROUPS",
@@ -123,8 +124,13 @@ POP_CHECKPOINTS_SCHEMA: Final = pa.schema(
         pa.field("revive_queue", pa.int32()),
         pa.field("revive_offset", pa.int64()),
         _required("merged_at", TIME),
+        # The revive time as long as messages are given away, else null: with the least and the greatest of each data
+        # file, which Delta keeps, whoever looks for what is due opens only files in which something is.
+        pa.field("due_time", TIME),
     ]
 )
+#: Columns that earlier releases did not have and that rows of theirs get computed: SQL over the other columns.
+COMPUTED_COLUMNS: Final = {POP_CHECKPOINTS: {"due_time": "if(in_flight > 0, revive_time, NULL)"}}
 
 LOST_MESSAGES_SCHEMA: Final = pa.schema(
     [

@@ -26,7 +26,7 @@ __all__ = ["State", "StateLog", "read_state", "read_state_log", "state_transacti
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-_CHECKPOINT_COLUMNS: Final = ("protocol", "txn", "add")
+_CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "add")
 _READER_VERSION: Final = 1
 #: Clean-up may delete what is being read; each further try sees a newer version.
 _TRIES: Final = 5
@@ -51,6 +51,8 @@ class StateLog:
     transactions: dict[str, int] = field(default_factory=dict)
     #: The live data files, as the log names them.
     files: dict[str, None] = field(default_factory=dict)
+    #: The names of its columns.
+    columns: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[str]:
@@ -65,6 +67,8 @@ class StateLog:
             self.files.pop(remove["path"], None)
         elif (txn := action.get("txn")) is not None:
             self.transactions[txn["appId"]] = txn["version"]
+        elif (metadata := action.get("metaData")) is not None:
+            self.columns = tuple(one["name"] for one in msgspec.json.decode(metadata["schemaString"])["fields"])
         elif (protocol := action.get("protocol")) is not None and protocol["minReaderVersion"] > _READER_VERSION:
             raise Corrupt(
                 f"{where}: readers of version {protocol['minReaderVersion']} only; something altered the table"
@@ -152,7 +156,7 @@ def _apply_checkpoint(store: Store, key: str, log: StateLog) -> None:
         for name in _CHECKPOINT_COLUMNS:
             for value in table.column(name).drop_null().to_pylist():
                 log.apply({name: value}, key)
-    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError) as error:
         raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
 
 

@@ -27,7 +27,7 @@ __all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
 
 #: A row of `state/pop_checkpoints` but for what is derived in the MERGE.
 BATCH_SCHEMA: Final = pa.schema(
-    [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "merged_at", "broker")]
+    [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "due_time", "merged_at", "broker")]
 )
 #: Columns that come with the checkpoint itself: those of the record at the first place win, as in `mq`.
 OF_CHECKPOINT: Final = (

@@ -6,11 +6,13 @@ mapping), so that every Delta reader can read them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -21,6 +23,7 @@ from tables.state_schema import (
     BROKERS_SCHEMA,
     CLIENTS,
     CLIENTS_SCHEMA,
+    COMPUTED_COLUMNS,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     GROUPS,
@@ -36,7 +39,7 @@ from tables.state_schema import (
     TOPICS,
     TOPICS_SCHEMA,
 )
-from tables.state_table import state_transactions
+from tables.state_table import read_state_log
 from tables.store import Store
 
 __all__ = ["STATE_TABLES", "create_state_table", "frame_of", "idempotent", "spark_schema", "writing_session"]
@@ -93,14 +96,32 @@ def idempotent(session: SparkSession, app_id: str, version: int) -> None:
 
 
 def create_state_table(session: SparkSession, store: Store, table: str) -> None:
-    """Make a state table that is not there yet; a kill leaves it empty or not there."""
-    if state_transactions(store, table) is not None:
-        return
+    """Make a state table that is not there yet, or bring one of an earlier release to this one's columns.
+
+    A kill leaves it as it was, or as it should be: each is one commit.
+    """
+    log = read_state_log(store, table)
+    if log is None:
+        _create(session, store, table)
+    elif missing := [name for name in STATE_TABLES[table].names if name not in log.columns]:
+        _add_columns(session, store, table, missing)
+
+
+def _create(session: SparkSession, store: Store, table: str) -> None:
     builder = DeltaTable.createIfNotExists(session).location(store.uri(table))
     builder = builder.addColumns(spark_schema(STATE_TABLES[table]))
     for key, value in _PROPERTIES.items():
         builder = builder.property(key, value)
     builder.execute()
+
+
+def _add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
+    """Add columns in the commit that fills them: a column that is there is never half filled."""
+    computed = COMPUTED_COLUMNS.get(table, {})
+    fields = {field.name: field for field in spark_schema(STATE_TABLES[table]).fields}
+    added = {name: expr(computed.get(name, "NULL")).cast(fields[name].dataType) for name in names}
+    rows = session.read.format("delta").load(store.uri(table)).withColumns(added)
+    rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(store.uri(table))
 
 
 def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:

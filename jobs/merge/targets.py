@@ -143,12 +143,16 @@ def _open(num: str, dealt_with: str) -> str:
     return f"coalesce(bit_count((shiftleft(1L, {num}) - 1L) & ~({dealt_with})), 0)"
 
 
+_OPEN_OF_BATCH: Final = _open("s.num", "s.acked | s.replaced | s.done")
+
+
 def _checkpoints_update() -> str:
     sets = {name: f"t.{name} | s.{name}" for name in _BITS}
     sets |= {name: f"if({_NEWER}, s.`{name}`, t.`{name}`)" for name in checkpoint_batch.OF_CHECKPOINT}
     sets["revive_time"] = "greatest(t.revive_time, s.revive_time)"
     dealt_with = " | ".join(f"t.{name} | s.{name}" for name in _BITS)
     sets["in_flight"] = _open("coalesce(t.num, s.num)", dealt_with)
+    sets["due_time"] = f"if({sets['in_flight']} > 0, {sets['revive_time']}, NULL)"
     sets["merged_at"] = "s.merged_at"
     return ", ".join(f"t.`{name}` = {value}" for name, value in sets.items())
 
@@ -181,7 +185,8 @@ CHECKPOINTS: Final = Target(
         _insert(
             [*checkpoint_batch.BATCH_SCHEMA.names, "merged_at"],
             broker=_BROKER,
-            in_flight=_open("s.num", "s.acked | s.replaced | s.done"),
+            in_flight=_OPEN_OF_BATCH,
+            due_time=f"if({_OPEN_OF_BATCH} > 0, s.revive_time, NULL)",
         )
     }
     """,

@@ -14,7 +14,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.merge.merge import Merger
@@ -289,7 +292,75 @@ def test_pop_19_what_is_in_flight_for_whom_since_when_due_when(
         "revive_queue": 4,
         "revive_offset": 0,
         "merged_at": naive,
+        "due_time": naive + timedelta(seconds=30),
     }
+
+
+def due_times(tables: QueueTables) -> dict[CheckpointKey, int | None]:
+    """When each checkpoint is due, as the table says, and that its data files have statistics of it."""
+    state = read_state(tables.warehouse.store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA)
+    assert state is not None
+    keys = [key for key, _ in states_of_rows(state.rows.select(CHECKPOINT_COLUMNS))]
+    return dict(zip(keys, pc.divide(state.rows.column("due_time").cast("int64"), 1_000).to_pylist(), strict=True))
+
+
+def expected_due_times(tables: QueueTables) -> dict[CheckpointKey, int | None]:
+    return {key: one.revive_time_ms if one.open else None for key, one in expected_states(tables).items()}
+
+
+def test_pop_11_what_is_due_is_found_by_the_statistics_of_the_data_files(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    """A checkpoint is due at its revive time while messages of it are given away, and never when it is not known."""
+    topic, group = tables.topic(), tables.group()
+    soon, late, done = (
+        tables.pop(group, topic, [at, at + 1], at_ms=NOW_MS, invisible_ms=10_000 + at) for at in (1, 500, 20)
+    )
+    unknown = tables.checkpoint(group, topic, [30], at_ms=NOW_MS)
+    tables.record(Ack(unknown.key, 1, unknown.revive_time_ms))
+    merges.run()
+    tables.ack(done, 20, 21)
+    tables.ack(late, 500)
+    merges.run()
+    expected = {soon.key: NOW_MS + 10_001, late.key: NOW_MS + 10_500, done.key: None, unknown.key: None}
+    assert due_times(tables) == expected
+    files = DeltaTable(table_at(tables, POP_CHECKPOINTS)).get_add_actions(flatten=True)
+    shown = pa.table(files).to_pylist()
+    least = min(row["min.due_time"] for row in shown if row["min.due_time"] is not None)
+    assert least == NOW + timedelta(milliseconds=10_001)
+    assert sum(row["null_count.due_time"] for row in shown) == 2
+
+
+def without(spark: SparkSession, tables: QueueTables, column: str) -> None:
+    """Make the table one of a release that did not have this column."""
+    at = table_at(tables, POP_CHECKPOINTS)
+    rows = spark.read.format("delta").load(at).drop(column)
+    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(at)
+
+
+def test_a_table_of_an_earlier_release_gets_its_new_column_filled(
+    spark: SparkSession, tables: QueueTables, merges: Merges
+) -> None:
+    drawn = random.Random(11)
+    records = any_records(tables, drawn, 10)
+    store(tables, records[:20], drawn)
+    merges.run()
+    expected = expected_due_times(tables)
+    assert set(map(type, expected.values())) == {int, type(None)}
+    without(spark, tables, "due_time")
+    before = read_state_log(tables.warehouse.store, POP_CHECKPOINTS)
+    assert before is not None
+    assert "due_time" not in before.columns
+    merges.restart()
+    merges.run()
+    assert due_times(tables) == expected
+    after = read_state_log(tables.warehouse.store, POP_CHECKPOINTS)
+    assert after is not None
+    assert (after.transactions, after.columns[-1]) == (before.transactions, "due_time")
+    store(tables, records[20:], drawn)
+    merges.run()
+    assert merged_states(tables) == expected_states(tables)
+    assert due_times(tables) == expected_due_times(tables)
 
 
 def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have(
