@@ -113,6 +113,20 @@ class ProducerWindow:
         """How long a request is remembered."""
         return self._window_ms
 
+    @property
+    def whole_since_ms(self) -> int:
+        """The time from which on every request within the window's length is surely remembered; 0 for all of them.
+
+        Producers are forgotten in the order in which they were last seen. So while there is room none was forgotten
+        early, and in a full window none that was seen after the one that is next to go.
+        """
+        if len(self._seen) < self._producers_max:
+            return 0
+        return self._last_ms(next(iter(self._seen))) + 1
+
+    def _last_ms(self, producer_id: str) -> int:
+        return max(parts[-1].time_ms for parts in self._seen[producer_id].values())
+
     def __len__(self) -> int:
         return len(self._seen)
 
@@ -145,8 +159,7 @@ class ProducerWindow:
         while len(self._seen) > self._producers_max:
             self._seen.popitem(last=False)
         while self._seen:
-            oldest = next(iter(self._seen))
-            if max(p[-1].time_ms for p in self._seen[oldest].values()) >= now_ms - self._window_ms:
+            if self._last_ms(next(iter(self._seen))) >= now_ms - self._window_ms:
                 return
             self._seen.popitem(last=False)
 

@@ -218,6 +218,8 @@ class JobsSettings:
     revive_every_ms: int = _between(250, 50, 3_600_000)
     #: How often delayed messages are looked for that are due.
     delay_every_ms: int = _between(250, 50, 3_600_000)
+    #: The same two with the engine "spark", where a look is a job of Spark.
+    spark_look_every_ms: int = _between(1_000, 50, 3_600_000)
     #: How often messages are removed whose time has passed.
     retain_every_s: int = _between(60, 1, 31_536_000)
     #: How often small files of partitions are compacted.

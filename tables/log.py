@@ -167,6 +167,17 @@ class PartitionLog:
         """What is remembered of an idempotent producer (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
 
+    @property
+    def requests_whole_since_ms(self) -> int:
+        """The append time from which on no request of the last day is forgotten for lack of room; 0 for all."""
+        return self._requests.whole_since_ms()
+
+    @property
+    def append_ms(self) -> int:
+        """The append time of the newest row; 0 when the partition has none."""
+        files = self.files
+        return files[-1].append_max_us // 1_000 if files else 0
+
     def refresh(self) -> bool:
         """See what other writers committed; True if there was anything."""
         self._stop.check()
@@ -219,13 +230,20 @@ class PartitionLog:
         flush: Flush | None = None,
         expected_offset: int | None = None,
         known: Mapping[str, int] | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> list[Appended]:
-        """`append` for rows that already lie in one record batch; `parts` say which rows came together."""
+        """`append` for rows that already lie in one record batch; `parts` say which rows came together.
+
+        `confirm` is called before each try, with this log in the state that the try must beat: what it finds there
+        holds when the rows are stored. To refuse the append it raises.
+        """
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
         self._stop.check()
         durable = (flush or self._settings.flush) is Flush.SYNC
 
         def attempt() -> list[Appended]:
+            if confirm is not None:
+                confirm()
             if durable:
                 self._publisher.settle()
             return self._appender.append(rows, parts, durable=durable, expected_offset=expected_offset, known=known)

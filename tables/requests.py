@@ -51,6 +51,11 @@ class Requests:
         with self._changing:
             return self._window.seen(producer_id)
 
+    def whole_since_ms(self) -> int:
+        """The time from which on every request is surely remembered (`ProducerWindow.whole_since_ms`)."""
+        with self._changing:
+            return self._window.whole_since_ms
+
     def apply(self, commit: Commit) -> None:
         """Learn what a commit adds and moves, whoever made it."""
         with self._changing:

@@ -22,7 +22,7 @@ from mq.errors import Corrupt, Unavailable
 from tables.paths import LOG_FOLDER
 from tables.store import FileMissing, Store
 
-__all__ = ["State", "StateLog", "read_state", "read_state_log", "state_transactions"]
+__all__ = ["State", "StateLog", "read_state", "read_state_log", "state_transactions", "state_version"]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -49,8 +49,8 @@ class StateLog:
     version: int = -1
     checkpoint_version: int = -1
     transactions: dict[str, int] = field(default_factory=dict)
-    #: The live data files, as the log names them.
-    files: dict[str, None] = field(default_factory=dict)
+    #: The live data files, as the log names them, each with its statistics in JSON where it has any.
+    files: dict[str, str | None] = field(default_factory=dict)
     #: The names of its columns.
     columns: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ class StateLog:
     def apply(self, action: Mapping[str, Any], where: str) -> None:
         """Apply one action of a commit or a checkpoint."""
         if (add := action.get("add")) is not None:
-            self.files[add["path"]] = None
+            self.files[add["path"]] = add.get("stats")
         elif (remove := action.get("remove")) is not None:
             self.files.pop(remove["path"], None)
         elif (txn := action.get("txn")) is not None:
@@ -111,6 +111,20 @@ def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
     return None if log is None else log.transactions
 
 
+def state_version(store: Store, folder: str) -> int:
+    """The newest version of the table, -1 when there is none: one listing."""
+    commits, checkpoints = _versions(store, folder)
+    return max([-1, *commits[-1:], *checkpoints[-1:]])
+
+
+def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
+    """Versions of the commits and of the checkpoints that are there, ascending."""
+    names = store.names(f"{folder}/{LOG_FOLDER}")
+    commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+    checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
+    return commits, checkpoints
+
+
 def read_state_log(store: Store, folder: str) -> StateLog | None:
     """The newest state of the table's log, without the rows; None when there is no table."""
     for _ in range(_TRIES):
@@ -123,9 +137,7 @@ def read_state_log(store: Store, folder: str) -> StateLog | None:
 
 def _load(store: Store, folder: str) -> StateLog | None:
     """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
-    names = store.names(f"{folder}/{LOG_FOLDER}")
-    commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
-    checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
+    commits, checkpoints = _versions(store, folder)
     if not commits and not checkpoints:
         return None
     log = StateLog()

@@ -4,6 +4,7 @@ partition's own memory of its producers reaches (`mq.limits.PRODUCER_WINDOW_MS`)
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow.compute as pc
@@ -19,16 +20,25 @@ __all__ = ["REMEMBERED_MS", "StoredRequests"]
 REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 
 
+@dataclass(slots=True)
+class _Read:
+    """What was read of a partition, from a time on and up to an offset."""
+
+    since_ms: int
+    next_offset: int
+    sequences: dict[str, set[int]] = field(default_factory=dict)
+
+
 class StoredRequests:
-    """Looks requests up in rows, each partition read once."""
+    """Looks requests up in rows; each row of a partition is read once, what is appended meanwhile as well."""
 
     def __init__(self, prefix: str) -> None:
         """Only producers whose id begins with `prefix` are asked for."""
         self._prefix = prefix
-        self._found: dict[PartitionRef, tuple[int, dict[str, set[int]]]] = {}
+        self._found: dict[PartitionRef, _Read] = {}
 
     def of(self, log: PartitionLog, producer_id: str, since_ms: int) -> Collection[int]:
-        """The sequences of the producer in rows that were appended at `since_ms` or later.
+        """The sequences of the producer in rows that were appended at `since_ms` or later, as far as `log` knows.
 
         Raises
         ------
@@ -36,15 +46,16 @@ class StoredRequests:
             The partition cannot be read.
         """
         known = self._found.get(log.ref)
-        if known is None or known[0] > since_ms:
-            known = self._found[log.ref] = since_ms, self._read(log, since_ms)
-        return known[1].get(producer_id, ())
+        if known is None or known.since_ms > since_ms:
+            known = self._found[log.ref] = _Read(since_ms, log.offset_at(since_ms * 1_000))
+        if known.next_offset < log.end_offset:
+            self._read_on(log, known)
+        return known.sequences.get(producer_id, ())
 
-    def _read(self, log: PartitionLog, since_ms: int) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = {}
-        for page in pages(log, log.offset_at(since_ms * 1_000)):
+    def _read_on(self, log: PartitionLog, known: _Read) -> None:
+        for page in pages(log, max(known.next_offset, log.min_offset)):
             rows = page.rows.select(["producer_id", "producer_seq"])
             ours = rows.filter(pc.starts_with(rows.column("producer_id"), self._prefix))
             for producer, seq in zip(*(column.to_pylist() for column in ours.columns), strict=True):
-                found.setdefault(producer, set()).add(seq)
-        return found
+                known.sequences.setdefault(producer, set()).add(seq)
+            known.next_offset = page.next_offset

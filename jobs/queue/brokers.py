@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from jobs.run.warehouses import warehouse_of
 from mq.names import split_partition
 from tables.config import Config
 from tables.paths import Space
 from tables.queue_refs import DELAY, REVIVE_LOG
 from tables.warehouse import Warehouse
 
-__all__ = ["brokers_of"]
+__all__ = ["broker_shards", "brokers_of"]
+
+
+def broker_shards(conf: Config) -> list[str]:
+    """The shards of `revive` and `delay`, each with a lock of its own: the brokers.
+
+    The queues of a broker append to the same retry partitions: drivers that shared them would race all the time.
+    """
+    return brokers_of(warehouse_of(conf), conf)
 
 
 def brokers_of(warehouse: Warehouse, conf: Config) -> list[str]:

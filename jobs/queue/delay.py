@@ -23,8 +23,8 @@ from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
 from jobs.run.registry import Facts, job
 from jobs.run.warehouses import warehouse_of
 from mq.delay import PRODUCER_PREFIX, Delayed, Forward, Skip, SkipReason, decide
-from mq.errors import DeltaMQError
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
+from mq.errors import Conflict, DeltaMQError
+from mq.queue_limits import CLOCKS_APART_MS, JOB_BATCH_MESSAGES_MAX
 from mq.topics import MetaState
 from tables.config import Config
 from tables.copies import forwarded
@@ -149,8 +149,10 @@ class _Batch:
         self._ids = {topic.id for topic in topics.topics.values()}
         self._now_ms = now_ms
         self._outcome = outcome
-        self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append")
+        self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append", confirm=self._confirm)
         self._opened: dict[PartitionRef, PartitionLog] = {}
+        #: When the newest row was appended to each target when it was first asked what it holds.
+        self._asked_ms: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
         self._in_rows = StoredRequests(PRODUCER_PREFIX)
@@ -238,19 +240,28 @@ class _Batch:
         return PartitionRef(Space.TOPICS, topic.name, message.partition, topic.generation)
 
     def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Without those that a run forwarded a day ago and could not mark: the target's memory of that is gone."""
-        old = [one for one in forwards if self._now_ms - one.message.deliver_time_ms >= REMEMBERED_MS]
-        if not old:
-            return forwards
-        since_ms = min(one.message.deliver_time_ms for one in old)
+        """Without those that a run forwarded long ago and could not mark: the target's memory of that is gone.
+
+        Long is a day, or as many requests of producers as a partition remembers.
+        """
         try:
             log = self._open(ref)
             log.refresh()
+            self._asked_ms.setdefault(ref, log.append_ms)
+            whole_ms = log.requests_whole_since_ms
+            since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
+            if self._now_ms - since_ms < REMEMBERED_MS and since_ms >= whole_ms:
+                return forwards
             return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
         except (DeltaMQError, OSError) as error:
             self._outcome.troubles.add(f"{type(error).__name__}: {error}")
             self._failed.update(one.message.offset for one in forwards)
             return []
+
+    def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
+        """Raise when the target may have forgotten what another run of this work has stored since it was asked."""
+        if target.requests_whole_since_ms > self._asked_ms[target.ref]:
+            raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
 
     def _put(self, ref: PartitionRef, picked: Picked, forwards: Sequence[Forward]) -> None:
         offsets = [one.message.offset for one in forwards]

@@ -52,14 +52,17 @@ class Outbox(Generic[T]):
         *,
         after_append: str,
         known: Mapping[str, int] | None = None,
+        confirm: Callable[[PartitionLog, Sequence[RowsPart]], None],
     ) -> None:
         """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append.
 
         `known` are the fences' epochs that the sender knows of (see `tables.fences`); None when none concerns it.
+        `confirm` raises when what the destination holds by now forbids the append (see `PartitionLog.append_rows`).
         """
         self._open = open_log
         self._after_append = after_append
         self._known = known
+        self._confirm = confirm
         self._waiting: dict[PartitionRef, _Waiting[T]] = {}
         self.bytes = 0
 
@@ -88,7 +91,7 @@ class Outbox(Generic[T]):
         self, log: PartitionLog, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]
     ) -> Iterator[NotSent[T]]:
         try:
-            log.append_rows(rows, parts, flush=Flush.SYNC, known=self._known)
+            log.append_rows(rows, parts, flush=Flush.SYNC, known=self._known, confirm=lambda: self._confirm(log, parts))
         except (DeltaMQError, OSError) as error:
             # It is the destination that cannot be written.
             yield NotSent(tokens, _told(error))

@@ -1,22 +1,30 @@
 """The job `revive`: messages that nobody acknowledged in time are delivered again (SPEC POP-11, POP-12).
 
-It needs no Spark session. What it matches, checkpoints with their acknowledgements, is a few thousand new records a
-second against a state that it already has in memory; a Spark query would read all open checkpoints again at each of
-its four runs a second, and takes longer to plan than a run may last. What it moves are ranges of Arrow columns.
+Two engines carry it out by the same rules and the same `ReviveBatch`, and may do so at once:
+
+    local   `Reviver`: follows the logs in the memory of one process, which knows what is due without looking: the least
+            delay, on one machine
+    spark   `TaskReviver`: a task for each queue of each broker finds what is due in the merged table and the log behind
+            it, and follows nothing: grows with the cluster, and starts cold
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from jobs.queue.brokers import brokers_of
+from jobs.queue.brokers import broker_shards, brokers_of
+from jobs.queue.cadence import revive_every_s
 from jobs.queue.due_checkpoints import DueCheckpoints
 from jobs.queue.revive_batch import ReviveBatch
 from jobs.queue.revive_case import Outcome
-from jobs.run.registry import Facts, job
+from jobs.queue.revive_in_tasks import TaskReviver
+from jobs.queue.revive_task import batches
+from jobs.run.registry import Facts, job, with_spark_engine
+from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
@@ -26,7 +34,12 @@ from tables.metadata import MetaLog
 from tables.recovery import Follower
 from tables.warehouse import Warehouse
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["Reviver", "revive"]
+
+T = TypeVar("T", "Reviver", TaskReviver)
 
 #: How often it looks for brokers that are new, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000
@@ -45,9 +58,12 @@ class Reviver:
         #: Brokers of which a log cannot be read, since when.
         self._held: dict[str, int] = {}
 
-    def run(self, now_ms: int) -> Facts:
-        """Deliver again what is due at `now_ms`; `now_ms` must have been taken before the call."""
-        self._find_brokers(now_ms)
+    def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
+        """Deliver again what is due at `now_ms`, which must have been taken before the call.
+
+        `brokers` are those that are this application's affair; None: all.
+        """
+        self._find_brokers(now_ms, brokers)
         total, troubles = Outcome(), []
         for broker, due in self._brokers.items():
             try:
@@ -77,7 +93,7 @@ class Reviver:
             lambda one: due.failures(one.checkpoint.key),
         )
         try:
-            for part in _batches(taken):
+            for part in batches(taken, JOB_BATCH_MESSAGES_MAX):
                 outcome = batch.run(part)
                 for one, at_ms in outcome.later:
                     due.again_at(one.checkpoint.key, at_ms)
@@ -89,12 +105,17 @@ class Reviver:
                 due.put_back(one.checkpoint.key, now_ms)
             raise
 
-    def _find_brokers(self, now_ms: int) -> None:
-        if 0 <= now_ms - self._brokers_ms < _BROKERS_EVERY_MS:
+    def _find_brokers(self, now_ms: int, mine: Sequence[str] | None) -> None:
+        if mine is not None:
+            # Others look after the rest by now; who gets one back reads it from the tables.
+            for broker in self._brokers.keys() - set(mine):
+                del self._brokers[broker]
+                self._held.pop(broker, None)
+        elif 0 <= now_ms - self._brokers_ms < _BROKERS_EVERY_MS:
             return
         self._brokers_ms = now_ms
         queue, cluster = self._conf.queue, self._conf.warehouse.cluster
-        for broker in brokers_of(self._warehouse, self._conf):
+        for broker in brokers_of(self._warehouse, self._conf) if mine is None else mine:
             if broker not in self._brokers:
                 follower = Follower(self._warehouse, cluster, [broker])
                 self._brokers[broker] = DueCheckpoints(follower, stay_buffer_ms=queue.stay_buffer_ms)
@@ -124,41 +145,29 @@ def _order(due: Due) -> tuple[int, str, int]:
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 
 
-def _batches(taken: Sequence[Due]) -> Iterator[list[Due]]:
-    """Cut into batches whose messages a destination's duplicate window surely remembers."""
-    batch: list[Due] = []
-    messages = 0
-    for due in taken:
-        count = due.bits.bit_count()
-        if messages + count > JOB_BATCH_MESSAGES_MAX:
-            yield batch
-            batch, messages = [], 0
-        batch.append(due)
-        messages += count
-    if batch:
-        yield batch
-
-
 _lock: Final = threading.Lock()
-_revivers: Final[dict[Warehouse, Reviver]] = {}
+_revivers: Final[dict[tuple[Warehouse, type], Reviver | TaskReviver]] = {}
 
 
-def _reviver(conf: Config) -> Reviver:
+def _reviver(conf: Config, kind: type[T]) -> T:
     warehouse = warehouse_of(conf)
     with _lock:
-        found = _revivers.get(warehouse)
-        if found is None:
-            _revivers.clear()  # those of warehouses that were closed
-            found = _revivers[warehouse] = Reviver(warehouse, conf)
+        found = _revivers.get((warehouse, kind))
+        if not isinstance(found, kind):
+            for known in [one for one in _revivers if one[0] is not warehouse]:
+                del _revivers[known]  # those of warehouses that were closed
+            found = kind(warehouse, conf)
+            _revivers[warehouse, kind] = found
         return found
 
 
-@job(name="revive", every_s=lambda conf: conf.jobs.revive_every_ms / 1000, needs_spark=lambda conf: False)
-def revive(spark: None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+@job(name="revive", every_s=revive_every_s, needs_spark=with_spark_engine, shards=broker_shards)
+def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver again what nobody acknowledged in time, or dead-letter it after its last attempt.
 
-    Input: the revive logs of every broker, followed from where the last run of this application ended (all of them, or
-    the state tables and what follows, after a start); the metadata; the messages where they were popped.
+    Input: the revive logs of every broker and the state tables that are merged from them, the metadata, the messages
+    where they were popped. The local engine follows the logs from where its last run ended (from the tables, after a
+    start); a task of the Spark engine reads of the table what is due in its queue, and the log behind the watermark.
 
     Output: copies in the groups' retry topics and dead letters, one commit for each destination of a batch; records
     of what retention took before (`LOST`); then `Done` records in the revive logs.
@@ -166,14 +175,19 @@ def revive(spark: None, conf: Config, now: datetime, shards: Sequence[str] | Non
     Idempotent: `now` is taken before anything is read, and an acknowledgement that was accepted in time is in the logs
     300 ms after the revive time, when the checkpoint is looked at. Copies are requests of producers that are named
     after where the messages lie and numbered with a bit map of them, so each is stored once at its destination, whoever
-    sends it because of which lease; a batch is smaller than what a destination remembers. `Done` and loss may be stored
-    twice. Where its clock is ahead of the service's, messages come so much early.
+    sends it because of which lease. What a destination was asked is confirmed in the very commit: an append that
+    another task, driver or engine has overtaken is refused. `Done` and loss may be stored twice. Where its clock is
+    ahead of the service's, messages come so much early.
 
-    A kill at any line leaves copies without a `Done` record at most: the next run finds them at their destinations and
-    writes the record, also when the job was down for longer than a destination remembers its producers.
+    A kill at any line, of the driver or of a task, leaves copies without a `Done` record at most: whoever comes next
+    finds them at their destinations and writes the record, also when they no longer remember its producers.
 
-    What cannot be read waits 10 s, 30 s, ... in its checkpoint, a destination that cannot be written 1 s, 2 s, ...; all
-    else goes on. A broker whose revive log cannot be read is held until it can: nobody knows what was acknowledged
-    there. `behind_ms` says how long the oldest of all those has been due.
+    What cannot be read or written is tried again later and later, and holds up nothing else: the local engine counts
+    the tries, the Spark engine goes by how long it has been due (`mq.tries`). A broker (local), or a queue of it
+    (Spark), whose log cannot be read is held until it can: nobody knows what was acknowledged there. `behind_ms` says
+    how long the oldest of all those has been due.
     """
-    return _reviver(conf).run(int(now.timestamp() * 1000))
+    now_ms = int(now.timestamp() * 1000)
+    if spark is None:
+        return _reviver(conf, Reviver).run(now_ms, shards)
+    return _reviver(conf, TaskReviver).run(partial(run_in_tasks, spark), now_ms, shards)

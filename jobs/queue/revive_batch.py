@@ -19,8 +19,8 @@ import pyarrow as pa
 from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
 from jobs.queue.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
 from mq.checkpoint import LaneKey, Pop
-from mq.errors import DeltaMQError
-from mq.queue_limits import REVIVE_QUEUES
+from mq.errors import Conflict, DeltaMQError
+from mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
 from mq.revive import (
     PRODUCER_PREFIX,
     DeadLetter,
@@ -80,8 +80,12 @@ class ReviveBatch:
         self._outcome = Outcome()
         # What is decided by this metadata is refused where a reset that it does not have has been (SPEC POP-18).
         known = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
-        self._outbox: Outbox[Token] = Outbox(self._destination, after_append="revive.after_append", known=known)
+        self._outbox: Outbox[Token] = Outbox(
+            self._destination, after_append="revive.after_append", known=known, confirm=self._confirm
+        )
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
+        #: When the newest row was appended to each destination at the time it was asked.
+        self._asked_ms: dict[PartitionRef, int] = {}
         self._in_rows = StoredRequests(PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[Due]) -> Outcome:
@@ -160,14 +164,16 @@ class ReviveBatch:
         if destination is None:
             return 0
         # A lease that this one took over may have been called over since: by a clock that is ahead.
-        since_ms = due.checkpoint.pop.pop_time_ms
+        since_ms = due.checkpoint.pop.pop_time_ms - CLOCKS_APART_MS
+        forgotten = since_ms < destination.requests_whole_since_ms
 
         def sequences(producer: str) -> Collection[int]:
             seen = destination.known_producer(producer)
             found = () if seen is None else tuple(seen.parts)
-            if self._now_ms - since_ms < REMEMBERED_MS:
+            if self._now_ms - since_ms < REMEMBERED_MS and not forgotten:
                 return found
-            # What the destination no longer remembers, because that was more than a day ago, its rows say.
+            # What the destination no longer remembers, because that was more than a day or too many requests ago, its
+            # rows say.
             return (*found, *self._in_rows.of(destination, producer, since_ms))
 
         return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
@@ -284,10 +290,24 @@ class ReviveBatch:
             if log is not None:
                 log.refresh()
             self._refreshed[ref] = log
+            self._asked_ms[ref] = log.append_ms if log is not None else 0
         return self._refreshed[ref]
 
     def _destination(self, ref: PartitionRef) -> PartitionLog:
         return self._look(ref) or self._made(ref)
+
+    def _confirm(self, destination: PartitionLog, parts: Sequence[RowsPart]) -> None:
+        """Raise unless what this batch was told when it asked the destination still holds (SPEC POP-11).
+
+        Another run of the same work, a task that is done twice or the other engine, may have been faster, and may have
+        decided otherwise about a message: as part of another request, which the destination would not know again.
+        """
+        if destination.requests_whole_since_ms > self._asked_ms[destination.ref]:
+            raise Conflict(f"{destination.ref.name} has forgotten requests since it was asked", code="overtaken")
+        for stamp in (part.producer for part in parts):
+            seen = destination.known_producer(stamp.id) if stamp is not None else None
+            if seen is not None and any(one & stamp.seq and one != stamp.seq for one in seen.parts):
+                raise Conflict(f"another run stored messages in {destination.ref.name} meanwhile", code="overtaken")
 
     def _made(self, ref: PartitionRef) -> PartitionLog:
         log = self._warehouse.create(ref)

@@ -7,10 +7,10 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.queue.revive import Reviver
 from mq.checkpoint import Checkpoint
 from mq.group import Group
 from mq.memory_jobs import revive_steps
@@ -23,6 +23,7 @@ from tables import failpoints
 from tables.failpoints import FailpointHit
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
+from tests.queue_engines import COLD, ENGINES, QueueJob, revive_job
 from tests.queue_tables import QueueTables
 
 _MESSAGES = 40
@@ -51,7 +52,8 @@ games = st.lists(rounds, min_size=1, max_size=6).map(lambda found: [step for par
 class Game:
     """The same calls to both."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
         self.store = MemoryStore()
         self._open = contextlib.ExitStack()
         self.real = self._open.enter_context(closing(QueueTables("twin", self.store)))
@@ -70,9 +72,9 @@ class Game:
         self.popped: list[Checkpoint] = []
         self.given: set[tuple[int, int]] = set()
 
-    def _new_job(self) -> Reviver:
+    def _new_job(self) -> QueueJob:
         warehouse = self._open.enter_context(closing(Warehouse.open("twin", store=self.store)))
-        return Reviver(warehouse, self.real.conf)
+        return revive_job(self.engine, warehouse, self.real.conf)
 
     def close(self) -> None:
         """Let go of what the jobs have opened."""
@@ -122,7 +124,12 @@ class Game:
         if found is not None:
             index %= found.span.num
             self._record(
-                found.changed(index, now_ms=self.now_ms, invisible_ms=later * BUCKET_MS, revive_queue=index % 8)
+                found.changed(
+                    index,
+                    now_ms=self.now_ms,
+                    invisible_ms=later * BUCKET_MS,
+                    revive_queue=found.pop.revive_queue,
+                )
             )
 
     def wait(self, ms: int) -> None:
@@ -165,10 +172,11 @@ def _of_twin(row: Row) -> tuple[object, ...]:
     return row.body, row.reconsume_times, origin, row.headers.get(DEAD_REASON_HEADER)
 
 
+@pytest.mark.parametrize("engine", [*ENGINES, COLD])
 @settings(max_examples=20, deadline=None)
-@given(games)
-def test_pop_11_the_job_over_tables_does_what_the_core_does(game: list[tuple[Any, ...]]) -> None:
-    with closing(Game()) as both:
+@given(game=games)
+def test_pop_11_the_job_over_tables_does_what_the_core_does(engine: str, game: list[tuple[Any, ...]]) -> None:
+    with closing(Game(engine)) as both:
         for name, *arguments in game:
             getattr(both, name)(*arguments)
         both.check()

@@ -1,0 +1,18 @@
+"""How often `revive` and `delay` look for what is due, by engine."""
+
+from __future__ import annotations
+
+from jobs.run.registry import with_spark_engine
+from tables.config import Config
+
+__all__ = ["delay_every_s", "revive_every_s"]
+
+
+def revive_every_s(conf: Config) -> float:
+    """The schedule of `revive`."""
+    return (conf.jobs.spark_look_every_ms if with_spark_engine(conf) else conf.jobs.revive_every_ms) / 1000
+
+
+def delay_every_s(conf: Config) -> float:
+    """The schedule of `delay`."""
+    return (conf.jobs.spark_look_every_ms if with_spark_engine(conf) else conf.jobs.delay_every_ms) / 1000

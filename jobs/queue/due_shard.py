@@ -1,0 +1,127 @@
+"""What is due in one queue of a revive log: the merged table and the log behind its watermark, matched in columns.
+
+    state/pop_checkpoints   --rows of the queue that are due-->  \\
+                                                                  fold --> open and due --> the checkpoints
+    the queue's revive log  --records behind the watermark---->  /
+
+All records about a checkpoint lie in the queue of that checkpoint (`api.handle_calls`), so a queue is matched alone.
+Nothing is followed: whoever looks for the first time sees the same as who looked a second ago. What is kept from look
+to look only spares reading again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from mq.errors import Unavailable
+from mq.queue_limits import ACK_SETTLE_MS
+from tables.open_checkpoints import CheckpointTable, OpenCheckpoints
+from tables.pages import OffsetOutOfRange
+from tables.paths import PartitionRef
+from tables.queue_refs import revive_ref
+from tables.reader import RowCache
+from tables.recovery import Cursor
+from tables.state_schema import CHECKPOINT_KEY
+from tables.store import FileMissing
+from tables.warehouse import Warehouse
+
+__all__ = ["DueShard"]
+
+#: A merge and a clean-up may overtake a look; each further one sees a newer table.
+_LOOKS: Final = 5
+_RECORD: Final = ["tag", "body", "offset"]
+_ORDER: Final = [("revive_time", "ascending"), ("partition", "ascending"), ("start_offset", "ascending")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """Records of a log from `start` up to `stop`, folded."""
+
+    start: int
+    stop: int
+    rows: pa.Table
+
+
+class DueShard:
+    """One queue of one broker. For one thread."""
+
+    def __init__(self, warehouse: Warehouse, table: OpenCheckpoints, cache: RowCache) -> None:
+        self._warehouse = warehouse
+        self._table = table
+        self._cache = cache
+
+    def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> pa.Table:
+        """The checkpoints of which something must be delivered again at `now_ms`, the oldest first, in BATCH_SCHEMA.
+
+        Raises
+        ------
+        Corrupt
+            The log or the table holds what is no record: what was acknowledged there is not known.
+        """
+        ref = revive_ref(cluster, queue, broker)
+        for _ in range(_LOOKS):
+            try:
+                return self._due(ref, broker, queue, now_ms - ACK_SETTLE_MS)
+            except (FileMissing, OffsetOutOfRange) as error:
+                # Merged and cut, or replaced and swept, since the table was looked at.
+                overtaken = error
+                self._table.forget()
+        raise Unavailable(f"{ref.name}: what is read is replaced faster than it can be read", code="contention") from (
+            overtaken
+        )
+
+    def _due(self, ref: PartitionRef, broker: str, queue: int, until_ms: int) -> pa.Table:
+        table = self._table.look()
+        newer = self._newer(ref, table.stops.get(ref, 0))
+        merged = table.due(broker, queue, until_ms)
+        if not merged.num_rows and not _is_due(newer, until_ms).any():
+            return BATCH_SCHEMA.empty_table()
+        found = _only_due(fold([_as_batch(merged), newer]), until_ms)
+        return _confirmed(table, found, merged, until_ms).sort_by(_ORDER)
+
+    def _newer(self, ref: PartitionRef, start: int) -> pa.Table:
+        """The records from `start` on, folded; those of the last look are not read again."""
+        kept = self._cache.get(ref)
+        known = kept if isinstance(kept, _Folded) and kept.start == start else _Folded(start, start, fold([]))
+        cursor = Cursor(self._warehouse, ref, known.stop)
+        parts = [decode(rows.select(_RECORD)) for rows in cursor.new_rows()]
+        if parts:
+            known = _Folded(start, cursor.offset, fold([known.rows, *parts]))
+        self._cache.put(ref, known, known.rows.nbytes + 1_024)
+        return known.rows
+
+
+def _confirmed(table: CheckpointTable, found: pa.Table, merged: pa.Table, until_ms: int) -> pa.Table:
+    """Those of `found` that are due by all that the table has of them, not only by what it calls due."""
+    seen = merged.select(CHECKPOINT_KEY)
+    keys = found.select(CHECKPOINT_KEY)
+    if seen.num_rows:
+        keys = keys.join(seen, keys=list(CHECKPOINT_KEY), join_type="left anti")
+    more = table.named(keys)
+    return _only_due(fold([found, _as_batch(more)]), until_ms) if more.num_rows else found
+
+
+def _as_batch(rows: pa.Table) -> pa.Table:
+    return rows.select(BATCH_SCHEMA.names).cast(BATCH_SCHEMA)
+
+
+def _only_due(folded: pa.Table, until_ms: int) -> pa.Table:
+    return folded.filter(pa.array(_is_due(folded, until_ms)))
+
+
+def _is_due(folded: pa.Table, until_ms: int) -> NDArray[np.bool_]:
+    """`CheckpointState.due` in columns."""
+    full = (np.int64(1) << pc.fill_null(folded.column("num"), 0).to_numpy().astype(np.int64)) - 1
+    dealt_with = np.zeros(folded.num_rows, dtype=np.int64)
+    for name in ("acked", "replaced", "done"):
+        dealt_with |= folded.column(name).to_numpy()
+    times = pc.fill_null(folded.column("revive_time").cast(pa.int64()), 0).to_numpy()
+    found: NDArray[np.bool_] = ((full & ~dealt_with) != 0) & (times <= until_ms * 1_000)
+    return found

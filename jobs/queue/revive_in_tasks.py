@@ -1,0 +1,70 @@
+"""The job `revive` by the Spark engine: a task for each queue of each broker, counts for the driver (SPEC SPARK-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shard
+from jobs.queue.task_driver import BrokerList, Looked, Tasks, summed
+from jobs.queue.task_memory import Place
+from jobs.run.registry import Facts
+from mq.queue_limits import REVIVE_QUEUES
+from tables.config import Config
+from tables.queue_refs import revive_ref
+from tables.warehouse import Warehouse
+
+__all__ = ["TaskReviver"]
+
+
+class TaskReviver:
+    """What the driver knows between runs: when each queue was last looked at. For one thread."""
+
+    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
+        self._warehouse = warehouse
+        self._cluster = conf.warehouse.cluster
+        self._place = Place.of(conf)
+        self._brokers = BrokerList(warehouse, conf)
+        self._looked = Looked()
+        self._existing: set[tuple[str, int]] = set()
+
+    def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
+        """Deliver again what is due at `now_ms`, which must have been taken before the call.
+
+        Parameters
+        ----------
+        brokers
+            Those whose queues are this application's affair; None: all.
+        """
+        mine = self._brokers.at(now_ms) if brokers is None else brokers
+        items = [self._item(broker, queue, now_ms) for broker, queue in self._queues(mine)]
+        told = tasks(items, revive_shard, COUNTS)
+        self._looked.note(told, now_ms)
+        facts = dict(
+            summed(
+                told,
+                revived="revived",
+                dead="dead",
+                lost="lost",
+                skipped="skipped",
+                late_ms="late_ms",
+                behind_ms="behind_ms",
+                waiting="waiting",
+            )
+        )
+        facts["behind_ms"] = max(int(facts["behind_ms"]), self._looked.held_ms(now_ms))
+        revived = int(facts.pop("revived"))
+        if not facts["waiting"]:
+            del facts["waiting"]
+        return {"rows": revived + int(facts["dead"]), **facts, "tasks": len(items)}
+
+    def _item(self, broker: str, queue: int, now_ms: int) -> ReviveItem:
+        since_ms = self._looked.since_ms((broker, queue))
+        return ReviveItem(place=self._place, broker=broker, queue=queue, now_ms=now_ms, since_ms=since_ms)
+
+    def _queues(self, brokers: Sequence[str]) -> list[tuple[str, int]]:
+        """The queues that have a log; one that has none holds nothing."""
+        found = [(broker, queue) for broker in brokers for queue in range(REVIVE_QUEUES)]
+        for broker, queue in set(found) - self._existing:
+            if self._warehouse.exists(revive_ref(self._cluster, queue, broker)):
+                self._existing.add((broker, queue))
+        return [one for one in found if one in self._existing]

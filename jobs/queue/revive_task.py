@@ -1,0 +1,178 @@
+"""The work of a task of `revive`: one queue of one broker, from what is due there to the `Done` records.
+
+A task may run twice, at once or one after another, beside the loop of the local engine, and be killed anywhere: it
+carries out its part by `ReviveBatch`, whose appends are requests that are named after the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from jobs.queue.revive_batch import ReviveBatch
+from jobs.queue.revive_case import Outcome
+from jobs.queue.task_memory import Place, TaskMemory, memory_of
+from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
+from mq.revive import Due
+from mq.tries import is_tried, tries_until
+from tables.state_rows import states_of_rows
+
+__all__ = ["COUNTS", "ReviveItem", "revive_shard", "run_shard"]
+
+#: What a task tells of its shard; messages are counted, times are milliseconds.
+COUNTS: Final = pa.schema(
+    [
+        pa.field("broker", pa.string()),
+        pa.field("queue", pa.int32()),
+        # Nobody knows what was acknowledged there, or how far the task came: it must be looked at again.
+        pa.field("held", pa.bool_()),
+        *(pa.field(name, pa.int64()) for name in ("revived", "dead", "lost", "skipped", "waiting")),
+        *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
+        pa.field("troubles", pa.list_(pa.string())),
+    ]
+)
+#: Checkpoints that are Python objects at a time.
+_CHUNK_ROWS: Final = 8_192
+#: All queues of a broker may append to one destination at once: together they have as many messages under way as one
+#: run of the local engine.
+BATCH_MESSAGES_MAX: Final = JOB_BATCH_MESSAGES_MAX // REVIVE_QUEUES
+_TROUBLES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviveItem:
+    """One task's work; small, and without secrets."""
+
+    place: Place
+    broker: str
+    queue: int
+    #: Taken by the driver before anything is read.
+    now_ms: int
+    #: When this driver last looked at the shard and was told of all of it; 0 for never.
+    since_ms: int
+
+
+def revive_shard(item: ReviveItem) -> Iterator[pa.RecordBatch]:
+    """What an executor does for an item: one row of COUNTS."""
+    yield run_shard(memory_of(item.place), item)
+
+
+def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
+    """Deliver again what is due; an error is told, so that other shards' work goes on."""
+    shard = _Shard(memory, item)
+    try:
+        shard.run()
+    except Exception as error:  # whatever it is, it holds this shard and none else
+        shard.hold(error)
+    return shard.counts()
+
+
+class _Shard:
+    """One run of one queue."""
+
+    def __init__(self, memory: TaskMemory, item: ReviveItem) -> None:
+        self._memory = memory
+        self._item = item
+        self._total = Outcome()
+        self._held = False
+        self._waiting = 0
+        self._late_ms = 0
+        self._behind_ms = 0
+
+    def hold(self, error: Exception) -> None:
+        item = self._item
+        self._held = True
+        self._total.troubles.add(f"{item.broker} is held in queue {item.queue}: {type(error).__name__}: {error}")
+
+    def run(self) -> None:
+        item, memory = self._item, self._memory
+        due = memory.shard.due(item.place.cluster, item.broker, item.queue, item.now_ms)
+        if not due.num_rows:
+            return
+        due = self._tried(due)
+        # After the logs: a group or topic that they are about and that is not there has ended.
+        memory.meta.refresh()
+        batch = ReviveBatch(memory.warehouse, item.place.cluster, memory.meta.meta, item.now_ms, self._failures)
+        for start in range(0, due.num_rows, _CHUNK_ROWS):
+            for part in batches(_dues(due.slice(start, _CHUNK_ROWS)), BATCH_MESSAGES_MAX):
+                outcome = batch.run(part)
+                self._waiting += len(outcome.later)
+                for one, _ in outcome.later:
+                    self._behind(one.checkpoint.revive_time_ms)
+                outcome.later.clear()
+                outcome.settled.clear()
+                self._total.add(outcome)
+
+    def _tried(self, due: pa.Table) -> pa.Table:
+        """Without those that could not be delivered and whose next try has not come."""
+        item = self._item
+        times = due.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
+        tried = _are_tried(times + ACK_SETTLE_MS, since_ms=item.since_ms, now_ms=item.now_ms)
+        if tried.any():
+            self._late_ms = item.now_ms - int(times[tried].min())
+        if not tried.all():
+            self._waiting += int((~tried).sum())
+            self._behind(int(times[~tried].min()))
+        return due.filter(pa.array(tried))
+
+    def _behind(self, revive_ms: int) -> None:
+        self._behind_ms = max(self._behind_ms, self._item.now_ms - revive_ms - ACK_SETTLE_MS)
+
+    def _failures(self, due: Due) -> int:
+        """How often it could have been tried before."""
+        return max(0, tries_until(self._item.now_ms - due.checkpoint.revive_time_ms - ACK_SETTLE_MS) - 1)
+
+    def counts(self) -> pa.RecordBatch:
+        total = self._total
+        row = {
+            "broker": self._item.broker,
+            "queue": self._item.queue,
+            "held": self._held,
+            "revived": total.revived,
+            "dead": total.dead,
+            "lost": total.lost,
+            "skipped": total.skipped,
+            "waiting": self._waiting,
+            "late_ms": self._late_ms,
+            "behind_ms": self._behind_ms,
+            "troubles": sorted(total.troubles)[:_TROUBLES_MAX],
+        }
+        return pa.RecordBatch.from_pylist([row], schema=COUNTS)
+
+
+def _are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:
+    """`is_tried` of each; a storm falls due at few times."""
+    times, which = np.unique(due_ms, return_inverse=True)
+    tried = np.fromiter(
+        (is_tried(time, since_ms=since_ms, now_ms=now_ms) for time in times.tolist()), dtype=bool, count=len(times)
+    )
+    found: NDArray[np.bool_] = tried[which]
+    return found
+
+
+def _dues(rows: pa.Table) -> list[Due]:
+    found = []
+    for _, state in states_of_rows(rows):
+        assert state.checkpoint is not None, "only a checkpoint can be due"
+        found.append(Due(state.checkpoint, state.open))
+    return found
+
+
+def batches(taken: Iterable[Due], messages_max: int) -> Iterator[Sequence[Due]]:
+    """Cut into batches of at most so many messages."""
+    batch: list[Due] = []
+    messages = 0
+    for due in taken:
+        count = due.bits.bit_count()
+        if batch and messages + count > messages_max:
+            yield batch
+            batch, messages = [], 0
+        batch.append(due)
+        messages += count
+    if batch:
+        yield batch

@@ -1,0 +1,69 @@
+"""What a process that carries out tasks of `revive` and `delay` has open: a cache, bounded, and nothing else.
+
+Spark uses its Python workers again for later tasks. A worker that is new, because one was killed or the application
+has just started, reads the same from the tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+from jobs.queue.due_shard import DueShard
+from jobs.run.warehouses import warehouse_of
+from mq.limits import MIB
+from tables.config import Config
+from tables.config_sections import WarehouseSettings
+from tables.metadata import MetaLog
+from tables.open_checkpoints import OpenCheckpoints
+from tables.reader import RowCache
+from tables.settings import LogSettings
+from tables.warehouse import Warehouse
+
+__all__ = ["Place", "TaskMemory", "memory_of"]
+
+#: What is remembered of data files and of logs between two tasks of a process.
+_CACHE_BYTES_MAX: Final = 96 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a task works: of the settings, what it needs."""
+
+    uri: str
+    cluster: str
+    log: LogSettings
+
+    @classmethod
+    def of(cls, conf: Config) -> Place:
+        return cls(uri=conf.warehouse.uri, cluster=conf.warehouse.cluster, log=conf.log)
+
+    def warehouse(self) -> Warehouse:
+        """The warehouse as this process has it open."""
+        settings = WarehouseSettings(uri=self.uri, cluster=self.cluster)
+        return warehouse_of(replace(Config(), warehouse=settings, log=self.log))
+
+
+class TaskMemory:
+    """One warehouse. For one thread."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+        self.meta = MetaLog(warehouse)
+        self.cache = RowCache(_CACHE_BYTES_MAX)
+        self.shard = DueShard(warehouse, OpenCheckpoints(warehouse.store, self.cache), self.cache)
+
+
+_lock: Final = threading.Lock()
+_memories: Final[dict[Place, TaskMemory]] = {}
+
+
+def memory_of(place: Place) -> TaskMemory:
+    """The memory of this process; that of one place at a time."""
+    with _lock:
+        found = _memories.get(place)
+        if found is None:
+            _memories.clear()
+            found = _memories[place] = TaskMemory(place.warehouse())
+        return found

@@ -1,0 +1,67 @@
+"""The jobs `revive` and `delay` by both engines, for tests that must hold for each (SPEC SPARK-7).
+
+The Spark engine runs here without Spark: its driver and its tasks are the real ones, only what carries a task to an
+executor is replaced. `tests/spark` has them with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from jobs.queue.revive import Reviver
+from jobs.queue.revive_in_tasks import TaskReviver
+from jobs.queue.revive_task import revive_shard, run_shard
+from jobs.queue.task_memory import TaskMemory
+from jobs.run.registry import Facts
+from tables.config import Config
+from tables.warehouse import Warehouse
+
+__all__ = ["COLD", "ENGINES", "QueueJob", "revive_job"]
+
+ENGINES: Final = ("local", "spark")
+#: The Spark engine with tasks of which each begins in a process that knows nothing.
+COLD: Final = "cold"
+
+_WORK: Final[dict[Any, Callable[[TaskMemory, Any], pa.RecordBatch]]] = {revive_shard: run_shard}
+
+
+class QueueJob(Protocol):
+    """A job between its runs."""
+
+    def run(self, now_ms: int) -> Facts: ...
+
+
+class _InProcess:
+    """Carries tasks out here, one after another."""
+
+    def __init__(self, warehouse: Warehouse, *, cold: bool) -> None:
+        self._warehouse = warehouse
+        self._memory = None if cold else TaskMemory(warehouse)
+
+    def __call__(
+        self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
+    ) -> pa.Table:
+        batches = [_WORK[work](self._memory or TaskMemory(self._warehouse), item) for item in items]
+        return pa.Table.from_batches(batches, schema=schema)
+
+
+class _ByTasks:
+    """The driver's side, with tasks in this process."""
+
+    def __init__(self, driver: Any, tasks: _InProcess) -> None:
+        self._driver = driver
+        self._tasks = tasks
+
+    def run(self, now_ms: int) -> Facts:
+        facts: Facts = self._driver.run(self._tasks, now_ms)
+        return facts
+
+
+def revive_job(engine: str, warehouse: Warehouse, conf: Config) -> QueueJob:
+    """The job `revive` as it starts."""
+    if engine == "local":
+        return Reviver(warehouse, conf)
+    return _ByTasks(TaskReviver(warehouse, conf), _InProcess(warehouse, cold=engine == COLD))
