@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
-from api.placement import Placement
 from api.producers import ProducerGate
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.moved_keys import MovedKeys, moves_of
@@ -27,6 +26,7 @@ from mq.topics import MetaState, Topic, TopicPut, TopicRequest, TopicSettings, d
 from tables.log import PartitionLog
 from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
+from tables.placement import Placement
 from tables.snapshot import PartitionNotFound
 from tables.store import FileMissing
 
