@@ -151,7 +151,9 @@ def _is_headers(kind: T.DataType) -> bool:
     if not isinstance(kind, T.ArrayType) or not isinstance(kind.elementType, T.StructType):
         return False
     fields = {field.name: field.dataType for field in kind.elementType}
-    return fields.keys() == {"key", "value"} and all(isinstance(one, T.StringType | T.BinaryType) for one in fields.values())
+    return fields.keys() == {"key", "value"} and all(
+        isinstance(one, T.StringType | T.BinaryType) for one in fields.values()
+    )
 
 
 # Columns ------------------------------------------------------------------------------------------------------

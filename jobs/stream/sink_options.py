@@ -20,7 +20,7 @@ OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey
 _IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")
 #: A producer's id has room for the number of a request behind this.
 NAME_LENGTH_MAX: Final = 96
-_NAME: Final = re.compile(r"[!-~]{1,%d}" % NAME_LENGTH_MAX)
+_NAME: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

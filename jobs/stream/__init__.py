@@ -1,0 +1,1 @@
+"""Topics as streams: the source and the sink of `format("mq")`."""
