@@ -15,21 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.deliver_times import Times, times_of_columns
 from api.rows import Indexes
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
     ARROW_BATCHES_MAX,
     ARROW_MESSAGES_MAX,
-    HEADER_BYTES_MAX,
-    HEADERS_MAX,
-    KEY_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    MESSAGE_ID_BYTES_MAX,
-    TAG_BYTES_MAX,
-    TIME_US_MAX,
-    TIME_US_MIN,
 )
+from tables.deliver_times import Times, times_of_columns
+from tables.message_limits import check_column
 from tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
 __all__ = ["ArrowRows", "DecodedArrow", "decode_arrow"]
@@ -37,7 +30,6 @@ __all__ = ["ArrowRows", "DecodedArrow", "decode_arrow"]
 _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())
 _COLUMNS: Final = ("body", "key", "tag", "headers", "message_id", "born_time", "partition", "deliver_time", "delay_ms")
-_TEXT_LIMITS: Final = {"key": KEY_BYTES_MAX, "tag": TAG_BYTES_MAX, "message_id": MESSAGE_ID_BYTES_MAX}
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 #: Numbers of the IPC format's flatbuffer: the kind of a message, and the place of a batch's `compression`.
 _RECORD_BATCH: Final = 3
@@ -212,40 +204,5 @@ def _cast(name: str, column: pa.Array) -> pa.Array:
 def _checked(name: str, column: pa.Array) -> pa.Array:
     """The column in its exact type and within its limits."""
     column = _cast(name, column)
-    if name == "body":
-        if column.null_count:
-            raise Refused("body: every message needs a body", code="missing_field", field="body")
-        _check_lengths(name, column, MESSAGE_BYTES_MAX, TooLarge)
-    elif name in _TEXT_LIMITS:
-        _check_lengths(name, column, _TEXT_LIMITS[name], Unprocessable)
-    elif name == "born_time":
-        bounds = pc.min_max(column)
-        if bounds["min"].value < TIME_US_MIN or bounds["max"].value >= TIME_US_MAX:
-            raise Unprocessable("born_time: must be from 1970 to before 2100", field=name)
-    elif name == "headers":
-        _check_headers(column)
+    check_column(name, column)
     return column
-
-
-def _check_lengths(name: str, column: pa.Array, limit: int, kind: type[Refused]) -> None:
-    longest = pc.max(pc.binary_length(column)).as_py() or 0
-    if longest > limit:
-        row = pc.index(pc.greater(pc.binary_length(column), limit), True).as_py()
-        code = "message_too_large" if kind is TooLarge else None
-        detail = f"{name}: row {row} has {longest} bytes; at most {limit} are taken"
-        raise kind(detail, code=code, field=name, extra={"limit": limit, "row": row})
-
-
-def _check_headers(column: pa.MapArray) -> None:
-    offsets = np.asarray(column.offsets)
-    if int(np.diff(offsets).max(initial=0)) > HEADERS_MAX:
-        detail = f"headers: a message has at most {HEADERS_MAX} headers"
-        raise Unprocessable(detail, field="headers", extra={"limit": HEADERS_MAX})
-    first, last = int(offsets[0]), int(offsets[-1])
-    keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
-    if items.null_count:
-        raise Refused("headers: a header's value is null", code="invalid_type", field="headers")
-    sizes = pc.add(pc.binary_length(keys), pc.binary_length(items))
-    if (pc.max(sizes).as_py() or 0) > HEADER_BYTES_MAX:
-        detail = f"headers: a header has at most {HEADER_BYTES_MAX} bytes"
-        raise Unprocessable(detail, field="headers", extra={"limit": HEADER_BYTES_MAX})

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from api.deliver_times import Times, times_of_lists
 from api.rows import Body, Rows
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
@@ -32,6 +31,7 @@ from mq.limits import (
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
+from tables.deliver_times import Times, times_of_lists
 
 __all__ = ["Decoded", "Message", "ProduceRequest", "Producer", "decode_json", "decode_ndjson"]
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from api.decode_arrow import ArrowRows
-from api.deliver_times import AT_ONCE, Times
 from api.partition import Partition, Partitions
 from api.route_batch import Share, check_same_request
 from api.rows import Rows, to_record_batch
@@ -28,11 +27,12 @@ from mq.errors import Corrupt
 from mq.names import split_partition
 from mq.producer import Part
 from mq.topics import Topic
+from tables.delayed_rows import with_destination
+from tables.deliver_times import AT_ONCE, Times
 from tables.log import PartitionLog
 from tables.queue_refs import DELAY, system_ref
-from tables.schema import ORIGIN, TIME
 
-__all__ = ["Delays", "producer_in_delay", "split_shares"]
+__all__ = ["Delays", "split_shares"]
 
 Codes: TypeAlias = NDArray[np.int32]
 
@@ -79,11 +79,6 @@ class Delays:
             if one in self._unseen:
                 self._unseen.remove(one)
         return {one.name: one.log for one in self._found.values() if one.log is not None}
-
-
-def producer_in_delay(topic_id: str, producer_id: str) -> str:
-    """A producer's name in delay partitions, which all topics share: each topic counts its requests alone."""
-    return f"{topic_id}/{producer_id}"
 
 
 def split_shares(
@@ -173,14 +168,6 @@ def _waiting_rows(
     taken = messages.take(indexes)
     batch = taken.batch if isinstance(taken, ArrowRows) else to_record_batch([taken])
     count = len(indexes)
-    origin = pa.StructArray.from_arrays(
-        [
-            pa.repeat(pa.scalar(f"{topic.id}/{topic.name}"), count),
-            pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes])),
-            pa.repeat(pa.scalar(-1, pa.int64()), count),
-        ],
-        fields=list(ORIGIN),
-    )
-    batch = batch.append_column(pa.field("deliver_time", TIME), pa.array(at_ms * 1000, pa.int64()).cast(TIME))
-    batch = batch.append_column(pa.field("origin", ORIGIN), origin)
+    partitions = pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes]))
+    batch = with_destination(batch, topic, partitions, pa.array(at_ms))
     return ArrowRows(count, taken.nbytes + _WAITING_BYTES * count, batch)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from api.placement import Known, known_of_broker
 from mq.errors import Fenced, Unavailable
 from mq.names import split_partition
 from tables.fences import BROKER_FENCE
+from tables.placement import Known, known_of_broker
 
 if TYPE_CHECKING:
     from api.hosted_meta import HostedMeta

@@ -10,23 +10,31 @@ import asyncio
 import logging
 import random
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
-from api.placement import Placement
 from api.producers import ProducerGate
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.moved_keys import MovedKeys, moves_of
 from mq.names import check_topic
-from mq.routing import DEFAULT_PARTITIONS, Route
-from mq.topics import MetaState, Topic, TopicPut, TopicRequest, TopicSettings, decide_delete_topic, decide_put_topic
+from mq.routing import Route
+from mq.topics import (
+    MetaState,
+    Topic,
+    TopicPut,
+    TopicRequest,
+    TopicSettings,
+    brokers_for,
+    decide_delete_topic,
+    decide_put_topic,
+)
 from tables.log import PartitionLog
 from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
+from tables.placement import Placement
 from tables.snapshot import PartitionNotFound
 from tables.store import FileMissing
 
@@ -223,17 +231,8 @@ class Topics:
         return hosted, created
 
     def _available(self, meta: Meta, name: str) -> Sequence[str]:
-        """The brokers for new partitions: those that are served now, in the order of the settings if these name all.
-
-        Where a default route takes two of many, each topic begins elsewhere.
-        """
-        available = meta.brokers.available
-        named = [broker for broker in self._brokers if broker in available]
-        ordered = named if len(named) == len(available) else available
-        if len(ordered) <= DEFAULT_PARTITIONS:
-            return ordered or self._brokers
-        start = zlib.crc32(name.encode()) % len(ordered)
-        return [*ordered[start:], *ordered[:start]]
+        """The brokers for new partitions."""
+        return brokers_for(name, meta.brokers.available, self._brokers)
 
     async def delete(self, name: str) -> Topic:
         """End a topic: first its metadata, so nobody is sent there any more, then its data. Returns what it was."""

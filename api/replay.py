@@ -19,7 +19,6 @@ from api.decode_arrow import ArrowRows
 from api.fencing import not_known
 from api.group_commit import Part, Pending
 from api.partition import Partition
-from api.placement import Known
 from api.service import HostedTopic, Service
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.group import Group
@@ -31,6 +30,7 @@ from tables.copies import sent_back
 from tables.encode import ProducerStamp
 from tables.log import PartitionLog
 from tables.picked import Picked, TooMuch, pick
+from tables.placement import Known
 from tables.queue_refs import retry_ref
 from tables.settings import Flush
 

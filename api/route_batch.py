@@ -23,7 +23,8 @@ from api.rows import Indexes, Rows
 from mq.errors import Conflict, NotFound
 from mq.moved_keys import Blocked, first_blocked
 from mq.producer import Part
-from mq.routing import Places, logical_partition, logical_partitions, spread
+from mq.routing import Places, logical_partition, spread
+from tables.key_column import lps_of_keys
 
 __all__ = [
     "Column",
@@ -191,7 +192,7 @@ def _targets(
     targets = np.full(messages.count, -1, dtype=np.int16)
     key = messages.key
     if isinstance(key, pa.Array):
-        lps = _column_lps(key)
+        lps = lps_of_keys(key)
         targets = np.where(lps >= 0, route.table[lps], targets)
     elif key is not None:
         lps = _list_lps(key)
@@ -216,23 +217,11 @@ def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) 
         targets[at] = _index_of(topic, partition, route, f"messages[{first}].partition")
 
 
-def _column_lps(key: pa.StringArray) -> NDArray[np.int16]:
-    """The LP of each key of an Arrow column, -1 for null."""
-    _, offsets, data = key.buffers()
-    # A foreign buffer may be longer than its column, by any number of bytes.
-    ends = np.frombuffer(offsets, dtype=np.int32, count=key.offset + len(key) + 1)[key.offset :]
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
-    lps = logical_partitions(ends, raw)
-    if key.null_count:
-        lps[np.asarray(key.is_null())] = -1
-    return lps
-
-
 def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
     """How many of the messages, in their order, lie before the first whose key must wait (SPEC ROUTE-6)."""
     if blocked is None or not rows.num_rows:
         return int(rows.num_rows)
-    lps = np.concatenate([_column_lps(chunk) for chunk in rows.column("key").chunks])
+    lps = np.concatenate([lps_of_keys(chunk) for chunk in rows.column("key").chunks])
     return first_blocked(blocked, lps, lps >= 0)
 
 
@@ -250,7 +239,7 @@ def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:
 def _hashed(keys: list[str]) -> dict[str, int]:
     if len(keys) < _COLUMN_MIN:
         return {k: logical_partition(k) for k in keys}
-    lps: list[int] = _column_lps(pa.array(keys, pa.string())).tolist()
+    lps: list[int] = lps_of_keys(pa.array(keys, pa.string())).tolist()
     return dict(zip(keys, lps, strict=True))
 
 

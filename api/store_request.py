@@ -22,12 +22,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from api.decode_arrow import ArrowRows
 from api.decode_json import Producer
-from api.delays import producer_in_delay, split_shares
-from api.deliver_times import AT_ONCE, Times
+from api.delays import split_shares
 from api.fencing import not_known, passes
 from api.group_commit import Part, Pending
 from api.partition import Partition
-from api.placement import Known, Placement
 from api.producers import draw_of
 from api.route_batch import Named, Share, check_named, replayed, rerouted, route_messages
 from api.rows import Indexes, Rows
@@ -36,10 +34,13 @@ from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
 from mq.routing import Route
+from tables.delayed_rows import producer_in_delay
+from tables.deliver_times import AT_ONCE, Times
 from tables.encode import ProducerStamp
 from tables.fences import ROUTE_FENCE
 from tables.fetch import FetchStatus
 from tables.log import Appended, PartitionLog
+from tables.placement import Known, Placement
 from tables.settings import Flush
 
 __all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "check_new", "store"]

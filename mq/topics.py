@@ -10,13 +10,14 @@ passed in. A topic that is deleted and made again has a new id: two topics, what
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.names import check_client_topic
-from mq.routing import Route, default_route, expand, new_route
+from mq.routing import DEFAULT_PARTITIONS, Route, default_route, expand, new_route
 from mq.stored_json import event_of, integer, mapping, text
 from mq.topic_settings import TopicRequest, TopicSettings
 
@@ -28,6 +29,7 @@ __all__ = [
     "TopicPut",
     "TopicRequest",
     "TopicSettings",
+    "brokers_for",
     "decide_delete_topic",
     "decide_put_topic",
     "event_from_json",
@@ -177,6 +179,20 @@ def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...])
     present = topics.get(name)
     if (present.id if present else None) not in ids:
         raise Corrupt(f"an event of topic {name} belongs to another life of it", code="meta_event_corrupt")
+
+
+def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:
+    """The brokers for new partitions of topic `name`, in the order in which they get them.
+
+    `available` are served now; `named` are those of the settings, whose order counts if they are all of them. Where a
+    default route takes two of many, each topic begins elsewhere.
+    """
+    known = [broker for broker in named if broker in available]
+    ordered = known if len(known) == len(available) else available
+    if len(ordered) <= DEFAULT_PARTITIONS:
+        return ordered or named
+    start = zlib.crc32(name.encode()) % len(ordered)
+    return [*ordered[start:], *ordered[:start]]
 
 
 def decide_put_topic(

@@ -31,7 +31,7 @@ from tables.config import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, Filter
 
 __all__ = ["MessageSource", "RangePartition", "read_range", "register"]
 
@@ -112,6 +112,18 @@ class MessageSource(DataSource):
         from jobs.stream.reader import MessageStreamReader
 
         return MessageStreamReader(self._parsed(Mode.STREAM), schema, cluster=self.cluster)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the sink of one batch write (`jobs.stream.sink`)."""
+        from jobs.stream.sink import batch_writer  # what only reads needs none of it
+
+        return batch_writer(dict(self.options), schema, self.warehouse, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the sink of a streaming query, in any output mode: as Kafka's, it appends what each batch gives."""
+        from jobs.stream.sink import stream_writer  # what only reads needs none of it
+
+        return stream_writer(dict(self.options), schema, self.warehouse)
 
     def _parsed(self, mode: Mode) -> ReadOptions:
         return parse_options(dict(self.options), warehouse=self.warehouse, mode=mode)

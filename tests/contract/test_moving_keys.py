@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from api.fencing import passes
-from api.placement import Placement
 from mq.brokers import Host, decide_register, decide_takeover
 from mq.errors import Fenced
 from mq.moved_keys import decide_seal, first_blocked, moves_of
@@ -30,6 +29,7 @@ from tables.fences import BROKER_FENCE, ROUTE_FENCE
 from tables.log import Batch, PartitionLog
 from tables.metadata import AnyEvent, Meta, MetaLog
 from tables.paths import PartitionRef, Space
+from tables.placement import Placement
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
 from tests.faulty_store import FaultyStore

@@ -1,0 +1,241 @@
+"""The columns that may be written: those of Spark's Kafka sink and those of the message row, made into the latter.
+
+| column | types | |
+| --- | --- | --- |
+| `value` or `body` | string, binary | needed, never null |
+| `key` | string, binary (UTF-8) | |
+| `topic` | string | needed where the option `topic` is not given, which wins |
+| `partition` | string: a name; int: a number in the topic | wins over the key |
+| `headers` | map<string,string>, map<string,binary>, array<struct<key:string,value:binary>> | values are UTF-8 |
+| `tag`, `message_id` | string | |
+| `born_time` | timestamp | |
+| `deliver_time` / `delay_ms` | timestamp / int, long | the message waits until then |
+
+Columns that every append makes anew (`offset`, `append_time`, ...) may be there, so that what was read with
+`format("mq")` can be written as it is; they mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from mq.errors import Refused, Unprocessable
+from tables.deliver_times import Times, times_of_columns
+from tables.message_limits import check_column
+from tables.schema import HEADERS, INGEST_SCHEMA, TIME
+
+__all__ = ["SinkColumns", "SinkRows", "check_schema"]
+
+_MADE_ANEW: Final = (
+    "offset",
+    "append_time",
+    "timestamp",
+    "timestampType",
+    "reconsume_times",
+    "origin",
+    "producer_id",
+    "producer_seq",
+)
+_TEXT: Final = (T.StringType(),)
+_TEXT_OR_BYTES: Final = (T.StringType(), T.BinaryType())
+_WHOLE: Final = (T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType())
+_TYPES: Final[dict[str, tuple[T.DataType, ...]]] = {
+    "key": _TEXT_OR_BYTES,
+    "value": _TEXT_OR_BYTES,
+    "body": _TEXT_OR_BYTES,
+    "topic": _TEXT,
+    "partition": (*_TEXT, *_WHOLE),
+    "tag": _TEXT,
+    "message_id": _TEXT,
+    "born_time": (T.TimestampType(),),
+    "deliver_time": (T.TimestampType(),),
+    "delay_ms": _WHOLE,
+}
+#: How to make a column fit, in SQL.
+_REMEDY: Final = {
+    "key": "CAST(key AS STRING)",
+    "value": "CAST(value AS STRING), or to_json(struct(...))",
+    "body": "CAST(body AS STRING), or to_json(struct(...))",
+    "topic": "CAST(topic AS STRING)",
+    "partition": "a partition's name as STRING, or its number in the topic as INT",
+    "headers": "MAP<STRING,STRING>, or ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "born_time": "CAST(born_time AS TIMESTAMP)",
+    "deliver_time": "CAST(deliver_time AS TIMESTAMP)",
+    "delay_ms": "CAST(delay_ms AS BIGINT)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """A checked schema: `body` is what the body's column is called, `names` are those that are written."""
+
+    body: str
+    names: tuple[str, ...]
+
+    def rows(self, batch: pa.RecordBatch, now_ms: int) -> SinkRows:
+        """Return a batch of this schema as messages, all values checked.
+
+        Raises
+        ------
+        Refused
+            A value is out of bounds, not UTF-8, or missing; `field` is the user's column.
+        """
+        given = {name: batch.column(name) for name in self.names}
+        times = times_of_columns(given.pop("deliver_time", None), given.pop("delay_ms", None), now_ms)
+        topics, partitions = given.pop("topic", None), given.pop("partition", None)
+        fields, columns = [], []
+        for field in INGEST_SCHEMA:
+            name = self.body if field.name == "body" else field.name
+            if name in given and (field.name == "body" or given[name].null_count < batch.num_rows):
+                fields.append(field)
+                columns.append(_message_column(name, field, given[name]))
+        rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return SinkRows(rows, _text("topic", topics), _places(partitions), times)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRows:
+    """Messages with where they go: all None where no column says it."""
+
+    rows: pa.RecordBatch
+    topics: pa.StringArray | None
+    #: Names, or numbers as text; null where the key decides.
+    partitions: pa.StringArray | None
+    times: Times | None
+
+
+def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
+    """Return how rows of this schema become messages; `topic` is the option's.
+
+    Raises
+    ------
+    Refused
+        A column is missing, unknown or of a type that is not taken; the message says how to make it fit.
+    """
+    names = [field.name for field in schema]
+    body = [name for name in ("value", "body") if name in names]
+    if len(body) != 1:
+        told = "is missing: every message has one" if not body else "stands beside 'body': give one of them"
+        raise _wrong("value", told)
+    if topic is None and "topic" not in names:
+        raise _wrong("topic", "is missing: give it, or the option topic")
+    for field in schema:
+        if field.name not in _MADE_ANEW:
+            _check_type(field)
+    taken = [name for name in names if name not in _MADE_ANEW and not (name == "topic" and topic is not None)]
+    return SinkColumns(body[0], tuple(taken))
+
+
+def _check_type(field: T.StructField) -> None:
+    if field.name == "headers":
+        fits = _is_headers(field.dataType)
+    elif field.name in _TYPES:
+        fits = any(isinstance(field.dataType, type(kind)) for kind in _TYPES[field.name])
+    else:
+        raise _wrong(field.name, f"is not written; columns are {', '.join([*_TYPES, 'headers'])}. Drop or rename it")
+    if not fits:
+        how = _REMEDY.get(field.name, f"CAST({field.name} AS STRING)")
+        raise _wrong(field.name, f"is {field.dataType.simpleString()}, which is not taken: write {how}")
+
+
+def _is_headers(kind: T.DataType) -> bool:
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType) and isinstance(kind.valueType, T.StringType | T.BinaryType)
+    if not isinstance(kind, T.ArrayType) or not isinstance(kind.elementType, T.StructType):
+        return False
+    fields = {field.name: field.dataType for field in kind.elementType}
+    return fields.keys() == {"key", "value"} and all(
+        isinstance(one, T.StringType | T.BinaryType) for one in fields.values()
+    )
+
+
+# Columns ------------------------------------------------------------------------------------------------------
+
+
+def _message_column(name: str, field: pa.Field, column: pa.Array) -> pa.Array:
+    made = _headers(column) if name == "headers" else _cast(name, column, field.type)
+    try:
+        check_column(field.name, made)
+    except Refused as error:
+        if name == field.name:
+            raise
+        detail = error.detail.replace(f"{field.name}:", f"{name}:", 1)
+        raise type(error)(detail, code=error.code, field=name, extra=error.extra) from None
+    return made
+
+
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    try:
+        return pc.cast(column, kind)
+    except pa.ArrowInvalid as error:
+        told = "is not UTF-8: a binary column must hold text here" if "UTF8" in str(error) else str(error)
+        raise Unprocessable(f"{name}: {told}", field=name) from None
+
+
+def _headers(column: pa.Array) -> pa.MapArray:
+    """Return maps of text; of a list of pairs, too. Nulls stay null."""
+    if column.type == HEADERS:
+        return column
+    is_map = pa.types.is_map(column.type)
+    low, high = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    offsets = pa.array(np.asarray(column.offsets) - low, pa.int32())
+    if is_map:
+        keys, values = column.keys.slice(low, high - low), column.items.slice(low, high - low)
+    else:
+        pairs = column.values.slice(low, high - low)
+        keys, values = pairs.field("key"), pairs.field("value")
+    if keys.null_count:
+        raise Refused("headers: a header's key is null", code="invalid_type", field="headers")
+    keys, values = _cast("headers", keys, pa.string()), _cast("headers", values, pa.string())
+    mask = column.is_null() if column.null_count else None
+    return pa.MapArray.from_arrays(offsets, keys, values, type=HEADERS, mask=mask)
+
+
+def _text(name: str, column: pa.Array | None) -> pa.StringArray | None:
+    if column is None:
+        return None
+    if column.null_count:
+        raise _wrong(name, f"is null in row {pc.index(column.is_null(), True).as_py()}: every message has a topic")
+    return _cast(name, column, pa.string())
+
+
+def _places(column: pa.Array | None) -> pa.StringArray | None:
+    if column is None or column.null_count == len(column):
+        return None
+    return pc.cast(column, pa.string())
+
+
+def with_times(rows: pa.RecordBatch, times: Times) -> pa.RecordBatch:
+    """Return the rows with `deliver_time` in milliseconds as their column."""
+    return rows.append_column(pa.field("deliver_time", TIME), pa.array(times * 1000, pa.int64()).cast(TIME))
+
+
+def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches of about `bytes_max`: Spark's are small, and each split by partition costs its part."""
+    held: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in batches:
+        held.append(batch)
+        nbytes += batch.nbytes
+        if nbytes >= bytes_max:
+            yield _joined(held)
+            held, nbytes = [], 0
+    if nbytes or any(batch.num_rows for batch in held):
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _wrong(column: str, what: str) -> Refused:
+    return Refused(f"column {column!r} {what}", code="invalid_column", field=column)

@@ -1,0 +1,105 @@
+"""The options of a write with `format("mq")`: those of Spark's Kafka sink that mean something here, and ours."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import Refused
+from mq.limits import PRODUCER_SEQ_MAX
+from mq.names import check_client_topic
+from tables.settings import Flush
+
+__all__ = ["SinkOptions", "parse_sink_options"]
+
+OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "flush")
+#: What Spark itself adds to the options of a query, and what only concerns a Kafka client.
+_IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")
+#: A producer's id has room for the number of a request behind this.
+NAME_LENGTH_MAX: Final = 96
+_NAME: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What the options of a write say.
+
+    `name` and `batch` are the identity of a batch write that may be repeated; None without one.
+    """
+
+    warehouse: str
+    topic: str | None = None
+    name: str | None = None
+    batch: int = 0
+    flush: Flush | None = None
+
+
+def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, streaming: bool) -> SinkOptions:
+    """Return the checked options; names are case-insensitive.
+
+    Raises
+    ------
+    Refused
+        An option is unknown, contradicts another, or has a value that cannot be; the message names it.
+    """
+    options = {key.lower(): value for key, value in given.items()}
+    _check_known(given)
+    where = options.get("warehouse") or warehouse
+    if not where:
+        raise _wrong("warehouse", "must name a folder or URL: no default is set in this session")
+    topic = options.get("topic")
+    if topic is not None:
+        check_client_topic(topic)
+    name, batch = _identity(options, streaming=streaming)
+    return SinkOptions(warehouse=where, topic=topic, name=name, batch=batch, flush=_flush(options))
+
+
+def _check_known(given: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in OPTIONS}
+    for key in given:
+        if key.lower() not in known and not _IGNORED.fullmatch(key.lower()):
+            close = difflib.get_close_matches(key.lower(), known, n=1)
+            meant = f"; did you mean {known[close[0]]}?" if close else f"; known are {', '.join(OPTIONS)}"
+            raise _wrong(key, f"is not an option of this sink{meant}")
+
+
+def _identity(options: Mapping[str, str], *, streaming: bool) -> tuple[str | None, int]:
+    names = [name for name in ("producerId", "batchId", "idempotencyKey") if name.lower() in options]
+    if streaming and names:
+        raise _wrong(names[0], "is for batch writes: a streaming query has an identity, its checkpoint's")
+    if "idempotencyKey" in names:
+        if len(names) > 1:
+            raise _wrong("idempotencyKey", f"stands alone, not beside {names[0]}")
+        return _named("idempotencyKey", f"key-{options['idempotencykey']}"), 0
+    if not names:
+        return None, 0
+    if len(names) == 1:
+        missing = "batchId" if names == ["producerId"] else "producerId"
+        raise _wrong(missing, "is missing: producerId and batchId are given together")
+    text = options["batchid"].strip()
+    if not text.isdigit() or int(text) > PRODUCER_SEQ_MAX:
+        raise _wrong("batchId", f"must be a whole number from 0 on, not {text!r}")
+    return _named("producerId", f"id-{options['producerid']}"), int(text)
+
+
+def _named(option: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise _wrong(option, f"must be 1 to {NAME_LENGTH_MAX - 4} visible ASCII characters")
+    return name
+
+
+def _flush(options: Mapping[str, str]) -> Flush | None:
+    text = options.get("flush")
+    if text is None:
+        return None
+    found = next((flush for flush in Flush if flush.value == text.strip().lower()), None)
+    if found is None:
+        raise _wrong("flush", f"must be sync or async, not {text!r}")
+    return found
+
+
+def _wrong(option: str, what: str) -> Refused:
+    return Refused(f"option {option}: {what}", code="invalid_option", field=option)

@@ -1,0 +1,75 @@
+"""The bounds of a message's columns, checked on Arrow columns: a row that breaks one is named (SPEC SEND-6).
+
+Whoever takes messages as columns (the service's Arrow requests, the sink of Spark) checks them here, before anything
+is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.errors import Refused, TooLarge, Unprocessable
+from mq.limits import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    TAG_BYTES_MAX,
+    TIME_US_MAX,
+    TIME_US_MIN,
+)
+
+__all__ = ["check_column"]
+
+_TEXT_LIMITS: Final = {"key": KEY_BYTES_MAX, "tag": TAG_BYTES_MAX, "message_id": MESSAGE_ID_BYTES_MAX}
+
+
+def check_column(name: str, column: pa.Array) -> None:
+    """Return if all values of a column of INGEST_SCHEMA, in its exact type, are within their bounds.
+
+    Raises
+    ------
+    Refused
+        `Unprocessable` and `TooLarge` among them; `field` is the column, `row` in `extra` the first one too long.
+    """
+    if name == "body":
+        if column.null_count:
+            raise Refused("body: every message needs a body", code="missing_field", field="body")
+        _check_lengths(name, column, MESSAGE_BYTES_MAX, TooLarge)
+    elif name in _TEXT_LIMITS:
+        _check_lengths(name, column, _TEXT_LIMITS[name], Unprocessable)
+    elif name == "born_time":
+        bounds = pc.min_max(column)
+        if bounds["min"].is_valid and (bounds["min"].value < TIME_US_MIN or bounds["max"].value >= TIME_US_MAX):
+            raise Unprocessable("born_time: must be from 1970 to before 2100", field=name)
+    elif name == "headers":
+        _check_headers(column)
+
+
+def _check_lengths(name: str, column: pa.Array, limit: int, kind: type[Refused]) -> None:
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    if longest > limit:
+        row = pc.index(pc.greater(pc.binary_length(column), limit), True).as_py()
+        code = "message_too_large" if kind is TooLarge else None
+        detail = f"{name}: row {row} has {longest} bytes; at most {limit} are taken"
+        raise kind(detail, code=code, field=name, extra={"limit": limit, "row": row})
+
+
+def _check_headers(column: pa.MapArray) -> None:
+    offsets = np.asarray(column.offsets)
+    if int(np.diff(offsets).max(initial=0)) > HEADERS_MAX:
+        detail = f"headers: a message has at most {HEADERS_MAX} headers"
+        raise Unprocessable(detail, field="headers", extra={"limit": HEADERS_MAX})
+    first, last = int(offsets[0]), int(offsets[-1])
+    keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
+    if items.null_count:
+        raise Refused("headers: a header's value is null", code="invalid_type", field="headers")
+    sizes = pc.add(pc.binary_length(keys), pc.binary_length(items))
+    if (pc.max(sizes).as_py() or 0) > HEADER_BYTES_MAX:
+        detail = f"headers: a header has at most {HEADER_BYTES_MAX} bytes"
+        raise Unprocessable(detail, field="headers", extra={"limit": HEADER_BYTES_MAX})
