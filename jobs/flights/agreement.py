@@ -10,8 +10,9 @@ import msgspec
 from jobs.flights.account import Account, PartitionCount
 from jobs.flights.events import KINDS
 from jobs.flights.group_account import GroupAccount
+from jobs.flights.stream_account import StreamAccount
 
-__all__ = ["Agreement", "GroupLine", "Line", "compare", "compare_groups"]
+__all__ = ["Agreement", "GroupLine", "Line", "StreamLine", "compare", "compare_groups", "compare_streams"]
 
 #: How many aircraft out of order are named.
 NAMED_MAX: Final = 10
@@ -41,6 +42,16 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
     agree: bool
 
 
+class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was compared of what the streams wrote."""
+
+    what: str
+    producer: str
+    flights: str
+    hours: str
+    agree: bool
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run."""
 
@@ -49,11 +60,13 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     out_of_order: tuple[str, ...]
     #: What became of the messages in each group.
     groups: tuple[GroupLine, ...] = ()
+    #: What the streams made of them.
+    streams: tuple[StreamLine, ...] = ()
 
     @property
     def agreed(self) -> bool:
         """Whether every line agrees."""
-        return all(line.agree for line in (*self.lines, *self.groups))
+        return all(line.agree for line in (*self.lines, *self.groups, *self.streams))
 
     @property
     def exit_status(self) -> int:
@@ -82,6 +95,29 @@ def compare_groups(
     What the producer's side expects is right, so a line agrees when all say the same.
     """
     return tuple(line for sides in zip(producer, workers, service, spark, strict=True) for line in _group(sides))
+
+
+def compare_streams(producer: StreamAccount, flights: StreamAccount, hours: StreamAccount) -> tuple[StreamLine, ...]:
+    """Return the lines of the report's third table: what was sent, the typed table, the one by carrier and hour."""
+    sides = (producer, flights, hours)
+    return tuple(_stream(what, shown, [number(side) for side in sides]) for what, shown, number in _STREAM_LINES)
+
+
+def _stream(what: str, shown: str, numbers: Sequence[int]) -> StreamLine:
+    producer, flights, hours = (shown.format(number) for number in numbers)
+    return StreamLine(what=what, producer=producer, flights=flights, hours=hours, agree=len(set(numbers)) == 1)
+
+
+_STREAM_LINES: Final[tuple[tuple[str, str, Callable[[StreamAccount], int]], ...]] = (
+    ("events", "{:,}", lambda side: side.events),
+    ("arrivals", "{:,}", lambda side: side.arrivals),
+    ("departures", "{:,}", lambda side: side.departures),
+    ("cancellations", "{:,}", lambda side: side.cancellations),
+    ("minutes of delay", "{:,}", lambda side: side.delay_min),
+    ("carriers", "{:,}", lambda side: side.carriers),
+    ("hours of carriers", "{:,}", lambda side: side.carrier_hours),
+    ("checksum of hours", "{:x}", lambda side: side.hours_crc),
+)
 
 
 def _group(sides: tuple[GroupAccount, ...]) -> Iterator[GroupLine]:

@@ -9,6 +9,8 @@ standard error. Each answer is about one moment.
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
 | `left`    | whether the groups are done         | state tables and partitions (`jobs.flights.group_reading`)       |
 | `groups`  | Spark's side of the second table    | the same                                                         |
+| `follow`  | the streams begin                   | `readStream.format("mq")` (`jobs.flights.streaming`)             |
+| `streams` | the third table; the streams end    | the tables that the streams wrote                                |
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
 
     from jobs.flights.group_account import GroupAccount
     from jobs.flights.group_reading import GroupReader
+    from jobs.flights.stream_account import StreamAccount
+    from jobs.flights.streaming import FlightStreams
 
-__all__ = ["Ask", "Look", "Ready", "account", "look", "main", "queries"]
+__all__ = ["Ask", "Following", "Look", "Ready", "account", "look", "main", "queries"]
 
 QUERIES: Final = Path(__file__).with_name("queries.sql")
 SHOWN: Final = 3
@@ -55,7 +59,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A question about a topic, and about groups that consume it."""
 
-    what: Literal["look", "account", "left", "groups"]
+    what: Literal["look", "account", "left", "groups", "follow", "streams"]
     topic: str
     groups: list[str] = []
 
@@ -69,6 +73,14 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     busiest: list[tuple[str, int]]
     #: Carrier, mean delay of departure in minutes, latest first.
     delays: list[tuple[str, float]]
+    #: Rows that the stream has typed so far.
+    typed: int = 0
+
+
+class Following(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `follow`: where the streams write."""
+
+    folder: str
 
 
 def queries() -> dict[str, str]:
@@ -149,30 +161,60 @@ def main(warehouse: str, scratch: str) -> None:
     """Answer until standard input ends; Spark's own files go to the folder `scratch`."""
     answers = _own_output()
     signal.signal(signal.SIGTERM, _leave)
-    from jobs.flights.group_reading import GroupReader
     from jobs.sql import spark_session
 
     spark = spark_session("deltamq-flights", warehouse=warehouse, **{"spark.local.dir": scratch})
     try:
         _warm_up(spark, scratch)
         _say(answers, Ready(spark=spark.version))
-        reader = GroupReader(spark, warehouse)
+        answering = _Answering(spark, warehouse)
         for question in _questions(sys.stdin):
-            _say(answers, _answer(spark, reader, question))
+            _say(answers, answering(question))
     finally:
         spark.stop()
 
 
-def _answer(spark: SparkSession, reader: GroupReader, question: Ask) -> msgspec.Struct | list[GroupAccount]:
-    match question.what:
-        case "look":
-            return look(spark, question.topic)
-        case "account":
-            return account(spark, question.topic)
-        case "left":
-            return reader.left(question.topic, question.groups)
-        case "groups":
-            return reader.accounts(question.topic, question.groups)
+Answer: TypeAlias = "msgspec.Struct | list[GroupAccount] | dict[str, StreamAccount]"
+
+
+class _Answering:
+    """Answers the questions, one after another."""
+
+    def __init__(self, spark: SparkSession, warehouse: str) -> None:
+        from jobs.flights.group_reading import GroupReader
+
+        self._spark = spark
+        self._warehouse = warehouse
+        self._reader: GroupReader = GroupReader(spark, warehouse)
+        self._streams: FlightStreams | None = None
+
+    def __call__(self, question: Ask) -> Answer:
+        match question.what:
+            case "look":
+                return self._look(question.topic)
+            case "account":
+                return account(self._spark, question.topic)
+            case "left":
+                return self._reader.left(question.topic, question.groups)
+            case "groups":
+                return self._reader.accounts(question.topic, question.groups)
+            case "follow":
+                return self._follow(question.topic)
+            case "streams":
+                assert self._streams is not None, "they were never started"
+                return self._streams.account()
+
+    def _look(self, topic: str) -> Look:
+        seen = look(self._spark, topic)
+        return msgspec.structs.replace(seen, typed=self._streams.rows() if self._streams else 0)
+
+    def _follow(self, topic: str) -> Following:
+        from jobs.flights.streaming import FlightStreams
+
+        folder = f"{self._warehouse}/spark/flights/{topic}"
+        self._streams = FlightStreams(self._spark, topic, folder)
+        self._streams.start()
+        return Following(folder=folder)
 
 
 def _warm_up(spark: SparkSession, scratch: str) -> None:
@@ -205,7 +247,7 @@ def _questions(lines: TextIO) -> Iterator[Ask]:
         yield msgspec.json.decode(line, type=Ask)
 
 
-def _say(answers: TextIO, answer: msgspec.Struct | list[GroupAccount]) -> None:
+def _say(answers: TextIO, answer: Answer) -> None:
     answers.write(msgspec.json.encode(answer).decode() + "\n")
     answers.flush()
 

@@ -4,7 +4,8 @@ service, jobs, workers start --.
 Spark starts -------------------+--> replay, while Spark looks again and again --> wait until the groups --> compare
 flights become events ---------'     and the workers of two groups consume         have nothing left
 
-    compare: the acknowledgements, what REST gives back, what Spark finds; for the groups what the workers did, too
+    compare: the acknowledgements, what REST gives back, what Spark finds; for the groups what the workers did, too;
+    and what two streaming queries made of the topic meanwhile
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from jobs.flights.account import Account
-from jobs.flights.agreement import Agreement, GroupLine, compare
+from jobs.flights.agreement import Agreement, GroupLine, StreamLine, compare, compare_streams
 from jobs.flights.child import Child
 from jobs.flights.consuming import Consuming
 from jobs.flights.crew import Crew
@@ -35,11 +36,12 @@ from jobs.flights.events import events_of
 from jobs.flights.failure import JobFailed
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.groups import fresh_groups
-from jobs.flights.reading import Ask, Look, Ready
+from jobs.flights.reading import Ask, Following, Look, Ready
 from jobs.flights.replay import Ledger, Replay
-from jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table
+from jobs.flights.screen import bar, groups_table, look_text, next_steps, report_table, streams_table
 from jobs.flights.served import served_account
 from jobs.flights.source import read_airlines, read_airports, read_flights
+from jobs.flights.stream_account import StreamAccount, expected_stream
 from jobs.flights.watch import await_all, in_thread
 from mq.client import Admin, Producer, TopicInfo
 from mq.client.endpoint import Endpoint
@@ -97,12 +99,14 @@ class Run:
         with Admin(self.url) as admin:
             self.topic = fresh_topic(admin)
             self._say(f"topic     {self.topic}: new, {PARTITIONS} partitions")
+            self._follow(spark)
             consuming = self._consume(admin, crew, spark)
             ledger = self._replay(events.result(), spark, airlines, consuming)
             handled = self._end_groups(consuming)
             self._say("comparing what was acknowledged, what REST gives back and what Spark finds in the tables ...")
             agreement = self._compare(ledger, admin.get_topic(self.topic), spark)
-            agreement = replace(agreement, groups=self._compare_groups(consuming, ledger, handled))
+            groups = self._compare_groups(consuming, ledger, handled)
+            agreement = replace(agreement, groups=groups, streams=self._compare_streams(ledger, spark))
         self._show(agreement)
         return agreement
 
@@ -142,7 +146,7 @@ class Run:
         serve = [deltamq, "serve", "--warehouse", plan.warehouse]
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
         read = [sys.executable, "-m", "jobs.flights.reading", plan.warehouse, str(plan.folder)]
-        jobs = [deltamq, "jobs", "run", *JOBS, "--warehouse", plan.warehouse]
+        jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
         # Spark's own files go where the logs are, and go with it.
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
@@ -177,6 +181,13 @@ class Run:
             events = events.slice(0, self.plan.events_max)
         self._say(f"input     {len(flights):,} real flights of 2013, {len(events):,} events in the order of time")
         return events
+
+    def _follow(self, spark: Child) -> None:
+        """Let the streams begin: they take from the topic what comes, whatever else Spark is asked."""
+        asked = Ask(what="follow", topic=self.topic)
+        beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=Following), "streams-start")
+        await_all([beginning], self.children)
+        self._say(f"streams   typed events and delays by carrier and hour go to {beginning.result().folder}")
 
     def _consume(self, admin: Admin, crew: Crew, spark: Child) -> Consuming:
         """Put the workers to work, each for its group."""
@@ -255,6 +266,15 @@ class Run:
         await_all([comparing], self.children)
         return comparing.result()
 
+    def _compare_streams(self, ledger: Ledger, spark: Child) -> tuple[StreamLine, ...]:
+        asked = Ask(what="streams", topic=self.topic)
+        kinds = dict[str, StreamAccount]
+        of_spark = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=kinds), "spark-streams")
+        of_producer = in_thread(lambda: expected_stream(ledger.events["body"]), "producer-streams")
+        await_all([of_spark, of_producer], self.children)
+        made = of_spark.result()
+        return compare_streams(of_producer.result(), made["flights"], made["hours"])
+
     def _compare(self, ledger: Ledger, topic: TopicInfo, spark: Child) -> Agreement:
         """Collect the three accounts, each from its own source, and compare them."""
         asked = Ask(what="account", topic=topic.topic)
@@ -270,6 +290,7 @@ class Run:
         (self.plan.folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(agreement)))
         self.console.print(report_table(agreement, self.topic))
         self.console.print(groups_table(agreement, self.topic))
+        self.console.print(streams_table(agreement, self.topic))
         if agreement.out_of_order:
             self._say(f"not in the produced order: {', '.join(agreement.out_of_order)}")
 

@@ -25,7 +25,12 @@ GROUPS_CAPTION: Final = (
     "failure, or the death of the worker that held it; left over: not committed, held, or about to come again"
 )
 
-__all__ = ["bar", "groups_table", "look_text", "next_steps", "report_table"]
+STREAMS_CAPTION: Final = (
+    "flights: the typed table, one row for each event; hours: delays by carrier and hour, made of the typed table; "
+    "minutes of delay: of departures; checksum: the sum of the CRC-32 of each hour of a carrier"
+)
+
+__all__ = ["bar", "groups_table", "look_text", "next_steps", "report_table", "streams_table"]
 
 
 def bar(console: Console) -> Progress:
@@ -51,6 +56,7 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], 
         f"and {look.seconds:.1f} s later the producer is {behind:,} ahead\n"
         f"  busiest aircraft  {escape(busiest)}\n"
         f"  longest delays    {escape(delays)}\n"
+        f"  stream            {look.typed:,} events are typed\n"
         f"  groups            {escape(groups)}"
     )
 
@@ -93,6 +99,23 @@ def groups_table(agreement: Agreement, topic: str) -> Table:
         shown = line.group
         numbers = (line.producer, line.workers, line.service, line.spark)
         table.add_row(escape(group), escape(line.what), *numbers, _verdict(line.agree))
+    return table
+
+
+def streams_table(agreement: Agreement, topic: str) -> Table:
+    """Return the report's third table."""
+    table = Table(
+        title=f"{topic} in a stream: sent by the producer, typed, summed by carrier and hour",
+        caption=STREAMS_CAPTION,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("")
+    for side in ("producer", "flights", "hours"):
+        table.add_column(side, justify="right")
+    table.add_column("agree", justify="center")
+    for line in agreement.streams:
+        table.add_row(escape(line.what), line.producer, line.flights, line.hours, _verdict(line.agree))
     return table
 
 

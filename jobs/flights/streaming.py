@@ -1,0 +1,95 @@
+"""The streams of the main job: the topic becomes a typed table, and that one sums by carrier and hour.
+
+    format("mq") --from_json--> flights (silver, Delta) --sums of each batch--> hours (gold, Delta)
+
+Both are exactly once: the first by the stream's checkpoint and Delta's sink, the second because the MERGE of a batch
+stores the batch's number in its own commit, and Delta skips a number that it has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jobs.flights.events import BODY_FIELDS
+from jobs.flights.statements import statements
+from jobs.flights.stream_account import StreamAccount
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["FlightStreams"]
+
+QUERIES: Final = Path(__file__).with_name("stream.sql")
+#: A batch of the queries; shorter ones would take the cores from the replay.
+_EVERY: Final = "2 seconds"
+_SOURCE: Final = "partition STRING, offset BIGINT, body BINARY"
+_TXN: Final = "spark.databricks.delta.write"
+
+
+class FlightStreams:
+    """Two streaming queries over one topic; their tables and checkpoints lie in `folder`."""
+
+    def __init__(self, spark: SparkSession, topic: str, folder: str) -> None:
+        self._spark = spark
+        self._topic = topic
+        self._folder = folder
+        self._silver = f"{folder}/flights"
+        self._gold = f"{folder}/hours"
+        self._queries = statements(QUERIES, flights="flights", hours="hours", gold=self._gold)
+        self._running: list[StreamingQuery] = []
+
+    def start(self) -> None:
+        """Start both queries; they go on until `account`."""
+        self._spark.sql(self._queries["create"])
+        typed = self._start(self._typed().writeStream.format("delta"), "flights", path=self._silver)
+        # the second reads what the first writes, so its table must be there
+        typed.processAllAvailable()
+        flights = self._spark.readStream.format("delta").load(self._silver)
+        hours = self._start(flights.writeStream.foreachBatch(self._add), "hours")
+        self._running = [typed, hours]
+
+    def rows(self) -> int:
+        """Return how many rows the typed table has."""
+        return self._spark.read.format("delta").load(self._silver).count()
+
+    def account(self) -> dict[str, StreamAccount]:
+        """Let the queries take all that is there, and end them; return what each table holds."""
+        for query in self._running:
+            query.processAllAvailable()
+        for query in self._running:
+            query.stop()
+        self._spark.read.format("delta").load(self._silver).createOrReplaceTempView("flights")
+        self._spark.sql(self._queries["hours"]).createOrReplaceTempView("hours")
+        silver = self._sums()
+        self._spark.read.format("delta").load(self._gold).createOrReplaceTempView("hours")
+        return {"flights": silver, "hours": self._sums()}
+
+    def _typed(self) -> DataFrame:
+        schema = ", ".join(f"{name} {kind}" for name, kind in BODY_FIELDS.items())
+        source = self._spark.readStream.format("mq").options(topic=self._topic, startingOffsets="earliest")
+        rows = source.schema(_SOURCE).load()
+        return rows.selectExpr(
+            f"from_json(CAST(body AS STRING), '{schema}') AS flight", "partition AS _partition", "offset AS _offset"
+        ).selectExpr("flight.*", "_partition", "_offset")
+
+    def _start(self, writer: object, name: str, **options: str) -> StreamingQuery:
+        from pyspark.sql.streaming import DataStreamWriter
+
+        assert isinstance(writer, DataStreamWriter)
+        checkpoint = f"{self._folder}/checkpoints/{name}"
+        writer = writer.options(checkpointLocation=checkpoint, **options).queryName(f"{self._topic} {name}")
+        return writer.trigger(processingTime=_EVERY).start()
+
+    def _add(self, batch: DataFrame, number: int) -> None:
+        session = batch.sparkSession
+        batch.createOrReplaceTempView("flights")
+        session.sql(self._queries["hours"]).createOrReplaceTempView("new_hours")
+        session.conf.set(f"{_TXN}.txnAppId", f"hours of {self._topic}")
+        session.conf.set(f"{_TXN}.txnVersion", number)
+        session.sql(self._queries["add"])
+
+    def _sums(self) -> StreamAccount:
+        (row,) = self._spark.sql(self._queries["account"]).collect()
+        return StreamAccount(**row.asDict())
