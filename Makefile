@@ -37,7 +37,7 @@ lint: setup ## ruff, mypy --strict, and who may import whom
 	$(VENV)/lint-imports
 
 test: setup ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
-	$(VENV)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS) $(ARGS)
+	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
 
 run: setup ## A year of real flights through service, groups and Spark, then it serves (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \

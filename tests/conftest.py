@@ -27,16 +27,38 @@ settings.register_profile("searching", derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
 
-#: Fixtures that a whole run has once: what uses one stays in one process of `pytest -n`.
-_ONCE: Final = ("spark", "served", "s3", "writers")
+#: Files that share what takes long to start: the main job, the S3 server.
+_TOGETHER: Final = {
+    "tests/e2e/test_documents.py": "main job",
+    "tests/e2e/test_main_job.py": "main job",
+    "tests/contract/test_delete_below.py": "S3",
+    "tests/contract/test_store.py": "S3",
+}
+#: Folders whose files take long come first, so that no process is left with one of them at the end.
+_FIRST: Final = ("tests/e2e", "tests/spark", "tests/faults", "tests/history", "tests/api")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together, when several processes share the tests, what shares a fixture, and each file's tests."""
-    for item in items:
-        shared = next((name for name in _ONCE if name in getattr(item, "fixturenames", ())), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each process of `pytest -n` whole files, and what belongs together to one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return _TOGETHER.get(file, file)
+
+    return Files(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ def test_two_jobs_cannot_have_one_name() -> None:
         """Another verify."""
         return {}
 
+    assert "verify" in [found.name for found in all_jobs()]
     with pytest.raises(Conflict, match="there is a job 'verify' already"):
         job(name="verify", every_s=lambda conf: 1)(run)
 
