@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.merge.merge import Merger
+from jobs.merge.table_merge import TableMerge, Tuning
 from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
 from mq.group import decide_delete_group, decide_reset_offsets
@@ -70,14 +71,14 @@ def tables(tmp_path: Path) -> Iterator[QueueTables]:
 class Merges:
     """A job's process, begun anew where a test says so."""
 
-    def __init__(self, spark: SparkSession, tables: QueueTables, **options: int) -> None:
-        self._spark, self._tables, self._options = spark, tables, options
+    def __init__(self, spark: SparkSession, tables: QueueTables, tuning: Tuning | None = None) -> None:
+        self._spark, self._tables, self._tuning = spark, tables, tuning
         self._opened: list[Warehouse] = []
         self.restart()
 
     def restart(self) -> None:
         self._opened.append(Warehouse.open(self._tables.conf.warehouse.uri))
-        self._merger = Merger(self._opened[-1], self._tables.conf, **self._options)
+        self._merger = Merger(self._opened[-1], self._tables.conf, tuning=self._tuning)
 
     def run(self, now: datetime = NOW) -> dict[str, Any]:
         return dict(self._merger.run(self._spark, now))
@@ -187,7 +188,7 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
 ) -> None:
     drawn = random.Random(seed)
     records = any_records(tables, drawn, 8)
-    merges = Merges(spark, tables, batch_records_max=15, files_max=3)
+    merges = Merges(spark, tables, Tuning(batch_records_max=15, share_records=4, span_records_max=4, files_max=3))
     while records:
         count = drawn.randint(8, 20)
         now, records = records[:count], records[count:]
@@ -246,15 +247,16 @@ def test_a_run_says_how_many_records_came_meanwhile(
     """They are what the job is behind: the next run merges them."""
     topic, group = tables.topic(), tables.group()
     popped = tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
-    apply = Merger._apply
+    carry_out = TableMerge._merge
 
-    def while_acks_come(*arguments: Any) -> None:
-        apply(*arguments)
+    def while_acks_come(*arguments: Any, **options: Any) -> bool:
+        done = carry_out(*arguments, **options)
         for offset in (1, 2):
             tables.ack(popped, offset)
+        return done
 
     with monkeypatch.context() as patched:
-        patched.setattr(Merger, "_apply", while_acks_come)
+        patched.setattr(TableMerge, "_merge", while_acks_come)
         assert merges.run()["behind_records"] == 2
     facts = merges.run()
     assert (facts["rows"], facts["behind_records"]) == (2, 0)
@@ -505,7 +507,7 @@ def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
 
 
 def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: QueueTables) -> None:
-    merges = Merges(spark, tables, files_max=2)
+    merges = Merges(spark, tables, Tuning(files_max=2))
     topic, group = tables.topic(), tables.group()
     for at in range(4):
         tables.pop(group, topic, [at], at_ms=NOW_MS)
