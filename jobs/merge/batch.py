@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +32,7 @@ class Batch:
     now: datetime
     #: Whether rows that may be forgotten are looked for.
     clean: bool
-    #: Whether the metadata say of something that it has ended since rows were last looked for.
+    #: Whether something may have ended, a topic, group or epoch, so that rows that are not finished may be forgotten.
     ended: bool
     #: How long a checkpoint may be in the service's memory alone.
     stay_buffer_ms: int
@@ -53,9 +55,10 @@ class Batch:
         return kept
 
     def release(self) -> None:
-        """Let go of what is kept."""
+        """Let go of what is kept; a context that died holds nothing, and why it died is told elsewhere."""
         while self._kept:
-            kept = self._kept.pop()
+            kept: Any = self._kept.pop()
             # Over Spark Connect the server lets go when the object is gone here.
             if isinstance(self.session, SparkSession):
-                kept._jdf.queryExecution().logical().rdd().unpersist(False)
+                with suppress(Exception):
+                    kept._jdf.queryExecution().logical().rdd().unpersist(False)

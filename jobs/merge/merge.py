@@ -70,7 +70,7 @@ class Merger:
 
     def _run(self, spark: SparkSession, now: datetime, shards: Sequence[str]) -> Facts:
         began = time.monotonic()
-        facts: dict[str, int | str] = {"rows": 0, "batches": 0, "behind_records": 0}
+        facts: dict[str, int] = {"rows": 0, "batches": 0, "behind_records": 0}
         for one in self._merges:
             if one.shard in shards:
                 merged = one.run(lambda: self._session(spark), now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,8 @@ def writing_session(spark: SparkSession) -> SparkSession:
     The settings of an idempotent write hold for every write of a session: another job's must not meet them.
     """
     # Spark Connect has no `newSession`, and what it has instead the class of other sessions lacks.
-    session: SparkSession = spark.newSession() if isinstance(spark, SparkSession) else spark.cloneSession()
+    given: Any = spark
+    session: SparkSession = given.newSession() if isinstance(spark, SparkSession) else given.cloneSession()
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     return session

@@ -22,7 +22,7 @@ from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
 from jobs.merge.state_tables import create_state_table, idempotent, table_at
 from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
-from mq.errors import Corrupt
+from mq.errors import Corrupt, Unavailable
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.merge_plan import Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
@@ -38,6 +38,11 @@ __all__ = ["Merged", "TableMerge", "Tuning"]
 _LOOK_EVERY_S: Final = 10.0
 #: ... and how often while nothing happens: only time passes, and that makes few of them.
 _LOOK_IDLE_EVERY_S: Final = 60.0
+#: Records of what has ended may come late, and make rows that nobody finishes: at times all rows are looked at.
+_WHOLE_LOOK_EVERY_S: Final = 600.0
+#: A batch whose evaluated source is lost with an executor is begun again, so often in one run.
+_TRIES: Final = 3
+_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _ON: Final = "ON "
 #: The parts of the metadata whose events end groups, topics and epochs.
 _ENDING: Final = ("topics", "groups")
@@ -79,6 +84,8 @@ class _Look:
     """When rows were looked for that may be forgotten, and what was known then."""
 
     at_s: float = -1e9
+    #: When all rows were looked at.
+    whole_s: float = -1e9
     #: Of the table and of that of progress.
     versions: tuple[int, ...] = ()
     #: How far the metadata told of topics and groups, by which alone something may have ended.
@@ -125,6 +132,7 @@ class TableMerge:
         self._look()
         if create_state_table(session, self._store, self._target.table, self._log):
             self._look()
+        tries = 0
         while True:
             plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
             planned = plan is not None
@@ -137,13 +145,20 @@ class TableMerge:
             batch = self._batch(session(), plan, logs, now, clean=clean)
             try:
                 merged = self._merge(batch, plan, planned=planned)
+            except Exception as error:
+                tries += 1
+                if tries == _TRIES or not _is_lost(error):
+                    raise
+                continue
             finally:
                 batch.release()
             if clean:
-                self._looked = self._present_look()
+                self._looked = self._present_look(whole=batch.ended)
             if merged:
-                done.records, done.batches = done.records + plan.records, done.batches + 1
                 self._look()
+                if self._merged.batch < plan.batch:
+                    raise Unavailable(f"{self._target.table}: the MERGE of batch {plan.batch} left no commit")
+                done.records, done.batches = done.records + plan.records, done.batches + 1
         done.behind = sum(_end_now(log) - self._merged.stops.get(log.ref, 0) for log in logs)
         return done
 
@@ -164,11 +179,18 @@ class TableMerge:
         if transactions.get(app_id(table), -1) != self._merged.batch:
             self._merged = watermark(self._store, table, transactions)
 
-    def _present_look(self) -> _Look:
+    def _present_look(self, *, whole: bool = False) -> _Look:
+        """What a look at the rows would see now; `whole` if it sees all of them."""
         self._progress = read_state_log(self._store, CONSUMER_OFFSETS, self._progress)
         versions = tuple(-1 if log is None else log.version for log in (self._log, self._progress))
         told = self._meta.known()[0]
-        return _Look(at_s=time.monotonic(), versions=versions, told=tuple(told.get(part, 0) for part in _ENDING))
+        now_s = time.monotonic()
+        return _Look(
+            at_s=now_s,
+            whole_s=now_s if whole else self._looked.whole_s,
+            versions=versions,
+            told=tuple(told.get(part, 0) for part in _ENDING),
+        )
 
     def _may_clean(self) -> bool:
         """Whether it is time to look for rows that may be forgotten."""
@@ -210,7 +232,7 @@ class TableMerge:
             meta=self._meta.meta,
             now=now,
             clean=clean,
-            ended=present.told != self._looked.told,
+            ended=present.told != self._looked.told or present.at_s - self._looked.whole_s >= _WHOLE_LOOK_EVERY_S,
             stay_buffer_ms=self._stay_buffer_ms,
             share_records=self._tuning.share_records,
             span_records_max=self._tuning.span_records_max,
@@ -260,6 +282,11 @@ class TableMerge:
         log = read_state_log(self._store, self._target.table, self._log)
         if log is not None and len(log.files) > self._tuning.files_max:
             session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether what executors had evaluated is gone with one of them."""
+    return _LOST in str(error)
 
 
 def _end_now(log: PartitionLog) -> int:
