@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
+from jobs.run.spark_application import is_connect
 from tables.metadata import Meta
 
 __all__ = ["Batch"]
@@ -59,6 +60,6 @@ class Batch:
         while self._kept:
             kept: Any = self._kept.pop()
             # Over Spark Connect the server lets go when the object is gone here.
-            if isinstance(self.session, SparkSession):
+            if not is_connect(self.session):
                 with suppress(Exception):
                     kept._jdf.queryExecution().logical().rdd().unpersist(False)

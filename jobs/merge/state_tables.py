@@ -16,6 +16,8 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.run.spark_application import is_connect
+from mq.limits import MIB
 from tables.state_schema import (
     ALLOCATIONS,
     ALLOCATIONS_SCHEMA,
@@ -80,6 +82,9 @@ _SETTINGS: Final = {
     # The source of a MERGE is kept by the executors, and does not change between the two passes over it.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.autoCompact.enabled": "false",
+    # A MERGE writes the files anew in which it changes a row, and what is due is skipped by files: not too large ones.
+    "spark.databricks.delta.optimize.minFileSize": str(32 * MIB),
+    "spark.databricks.delta.optimize.maxFileSize": str(64 * MIB),
 }
 
 
@@ -97,9 +102,9 @@ def writing_session(spark: SparkSession) -> SparkSession:
 
     The settings of an idempotent write hold for every write of a session: another job's must not meet them.
     """
-    # Spark Connect has no `newSession`, and what it has instead the class of other sessions lacks.
+    # Spark Connect has no `newSession`; what it has instead other sessions lack.
     given: Any = spark
-    session: SparkSession = given.newSession() if isinstance(spark, SparkSession) else given.cloneSession()
+    session: SparkSession = given.cloneSession() if is_connect(spark) else given.newSession()
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     return session

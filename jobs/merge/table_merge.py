@@ -56,7 +56,7 @@ class Tuning:
     batch_records_max: int = 500_000
     share_records: int = SHARE_RECORDS
     span_records_max: int = SPAN_RECORDS_MAX
-    #: Live files of a state table from which on they are made into few.
+    #: So many more live files than the last compaction of a state table left, and they are made into few.
     files_max: int = 24
 
 
@@ -116,6 +116,8 @@ class TableMerge:
         self._progress: StateLog | None = None
         self._merged = Plan(batch=-1, logs={})
         self._looked = _Look()
+        #: How many files the last compaction left.
+        self._compacted_to = 0
 
     @property
     def shard(self) -> str:
@@ -278,10 +280,15 @@ class TableMerge:
         return _Evaluated(rows, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
 
     def _compact(self, session: SparkSession) -> None:
-        """Few files again, so that neither queries nor later merges slow down."""
-        log = read_state_log(self._store, self._target.table, self._log)
-        if log is not None and len(log.files) > self._tuning.files_max:
-            session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+        """Few files again, so that neither queries nor later merges slow down; large ones stay as they are."""
+        if self._files() <= self._compacted_to + self._tuning.files_max:
+            return
+        session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+        self._compacted_to = self._files()
+
+    def _files(self) -> int:
+        self._log = read_state_log(self._store, self._target.table, self._log)
+        return 0 if self._log is None else len(self._log.files)
 
 
 def _is_lost(error: Exception) -> bool:
