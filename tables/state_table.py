@@ -125,14 +125,28 @@ def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
     return commits, checkpoints
 
 
-def read_state_log(store: Store, folder: str) -> StateLog | None:
-    """The newest state of the table's log, without the rows; None when there is no table."""
+def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> StateLog | None:
+    """The newest state of the table's log, without the rows; None when there is no table.
+
+    Parameters
+    ----------
+    known
+        What it was at an earlier call: returned again when nothing has come since, after two looks at the store.
+    """
+    if known is not None and _is_newest(store, folder, known.version):
+        return known
     for _ in range(_TRIES):
         try:
             return _load(store, folder)
         except FileMissing:
             continue
     raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
+
+
+def _is_newest(store: Store, folder: str, version: int) -> bool:
+    """Whether this is the last commit; the last one is never cleaned up."""
+    here, after = (f"{folder}/{LOG_FOLDER}/{at:020d}.json" for at in (version, version + 1))
+    return store.exists(here) and not store.exists(after)
 
 
 def _load(store: Store, folder: str) -> StateLog | None:

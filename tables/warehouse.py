@@ -168,6 +168,11 @@ class Warehouse:
         """All partitions that have a folder in `space`."""
         return list(refs(self.store, space))
 
+    def refs_of(self, space: Space, topic: str) -> list[PartitionRef]:
+        """All partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
+        folder = topic_folder(space, topic)
+        return list(_refs_in(self.store, space, folder.rpartition("/")[2]))
+
     def drop_topic(self, space: Space, topic: str, generation: int) -> None:
         """Remove all partitions of one life of a topic, open or not; their data is gone when this returns."""
         with self._lock:
@@ -222,11 +227,15 @@ class Warehouse:
 def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
     """All partitions that have a table in `space`, by folder."""
     for topic in store.folders(space.value):
-        for partition in store.folders(f"{space.value}/{topic}"):
-            if "@" in partition:
-                found = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
-                if found is not None:
-                    yield found
+        yield from _refs_in(store, space, topic)
+
+
+def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
+    for partition in store.folders(f"{space.value}/{topic}"):
+        if "@" in partition:
+            found = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
+            if found is not None:
+                yield found
 
 
 def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:

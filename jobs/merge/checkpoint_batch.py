@@ -10,7 +10,7 @@ into `state/pop_checkpoints`, which joins it with what is there in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +69,7 @@ _CHECKPOINT: Final = [
 _OTHERS: Final = [("b", pa.int64()), ("rt", pa.int64())]
 
 Ints = NDArray[np.int64]
-Column = pa.Array | pa.ChunkedArray
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def decode(rows: pa.Table) -> pa.Table:

@@ -6,6 +6,7 @@ that the group's committed offset does not say: all its messages are dealt with,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 
 from jobs.merge.record_columns import lists_of
 from mq.checkpoint import LaneKey
+from mq.group import GroupsState
 from mq.queue_limits import STAY_BUFFER_MS
 from tables.metadata import Meta
 from tables.state_rows import Progress
 from tables.state_schema import CHECKPOINT_KEY, LANE_KEY
 
-__all__ = ["COLUMNS", "RECORD_LATE_MS", "forgettable", "is_over"]
+__all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]
 
 #: Of `state/pop_checkpoints`.
 COLUMNS: Final = (*CHECKPOINT_KEY, "num", "diffs", "acked", "replaced", "done", "revive_time")
@@ -32,24 +34,32 @@ RECORD_LATE_MS: Final = 60_000
 Ints = NDArray[np.int64]
 
 
-def is_over(meta: Meta, lane: LaneKey, epoch: int) -> bool:
-    """Whether what a group did in a partition in this epoch is void: topic, group or epoch have ended (POP-12)."""
-    present = meta.groups.epoch_of(lane)
-    return present is None or epoch < present or lane.topic_id not in _topic_ids(meta)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """Of the metadata what says whether something is over: little enough to go to every task."""
 
+    groups: GroupsState
+    topic_ids: frozenset[str]
 
-def _topic_ids(meta: Meta) -> set[str]:
-    return {topic.id for topic in meta.topics.topics.values()}
+    @classmethod
+    def of(cls, meta: Meta) -> Lives:
+        """What the metadata say; it must not be older than the records that are judged by it."""
+        return cls(groups=meta.groups, topic_ids=frozenset(topic.id for topic in meta.topics.topics.values()))
+
+    def over(self, lane: LaneKey, epoch: int) -> bool:
+        """Whether what a group did in a partition in this epoch is void: topic, group or epoch have ended (POP-12)."""
+        present = self.groups.epoch_of(lane)
+        return present is None or epoch < present or lane.topic_id not in self.topic_ids
 
 
 def forgettable(
-    rows: pa.Table, meta: Meta, progress: Progress, now_ms: int, *, stay_buffer_ms: int = STAY_BUFFER_MS
+    rows: pa.Table, lives: Lives, progress: Progress, now_ms: int, *, stay_buffer_ms: int = STAY_BUFFER_MS
 ) -> pa.Array:
     """For each row of `COLUMNS` whether it may be forgotten.
 
     Parameters
     ----------
-    meta
+    lives
         Not older than the records that the rows came from.
     progress
         What the offsets logs say so far.
@@ -58,7 +68,7 @@ def forgettable(
     """
     if not rows.num_rows:
         return pa.array([], pa.bool_())
-    over, committed = _of_lanes(rows, meta, progress)
+    over, committed = _of_lanes(rows, lives, progress)
     nums = pc.fill_null(rows.column("num"), 0).to_numpy().astype(np.int64)
     full = (1 << nums) - 1
     dealt_with = np.zeros(rows.num_rows, dtype=np.int64)
@@ -70,19 +80,17 @@ def forgettable(
     return pa.array(over | (finished & (now_ms >= np.maximum(revive_ms, stored_ms) + RECORD_LATE_MS)))
 
 
-def _of_lanes(rows: pa.Table, meta: Meta, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:
+def _of_lanes(rows: pa.Table, lives: Lives, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:
     """For each row whether its lane's epoch is over, and the group's committed offset."""
     keyed = rows.select([*LANE_KEY, "epoch"]).append_column("row", pa.array(np.arange(rows.num_rows)))
     groups = keyed.group_by([*LANE_KEY, "epoch"], use_threads=False).aggregate([("row", "list")])
     lists = lists_of(groups.column("row_list"))
     order, counts = lists.flatten().to_numpy(), np.diff(lists.offsets.to_numpy())
     over, committed = [], []
-    ids = _topic_ids(meta)
     for *key, epoch in zip(*(groups.column(name).to_pylist() for name in (*LANE_KEY, "epoch")), strict=True):
         lane = LaneKey(*key)
-        present = meta.groups.epoch_of(lane)
-        over.append(present is None or epoch < present or lane.topic_id not in ids)
-        known = meta.groups.committed_in(lane, progress[lane][1] if lane in progress else None)
+        over.append(lives.over(lane, epoch))
+        known = lives.groups.committed_in(lane, progress[lane][1] if lane in progress else None)
         committed.append(0 if known is None or known.epoch != epoch else known.offset)
     found_over = np.empty(rows.num_rows, dtype=bool)
     found_committed = np.empty(rows.num_rows, dtype=np.int64)

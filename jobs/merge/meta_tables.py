@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.merge.state_tables import STATE_TABLES, create_state_table, frame_of
+from jobs.merge.state_tables import PROPERTIES, STATE_TABLES, frame_of
 from mq.brokers import META_ROLE
 from mq.meta import Meta
 from mq.names import split_partition
@@ -20,7 +20,7 @@ from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, RO
 from tables.state_table import state_transactions
 from tables.store import Store
 
-__all__ = ["META_TABLES", "meta_rows", "replace_meta_tables"]
+__all__ = ["META_TABLES", "MetaTables", "meta_rows"]
 
 _APP: Final = "mq.merge.meta"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,27 +28,40 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, object]
 
 
-def replace_meta_tables(session: SparkSession, store: Store, log: MetaLog) -> int:
-    """Bring the tables to where the log is; returns how many were replaced.
+class MetaTables:
+    """The tables of one warehouse's metadata; remembers how far each is."""
 
-    A table's transaction number is the offset behind the last event about it, so nothing is planned: a kill leaves
-    some of them as they were, for the next run.
-    """
-    log.refresh()
-    told, meta = log.known()
-    ends = {table: told.get(kind.part, 0) for table, kind in META_TABLES.items()}
-    behind = {table: end for table, end in ends.items() if _reached(store, table) < end}
-    for table, end in behind.items():
-        create_state_table(session, store, table)
+    def __init__(self, store: Store, log: MetaLog) -> None:
+        self._store = store
+        self._log = log
+        #: It only grows, whoever writes them.
+        self._reached: dict[str, int] = {}
+
+    def replace(self, session: Callable[[], SparkSession]) -> int:
+        """Bring the tables to where the log is; returns how many were replaced.
+
+        A table's transaction number is the offset behind the last event about it, so nothing is planned: a kill leaves
+        some of them as they were, for the next run. `session` is only called when one is replaced.
+        """
+        self._log.refresh()
+        told, meta = self._log.known()
+        ends = {table: told.get(kind.part, 0) for table, kind in META_TABLES.items()}
+        behind = {table: end for table, end in ends.items() if self._is_behind(table, end)}
+        for table, end in behind.items():
+            self._write(session(), table, meta, end)
+            self._reached[table] = end
+        return len(behind)
+
+    def _is_behind(self, table: str, end: int) -> bool:
+        if self._reached.get(table, 0) < end:
+            self._reached[table] = (state_transactions(self._store, table) or {}).get(_APP, 0)
+        return self._reached.get(table, 0) < end
+
+    def _write(self, session: SparkSession, table: str, meta: Meta, end: int) -> None:
         frame = frame_of(session, meta_rows(table, meta), partitions=1)
         # A later release may have more columns.
-        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("txnAppId", _APP).option("txnVersion", str(end)).save(store.uri(table))
-    return len(behind)
-
-
-def _reached(store: Store, table: str) -> int:
-    return (state_transactions(store, table) or {}).get(_APP, 0)
+        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").options(**PROPERTIES)
+        writer.option("txnAppId", _APP).option("txnVersion", str(end)).save(self._store.uri(table))
 
 
 def meta_rows(table: str, meta: Meta) -> pa.Table:

@@ -6,16 +6,18 @@ mapping), so that every Delta reader can read them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.run.spark_application import is_connect
+from mq.limits import MIB
 from tables.state_schema import (
     ALLOCATIONS,
     ALLOCATIONS_SCHEMA,
@@ -39,10 +41,19 @@ from tables.state_schema import (
     TOPICS,
     TOPICS_SCHEMA,
 )
-from tables.state_table import read_state_log
+from tables.state_table import StateLog
 from tables.store import Store
 
-__all__ = ["STATE_TABLES", "create_state_table", "frame_of", "idempotent", "spark_schema", "writing_session"]
+__all__ = [
+    "PROPERTIES",
+    "STATE_TABLES",
+    "create_state_table",
+    "frame_of",
+    "idempotent",
+    "spark_schema",
+    "table_at",
+    "writing_session",
+]
 
 STATE_TABLES: Final = {
     CONSUMER_OFFSETS: CONSUMER_OFFSETS_SCHEMA,
@@ -57,7 +68,8 @@ STATE_TABLES: Final = {
     MOVES: MOVES_SCHEMA,
 }
 
-_PROPERTIES: Final = {
+#: Of every state table.
+PROPERTIES: Final = {
     "delta.enableDeletionVectors": "false",
     # A MERGE every few seconds leaves many files and commits; the merge job removes them (`jobs.state_upkeep`),
     # and so does another engine's VACUUM.
@@ -67,10 +79,17 @@ _PROPERTIES: Final = {
 _SETTINGS: Final = {
     # Other readers read Spark's older format of times as nanoseconds.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # The source of a MERGE is data that we hand over; it does not change between the two passes over it.
+    # The source of a MERGE is kept by the executors, and does not change between the two passes over it.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.autoCompact.enabled": "false",
+    # A MERGE writes the files anew in which it changes a row, and what is due is skipped by files: not too large ones.
+    "spark.databricks.delta.optimize.minFileSize": str(32 * MIB),
+    "spark.databricks.delta.optimize.maxFileSize": str(64 * MIB),
 }
+
+
+_TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -83,36 +102,66 @@ def writing_session(spark: SparkSession) -> SparkSession:
 
     The settings of an idempotent write hold for every write of a session: another job's must not meet them.
     """
-    session = spark.newSession()
+    # Spark Connect has no `newSession`; what it has instead other sessions lack.
+    given: Any = spark
+    session: SparkSession = given.cloneSession() if is_connect(spark) else given.newSession()
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     return session
 
 
-def idempotent(session: SparkSession, app_id: str, version: int) -> None:
-    """Let the next commits of this session store `version`; one that is stored already is not done again."""
-    session.conf.set("spark.databricks.delta.write.txnAppId", app_id)
-    session.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+@contextmanager
+def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[None]:
+    """Let commits of this session store `version` meanwhile; one that is stored already is not done again."""
+    session.conf.set(_TXN_APP, app_id)
+    session.conf.set(_TXN_VERSION, str(version))
+    try:
+        yield
+    finally:
+        session.conf.unset(_TXN_APP)
+        session.conf.unset(_TXN_VERSION)
 
 
-def create_state_table(session: SparkSession, store: Store, table: str) -> None:
+def create_state_table(session: Callable[[], SparkSession], store: Store, table: str, log: StateLog | None) -> bool:
     """Make a state table that is not there yet, or bring one of an earlier release to this one's columns.
 
     A kill leaves it as it was, or as it should be: each is one commit.
+
+    Parameters
+    ----------
+    session
+        Only called when there is something to do.
+    log
+        What the table is now.
+
+    Returns
+    -------
+    bool
+        Whether there was.
     """
-    log = read_state_log(store, table)
+    missing = [] if log is None else [name for name in STATE_TABLES[table].names if name not in log.columns]
     if log is None:
-        _create(session, store, table)
-    elif missing := [name for name in STATE_TABLES[table].names if name not in log.columns]:
-        _add_columns(session, store, table, missing)
+        _create(session(), store, table)
+    elif missing:
+        _add_columns(session(), store, table, missing)
+    return log is None or bool(missing)
 
 
 def _create(session: SparkSession, store: Store, table: str) -> None:
-    builder = DeltaTable.createIfNotExists(session).location(store.uri(table))
-    builder = builder.addColumns(spark_schema(STATE_TABLES[table]))
-    for key, value in _PROPERTIES.items():
-        builder = builder.property(key, value)
-    builder.execute()
+    columns = [
+        f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+        for field in spark_schema(STATE_TABLES[table]).fields
+    ]
+    properties = [f"'{key}' = '{value}'" for key, value in PROPERTIES.items()]
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS {table_at(store, table)} ({', '.join(columns)}) USING delta "
+        f"TBLPROPERTIES ({', '.join(properties)})"
+    )
+
+
+def table_at(store: Store, table: str) -> str:
+    """The table as SQL names it; all else in our statements are names of our own."""
+    return f"delta.`{store.uri(table).replace('`', '``')}`"
 
 
 def _add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:

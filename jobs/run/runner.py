@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from jobs.run.registry import Facts, Job
 from jobs.run.spark_application import SparkApplication, SparkGone, is_connect
+from jobs.run.task_errors import errors_of_tasks
 from tables.config import Config
 
 __all__ = ["SparkRunner"]
@@ -44,7 +45,7 @@ class SparkRunner:
             return job.run(None, conf, now, shards)
         session = self._application.session(job.name)
         try:
-            with self._bounded(session, job):
+            with self._bounded(session, job), errors_of_tasks():
                 return job.run(session, conf, now, shards)
         except Exception as error:
             if self._application.has_died(session, error):

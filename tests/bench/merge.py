@@ -1,24 +1,32 @@
 """The merge job: records of the revive logs a second that become rows of `state/pop_checkpoints`.
 
 Half of the records are checkpoints of 32 messages, half acknowledgements, over the 8 queues of one broker, in commits
-of 500 records as a busy service makes them. What is timed is a whole run of the job, files to commit, offsets included.
+of 500 records as a busy service makes them. What is timed is a whole run of the job, files to commit, with offsets.
+
+`merge.cores` compares one core with two (`local[1]`, `local[2]`); `merge.idle` has the metadata and progress of 3,000
+topics with 12,000 partitions in which nothing happens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
 from mq.group import decide_put_group
 from mq.group_settings import GroupRequest
+from mq.limits import MIB
 from mq.progress import Committed, OffsetRecord
 from mq.queue_limits import REVIVE_QUEUES
 from mq.revive_record import Ack, Record
-from mq.topics import TopicRequest, decide_put_topic
+from mq.topics import Event, MetaState, TopicRequest, decide_put_topic
 from tables.config import Config, load
 from tables.log import Batch
 from tables.metadata import MetaLog
@@ -41,6 +49,9 @@ _ARRIVING_PER_S: Final = 20_000
 _BACKLOG_RECORDS: Final = 600_000
 #: The first runs are slow: the JVM compiles what they do.
 _WARMUP_RUNS: Final = 4
+_IDLE_TOPICS: Final = 3_000
+_IDLE_PARTITIONS: Final = 4
+_TOPICS_AT_ONCE: Final = 100
 
 
 class _Logs:
@@ -80,6 +91,24 @@ class _Logs:
         self.warehouse.create(system_ref(OFFSETS, cluster, _BROKER)).append([Batch(rows_of_offset_records(offsets))])
         return rounds * _COMMIT_RECORDS * REVIVE_QUEUES
 
+    def add_topics(self, count: int) -> None:
+        """Make topics, and let the group have begun in every partition of theirs."""
+        meta = MetaLog(self.warehouse)
+        for low in range(0, count, _TOPICS_AT_ONCE):
+            names = [f"idle-{at:05d}" for at in range(low, min(count, low + _TOPICS_AT_ONCE))]
+            meta.submit(partial(_new_topics, names))
+        commits = [
+            OffsetRecord(
+                lane=LaneKey(topic.id, _GROUP, False, partition),
+                topic=name,
+                committed=Committed(self._epoch, 0),
+            )
+            for name, topic in meta.state.topics.items()
+            for partition in topic.route.partitions
+        ]
+        log = self.warehouse.create(system_ref(OFFSETS, self.conf.warehouse.cluster, _BROKER))
+        log.append([Batch(rows_of_offset_records(commits))])
+
     def _pop(self, queue: int) -> Checkpoint:
         self._popped += 32
         pop = Pop(
@@ -95,45 +124,100 @@ class _Logs:
         return Checkpoint(pop=pop, span=Span(self._popped, 32))
 
 
+def _new_topics(names: Sequence[str], state: MetaState) -> list[Event]:
+    request = TopicRequest(partitions=_IDLE_PARTITIONS)
+    return [event for name in names for event in decide_put_topic(state, name, request, [_BROKER], f"id-{name}", 0)]
+
+
 @bench("merge")
 def merge(session: Session) -> Iterator[Figure]:
     """Records of the revive logs that a run of the merge job folds into its table, a second."""
     if not session.effort.spark:
         session.say("no merge figures: a quick run starts no Spark")
         return
+    with _spark(session, "merge") as (logs, spark):
+        yield from _measured(session, logs, spark)
+    yield from _by_cores(session)
+    with _spark(session, "merge-idle") as (logs, spark):
+        yield from _idle(session, logs, spark)
+
+
+@contextmanager
+def _spark(session: Session, name: str, **settings: str) -> Iterator[tuple[_Logs, Any]]:
     from jobs.sql import spark_session
 
-    logs = _Logs(session.fresh("merge"))
-    spark = spark_session("deltamq-bench-merge", warehouse=logs.conf.warehouse.uri)
+    logs = _Logs(session.fresh(name))
+    spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri, **settings)
     try:
-        yield from _measured(session, logs, spark)
+        yield logs, spark
     finally:
         spark.stop()
         logs.warehouse.close()
+
+
+def _run(merger: Any, spark: Any, logs: _Logs, records: int) -> dict[str, float]:
+    """Let so many records arrive, and one run merge them."""
+    records = logs.add(records)
+    began = time.perf_counter()
+    facts = merger.run(spark, datetime.now(UTC))
+    took = time.perf_counter() - began
+    if int(facts["rows"]) < records:
+        raise LoadError(f"merged {facts['rows']} of {records} records")
+    return {"rate": records / took, "seconds": took}
 
 
 def _measured(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
     from jobs.merge.merge import Merger
 
     merger = Merger(logs.warehouse, logs.conf)
-
-    def run(records: int) -> dict[str, float]:
-        records = logs.add(records)
-        began = time.perf_counter()
-        facts = merger.run(spark, datetime.now(UTC))
-        took = time.perf_counter() - began
-        if int(facts["rows"]) < records:
-            raise LoadError(f"merged {facts['rows']} of {records} records")
-        return {"rate": records / took, "seconds": took}
-
     # Each run finds what arrived while the one before it worked: where they stop growing, the job keeps up.
     took = [logs.conf.jobs.merge_every_ms / 1e3]
     for _ in range(_WARMUP_RUNS + session.effort.windows):
         arrived = _ARRIVING_PER_S * max(took[-1], took[0])
-        took.append(run(int(arrived))["seconds"])
+        took.append(_run(merger, spark, logs, int(arrived))["seconds"])
     said = f"{_ARRIVING_PER_S:,} CK/ACK records/s arrive"
     yield session.figure("merge.steady.took", f"a run while {said}", "s", took[1 + _WARMUP_RUNS :])
-    backlog = run(_BACKLOG_RECORDS)
+    before = _resident_bytes()
+    backlog = _run(merger, spark, logs, _BACKLOG_RECORDS)
+    backlog["driver_grew_mib"] = (_resident_bytes() - before) / MIB
     yield session.figure(
         "merge.backlog.rate", "CK/ACK records merged, 30 s of them", "records/s", [backlog["rate"]], **backlog
     )
+
+
+def _by_cores(session: Session) -> Iterator[Figure]:
+    """How much a second core is worth."""
+    from jobs.merge.merge import Merger
+
+    rates = {}
+    for cores in (1, 2):
+        master = {"spark.master": f"local[{cores}]"}
+        with _spark(session, f"merge-{cores}", **master) as (logs, spark):
+            merger = Merger(logs.warehouse, logs.conf)
+            for _ in range(_WARMUP_RUNS):
+                _run(merger, spark, logs, _BACKLOG_RECORDS // 4)
+            rates[cores] = _run(merger, spark, logs, _BACKLOG_RECORDS)["rate"]
+    extra = {"one": rates[1], "two": rates[2]}
+    yield session.figure(
+        "merge.cores.ratio", "records/s with two cores to one", "times", [rates[2] / rates[1]], **extra
+    )
+
+
+def _idle(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
+    """The first merge of many partitions, and those after it, which find no news."""
+    from jobs.merge.merge import Merger
+
+    logs.add_topics(_IDLE_TOPICS)
+    merger = Merger(logs.warehouse, logs.conf)
+    took = []
+    for _ in range(1 + 10 * session.effort.windows):
+        began = time.perf_counter()
+        merger.run(spark, datetime.now(UTC))
+        took.append(time.perf_counter() - began)
+    said = f"{_IDLE_TOPICS:,} topics of {_IDLE_PARTITIONS} partitions"
+    yield session.figure("merge.idle.first", f"the first run, cold, with {said}", "s", took[:1])
+    yield session.figure("merge.idle.took", f"a run without news, with {said}", "ms", [one * 1e3 for one in took[1:]])
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)

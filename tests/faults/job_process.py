@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
@@ -34,11 +34,17 @@ class JobRuns:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def once(self, warehouse: Path, *jobs: str, failpoints: str = "") -> int:
-        """Do what is due now; the exit status, negative for a signal."""
+    def once(
+        self, warehouse: Path, *jobs: str, failpoints: str = "", environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Do what is due now; the exit status, negative for a signal. The failpoints act in tasks of Spark, too."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        order = {"arguments": ["run", *jobs, "--once", "--warehouse", str(warehouse)], "failpoints": failpoints}
+        order = {
+            "arguments": ["run", *jobs, "--once", "--warehouse", str(warehouse)],
+            "failpoints": failpoints,
+            "environment": dict(environment or {}),
+        }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         status: int = json.loads(self._process.stdout.readline())
@@ -95,10 +101,12 @@ class JobProcess:
         return self._process.returncode
 
 
-def _run(arguments: Sequence[str], points: str) -> NoReturn:
+def _run(arguments: Sequence[str], points: str, environment: Mapping[str, str]) -> NoReturn:
     """The forked process: its exit is the command's."""
     status = 99
     try:
+        # Python processes of Spark's executors arm what their environment says.
+        os.environ.update(environment, MQ_FAILPOINTS=points)
         # Standard output belongs to the orders.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         failpoints.arm(points)
@@ -115,7 +123,7 @@ def _serve() -> None:
         order = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _run(order["arguments"], order["failpoints"])
+            _run(order["arguments"], order["failpoints"], order["environment"])
         _, ended = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(ended), flush=True)
 

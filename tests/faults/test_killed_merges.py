@@ -75,6 +75,30 @@ def test_merge_killed_around_its_commit_merges_each_record_once(
 
 
 @pytest.mark.long
+def test_spark_07_tasks_of_a_merge_that_are_killed_are_repeated(
+    tmp_path: Path, runs: JobRuns, tables: QueueTables
+) -> None:
+    """The process that decodes is killed in the first attempt of each task; without further attempts the run fails."""
+    topic, group = tables.topic(), tables.group()
+    popped = [tables.pop(group, topic, [at], at_ms=10**12, invisible_ms=10**12, queue=at % 8) for at in range(16)]
+    for one in popped[:4]:
+        tables.ack(one, one.span.offset_of(0))
+    store, kill = tables.warehouse.store, "merge.in_task=kill"
+    once = {"DELTAMQ_JOBS_MASTER": "local[2]"}
+    assert runs.once(tmp_path / "w", "merge", failpoints=kill, environment=once) == 1
+    state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA)
+    assert state is not None
+    assert state.rows.num_rows == 0
+    repeated = {"DELTAMQ_JOBS_MASTER": "local[2,4]"}
+    assert runs.once(tmp_path / "w", "merge", failpoints=kill, environment=repeated) == 0
+    state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA)
+    assert state is not None
+    found = {key: one.acked for key, one in states_of_rows(state.rows.select(CHECKPOINT_COLUMNS))}
+    assert found == {one.key: int(at < 4) for at, one in enumerate(popped)}
+    assert state.rows.num_rows == len(popped)
+
+
+@pytest.mark.long
 def test_merge_killed_at_every_point_merges_each_record_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +20,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.merge.merge import Merger
+from jobs.merge.merge import SHARDS, Merger
+from jobs.merge.table_merge import TableMerge, Tuning
 from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
 from mq.checkpoint_state import CheckpointState, fold
+from mq.errors import Corrupt
 from mq.group import decide_delete_group, decide_reset_offsets
 from mq.lost import LostRecord
 from mq.progress import Committed, Delivered, OffsetRecord, committed_of
@@ -70,17 +72,17 @@ def tables(tmp_path: Path) -> Iterator[QueueTables]:
 class Merges:
     """A job's process, begun anew where a test says so."""
 
-    def __init__(self, spark: SparkSession, tables: QueueTables, **options: int) -> None:
-        self._spark, self._tables, self._options = spark, tables, options
+    def __init__(self, spark: SparkSession, tables: QueueTables, tuning: Tuning | None = None) -> None:
+        self._spark, self._tables, self._tuning = spark, tables, tuning
         self._opened: list[Warehouse] = []
         self.restart()
 
     def restart(self) -> None:
         self._opened.append(Warehouse.open(self._tables.conf.warehouse.uri))
-        self._merger = Merger(self._opened[-1], self._tables.conf, **self._options)
+        self.merger = Merger(self._opened[-1], self._tables.conf, tuning=self._tuning)
 
-    def run(self, now: datetime = NOW) -> dict[str, Any]:
-        return dict(self._merger.run(self._spark, now))
+    def run(self, now: datetime = NOW, shards: Sequence[str] | None = None) -> dict[str, Any]:
+        return dict(self.merger.run(self._spark, now, shards))
 
     def close(self) -> None:
         for warehouse in self._opened:
@@ -187,7 +189,7 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
 ) -> None:
     drawn = random.Random(seed)
     records = any_records(tables, drawn, 8)
-    merges = Merges(spark, tables, batch_records_max=15, files_max=3)
+    merges = Merges(spark, tables, Tuning(batch_records_max=15, share_records=4, span_records_max=4, files_max=3))
     while records:
         count = drawn.randint(8, 20)
         now, records = records[:count], records[count:]
@@ -240,21 +242,81 @@ def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges)
     ] == logs
 
 
+def test_spark_07_a_run_without_news_needs_no_spark(tables: QueueTables, merges: Merges) -> None:
+    tables.pop(tables.group(), tables.topic(), [1, 2], at_ms=NOW_MS)
+    merges.run()
+    nothing: Any = None
+    facts = merges.merger.run(nothing, NOW)
+    assert (facts["rows"], facts["batches"], facts["meta"], facts["behind_records"]) == (0, 0, 0, 0)
+
+
+def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTables, merges: Merges) -> None:
+    topic, group = tables.topic(), tables.group()
+    lane = LaneKey(topic.id, group.name, False, f"orders@{BROKER}")
+    tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
+    commit(tables, lane, Committed(group.epoch, 1))
+    facts = merges.run(shards=("consumer_offsets",))
+    assert (facts["rows"], "meta" in facts) == (1, False)
+    assert merged_progress(tables) == {lane: Committed(group.epoch, 1)}
+    assert read_state_log(tables.warehouse.store, POP_CHECKPOINTS) is None
+    assert merges.run(shards=("pop_checkpoints", "meta")) | {"ms": 0} == {
+        "rows": 1,
+        "batches": 1,
+        "behind_records": 0,
+        "meta": 3,
+        "ms": 0,
+    }
+    assert merged_states(tables) == expected_states(tables)
+    assert set(SHARDS) == {"consumer_offsets", "pop_checkpoints", "lost_messages", "meta"}
+
+
+def test_spark_07_a_damaged_record_is_told_by_log_and_offset_and_stops_the_merge(
+    tables: QueueTables, merges: Merges
+) -> None:
+    """Found in a task, raised by the run as what it is; nothing of the batch is in the table."""
+    popped = tables.pop(tables.group(), tables.topic(), [1, 2], at_ms=NOW_MS)
+    log = tables.warehouse.open_partition(revive_ref(CLUSTER, 0, BROKER))
+    rows_without_record = {"tag": pa.array(["ack"]), "body": pa.array([b'{"no": "record"}'], pa.binary())}
+    log.append([Batch(pa.RecordBatch.from_pydict(rows_without_record))])
+    tables.ack(popped, 1)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=re.escape(f"{log.ref.name}: the record at offset 1 is damaged")) as raised:
+            merges.run()
+        assert raised.value.code == "record_corrupt"
+        assert merged_states(tables) == {}
+
+
+def test_what_retention_took_out_of_a_planned_batch_is_told(tables: QueueTables, merges: Merges) -> None:
+    topic, group = tables.topic(), tables.group()
+    for at in range(3):
+        tables.pop(group, topic, [at], at_ms=NOW_MS)
+    failpoints.arm("merge.before_merge=raise")
+    with pytest.raises(FailpointHit):
+        merges.run()
+    failpoints.arm("")
+    tables.warehouse.open_partition(revive_ref(CLUSTER, 0, BROKER)).delete_below(2)
+    merges.restart()
+    with pytest.raises(Corrupt, match=r"offsets \[0, 2\) were not merged and are gone") as raised:
+        merges.run()
+    assert raised.value.code == "merge_gap"
+
+
 def test_a_run_says_how_many_records_came_meanwhile(
     tables: QueueTables, merges: Merges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are what the job is behind: the next run merges them."""
     topic, group = tables.topic(), tables.group()
     popped = tables.pop(group, topic, [1, 2], at_ms=NOW_MS)
-    apply = Merger._apply
+    carry_out = TableMerge._merge
 
-    def while_acks_come(*arguments: Any) -> None:
-        apply(*arguments)
+    def while_acks_come(*arguments: Any, **options: Any) -> bool:
+        done = carry_out(*arguments, **options)
         for offset in (1, 2):
             tables.ack(popped, offset)
+        return done
 
     with monkeypatch.context() as patched:
-        patched.setattr(Merger, "_apply", while_acks_come)
+        patched.setattr(TableMerge, "_merge", while_acks_come)
         assert merges.run()["behind_records"] == 2
     facts = merges.run()
     assert (facts["rows"], facts["behind_records"]) == (2, 0)
@@ -505,7 +567,7 @@ def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
 
 
 def test_replaced_files_and_old_commits_are_swept(spark: SparkSession, tables: QueueTables) -> None:
-    merges = Merges(spark, tables, files_max=2)
+    merges = Merges(spark, tables, Tuning(files_max=2))
     topic, group = tables.topic(), tables.group()
     for at in range(4):
         tables.pop(group, topic, [at], at_ms=NOW_MS)

@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from jobs.run.tasks import run_in_tasks
+from mq.errors import Corrupt
 
 _SCHEMA = pa.schema([("item", pa.int64()), ("partition", pa.int64()), ("pid", pa.int64())])
 
@@ -34,3 +35,15 @@ def test_spark_07_each_item_of_work_is_a_task_outside_of_the_driver(spark: Spark
 @pytest.mark.spark
 def test_spark_07_without_work_no_task_is_started(spark: SparkSession) -> None:
     assert run_in_tasks(spark, [], _seen, _SCHEMA).num_rows == 0
+
+
+def _damaged(item: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+    raise Corrupt(f"log {item} is damaged", code="record_corrupt")
+
+
+@pytest.mark.spark
+def test_spark_07_an_error_of_ours_reaches_the_driver_as_itself(spark: SparkSession) -> None:
+    with pytest.raises(Corrupt, match="log 5 is damaged") as raised:
+        run_in_tasks(spark, [5], _damaged, _SCHEMA)
+    assert raised.value.code == "record_corrupt"

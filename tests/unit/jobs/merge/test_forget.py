@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import decode, fold
-from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, forgettable
+from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
 from mq.checkpoint import Checkpoint, LaneKey, Span
 from mq.checkpoint_state import fold as core_fold
 from mq.group import OffsetsReset, decide_delete_group, decide_put_group
@@ -53,7 +53,7 @@ def about_one_checkpoint(draw: st.DrawFn) -> list[Record]:
 def may_go(records: list[Record], known: Meta, committed: Committed | None, now_ms: int) -> list[bool]:
     rows = fold([decode(stored_rows(records))]).select(COLUMNS)
     progress = {} if committed is None else {LANE: (TOPIC, committed)}
-    found: list[bool] = forgettable(rows, known, progress, now_ms).to_pylist()
+    found: list[bool] = forgettable(rows, Lives.of(known), progress, now_ms).to_pylist()
     return found
 
 

@@ -1,0 +1,128 @@
+"""Records of the revive logs as the source of the MERGE into `state/pop_checkpoints`: one row for each checkpoint.
+
+    spans --a task each--> folded by checkpoint --several tasks: shuffled by key--> folded once more --> source
+    the table --rows that may be finished--> a task each: forgettable --without what the batch is about--> source
+
+The service stores all records about a checkpoint in one log, the queue of its revive log; but a log may be divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, lit, timestamp_millis
+
+from jobs.merge import checkpoint_batch
+from jobs.merge.batch import Batch
+from jobs.merge.checkpoint_batch import BATCH_SCHEMA
+from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
+from jobs.merge.log_spans import LogSpan, decoded, shares
+from jobs.merge.offset_source import known_progress
+from jobs.run.storage import storage
+from jobs.run.tasks import frame_of_tasks, in_tasks
+from tables.state_rows import Progress
+from tables.state_schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
+
+__all__ = ["checkpoint_source"]
+
+_STATE_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in COLUMNS])
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """Some logs, or a part of one."""
+
+    warehouse: str
+    spans: tuple[LogSpan, ...]
+
+
+def checkpoint_source(batch: Batch) -> DataFrame:
+    """The rows of the MERGE, not evaluated yet."""
+    if not batch.clean:
+        return _marked(_folded(batch), batch, forget=False)
+    gone = _gone(batch)
+    if not batch.spans:
+        return _marked(gone, batch, forget=True)
+    folded = batch.keep(_folded(batch))
+    untouched = gone.join(folded, list(CHECKPOINT_KEY), "left_anti").select(*BATCH_SCHEMA.names)
+    return _marked(folded, batch, forget=False).union(_marked(untouched, batch, forget=True))
+
+
+def _marked(rows: DataFrame, batch: Batch, *, forget: bool) -> DataFrame:
+    return rows.withColumns({"forget": lit(forget), "merged_at": lit(batch.now)})
+
+
+def _folded(batch: Batch) -> DataFrame:
+    """What the logs say of each checkpoint."""
+    divided = shares(batch.spans, share_records=batch.share_records, span_records_max=batch.span_records_max)
+    tasks = [_Task(warehouse=batch.warehouse, spans=spans) for spans in divided]
+    rows = frame_of_tasks(batch.session, tasks, _fold_logs, BATCH_SCHEMA)
+    if len(tasks) == 1:
+        return rows
+    return in_tasks(rows.repartition(len(tasks), *CHECKPOINT_KEY), _fold_rows, BATCH_SCHEMA)
+
+
+def _fold_logs(task: _Task) -> Batches:
+    parts = decoded(storage(task.warehouse), task.spans, checkpoint_batch.decode)
+    yield from checkpoint_batch.fold(list(parts)).to_batches()
+
+
+def _fold_rows(batches: Batches) -> Batches:
+    """Rows about the same checkpoints are in the same partition."""
+    parts = [pa.Table.from_batches([one]).cast(BATCH_SCHEMA) for one in batches]
+    yield from checkpoint_batch.fold(parts).to_batches()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forgetting:
+    """Which rows of the table may go; called with a part of them in a task."""
+
+    warehouse: str
+    lives: Lives
+    now_ms: int
+    stay_buffer_ms: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Batches:
+        """Those among the rows that may go."""
+        progress: Progress | None = None
+        for one in batches:
+            if progress is None:
+                progress = known_progress(storage(self.warehouse))
+            rows = pa.Table.from_batches([one]).cast(_STATE_SCHEMA)
+            mask = forgettable(rows, self.lives, progress, self.now_ms, stay_buffer_ms=self.stay_buffer_ms)
+            yield from _widened(rows.filter(mask)).to_batches()
+
+
+def _widened(rows: pa.Table) -> pa.Table:
+    """The rows with the columns of a batch; only their keys mean something."""
+    arrays = [
+        rows.column(one.name) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
+        for one in BATCH_SCHEMA
+    ]
+    return pa.table(arrays, schema=BATCH_SCHEMA)
+
+
+def _gone(batch: Batch) -> DataFrame:
+    """The rows that may go.
+
+    Only finished ones can, and of these only such as are late enough: Delta skips the files that have none of them.
+    Where a group, topic or epoch has ended, all rows are looked at.
+    """
+    rows = batch.session.read.format("delta").load(batch.location)
+    if not batch.ended:
+        late = timestamp_millis(lit(batch.now_ms - RECORD_LATE_MS))
+        rows = rows.where(col("due_time").isNull() & (col("pop_time") <= late))
+        rows = rows.where(col("revive_time").isNull() | (col("revive_time") <= late))
+    forgetting = _Forgetting(
+        warehouse=batch.warehouse,
+        lives=Lives.of(batch.meta),
+        now_ms=batch.now_ms,
+        stay_buffer_ms=batch.stay_buffer_ms,
+    )
+    return in_tasks(rows.select(*COLUMNS), forgetting, BATCH_SCHEMA)

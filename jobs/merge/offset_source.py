@@ -1,0 +1,119 @@
+"""Commits of groups as the source of the MERGE into `state/consumer_offsets`: all of the progress of lanes that moved.
+
+A task has the logs of some brokers, and all lanes there: it reads what the table knows of them, joins the two, and
+yields the lanes that are other than the table says. (What a join of leases and ranges is, the core says, not SQL.)
+
+A reset is progress, too, though the metadata log has it: it is shown before the group goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from jobs.merge import offset_batch
+from jobs.merge.batch import Batch
+from jobs.merge.forget import Lives
+from jobs.merge.log_spans import LogSpan, decoded, shares
+from jobs.run.storage import storage
+from jobs.run.tasks import frame_of_tasks
+from mq.checkpoint import LaneKey
+from mq.names import split_partition
+from mq.progress import Committed
+from tables.state_rows import OFFSET_COLUMNS, Progress, committed_of_rows, rows_of_committed
+from tables.state_schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA
+from tables.state_table import read_state
+from tables.store import Store
+
+__all__ = ["SOURCE_SCHEMA", "known_progress", "offset_source"]
+
+SOURCE_SCHEMA: Final = CONSUMER_OFFSETS_SCHEMA.append(pa.field("forget", pa.bool_(), nullable=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The logs of some brokers."""
+
+    warehouse: str
+    spans: tuple[LogSpan, ...]
+    #: Brokers whose lanes other tasks have.
+    elsewhere: frozenset[str]
+    #: The brokers whose lanes this one has; None: all that are not elsewhere.
+    brokers: frozenset[str] | None
+    lives: Lives
+    #: Of topics that are there, the resets.
+    resets: Progress
+    now: datetime
+    clean: bool
+
+    def has(self, lane: LaneKey) -> bool:
+        """Whether the lane is this task's."""
+        broker = split_partition(lane.partition)[1]
+        return broker not in self.elsewhere if self.brokers is None else broker in self.brokers
+
+
+def known_progress(store: Store) -> dict[LaneKey, tuple[str, Committed]]:
+    """What `state/consumer_offsets` says now."""
+    state = read_state(store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
+    return {} if state is None else committed_of_rows(state.rows)
+
+
+def offset_source(batch: Batch) -> DataFrame:
+    """The rows of the MERGE, not evaluated yet."""
+    # A log is not divided: a task folds it piece by piece, and what it is folded to is a row for each lane.
+    divided = shares(batch.spans, share_records=batch.share_records)
+    tasks = [
+        _Task(
+            warehouse=batch.warehouse,
+            spans=spans,
+            elsewhere=frozenset(),
+            brokers=frozenset(split_partition(span.ref.name)[1] for span in spans),
+            lives=Lives.of(batch.meta),
+            resets=_resets(batch),
+            now=batch.now,
+            clean=batch.clean,
+        )
+        for spans in divided or [()]
+    ]
+    elsewhere = frozenset(broker for task in tasks[1:] for broker in task.brokers or ())
+    tasks[0] = replace(tasks[0], brokers=None, elsewhere=elsewhere)
+    return frame_of_tasks(batch.session, tasks, _moved, SOURCE_SCHEMA)
+
+
+def _resets(batch: Batch) -> Progress:
+    names = {topic.id: topic.name for topic in batch.meta.topics.topics.values()}
+    resets = batch.meta.groups.resets
+    return {lane: (names[lane.topic_id], at) for lane, at in resets.items() if lane.topic_id in names}
+
+
+def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
+    """What a task has to tell: lanes that moved, and lanes that are over."""
+    store = storage(task.warehouse)
+    told = _folded(decoded(store, task.spans, offset_batch.decode))
+    resets = {lane: at for lane, at in task.resets.items() if task.has(lane)}
+    known = {lane: at for lane, at in known_progress(store).items() if task.has(lane) or lane in told}
+    new = offset_batch.joined(known, told | offset_batch.joined(told, resets))
+    over = {lane for lane, (_, at) in (known | new).items() if task.lives.over(lane, at.epoch)}
+    yield from _rows({lane: at for lane, at in new.items() if lane not in over}, task.now, forget=False)
+    yield from _rows({lane: at for lane, at in known.items() if lane in over}, task.now, forget=True)
+
+
+def _folded(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
+    """The progress of all parts; only one of them is in memory at a time."""
+    told: dict[LaneKey, tuple[str, Committed]] = {}
+    for part in parts:
+        told |= offset_batch.joined(told, offset_batch.fold([part]))
+    return told
+
+
+def _rows(
+    progress: Mapping[LaneKey, tuple[str, Committed]], now: datetime, *, forget: bool
+) -> Iterator[pa.RecordBatch]:
+    if progress:
+        rows = rows_of_committed(progress, now)
+        yield from rows.append_column(SOURCE_SCHEMA.field("forget"), pa.array([forget] * rows.num_rows)).to_batches()

@@ -1,0 +1,301 @@
+"""The merges into one state table, run after run: plan, evaluate in tasks, MERGE, forget the plan, compact.
+
+What a run needs to know first (where the logs end, what the table has) is kept from run to run and only looked at for
+news, so that a run without any takes milliseconds and no Spark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, count, lit, unix_micros
+from pyspark.sql.functions import max as greatest_of
+from pyspark.sql.functions import min as least_of
+
+from jobs.merge.batch import Batch
+from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
+from jobs.merge.state_tables import create_state_table, idempotent, table_at
+from jobs.merge.targets import Target
+from jobs.run.tasks import errors_of_tasks
+from mq.errors import Corrupt, Unavailable
+from tables.failpoints import failpoint
+from tables.log import PartitionLog
+from tables.merge_plan import Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
+from tables.metadata import MetaLog
+from tables.paths import PartitionRef, Space
+from tables.state_schema import CONSUMER_OFFSETS
+from tables.state_table import StateLog, read_state_log
+from tables.warehouse import Warehouse
+
+__all__ = ["Merged", "TableMerge", "Tuning"]
+
+#: How often rows are looked for that may be forgotten ...
+_LOOK_EVERY_S: Final = 10.0
+#: ... and how often while nothing happens: only time passes, and that makes few of them.
+_LOOK_IDLE_EVERY_S: Final = 60.0
+#: Records of what has ended may come late, and make rows that nobody finishes: at times all rows are looked at.
+_WHOLE_LOOK_EVERY_S: Final = 600.0
+#: A batch whose evaluated source is lost with an executor is begun again, so often in one run.
+_TRIES: Final = 3
+_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+_ON: Final = "ON "
+#: The parts of the metadata whose events end groups, topics and epochs.
+_ENDING: Final = ("topics", "groups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How much at once."""
+
+    #: Records in one batch. A job that was off for long catches up in several.
+    batch_records_max: int = 500_000
+    share_records: int = SHARE_RECORDS
+    span_records_max: int = SPAN_RECORDS_MAX
+    #: So many more live files than the last compaction of a state table left, and they are made into few.
+    files_max: int = 24
+
+
+@dataclass(slots=True)
+class Merged:
+    """What a run did."""
+
+    records: int = 0
+    batches: int = 0
+    #: Records that came while it worked.
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """A source that the executors have."""
+
+    rows: int
+    #: Between which times the rows of the table lie that it is about, as SQL: other files are not even looked at.
+    condition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """When rows were looked for that may be forgotten, and what was known then."""
+
+    at_s: float = -1e9
+    #: When all rows were looked at.
+    whole_s: float = -1e9
+    #: Of the table and of that of progress.
+    versions: tuple[int, ...] = ()
+    #: How far the metadata told of topics and groups, by which alone something may have ended.
+    told: tuple[int, ...] = ()
+
+
+class TableMerge:
+    """For one thread; the lock of its shard is held while it runs."""
+
+    def __init__(
+        self,
+        target: Target,
+        warehouse: Warehouse,
+        meta: MetaLog,
+        *,
+        cluster: str,
+        stay_buffer_ms: int,
+        tuning: Tuning,
+    ) -> None:
+        self._target = target
+        self._warehouse = warehouse
+        self._store = warehouse.store
+        self._meta = meta
+        self._topic = f"{target.logs}_{cluster}"
+        self._stay_buffer_ms = stay_buffer_ms
+        self._tuning = tuning
+        self._log: StateLog | None = None
+        self._progress: StateLog | None = None
+        self._merged = Plan(batch=-1, logs={})
+        self._looked = _Look()
+        #: How many files the last compaction left.
+        self._compacted_to = 0
+
+    @property
+    def shard(self) -> str:
+        """The part of the job that it is."""
+        return self._target.shard
+
+    def run(self, session: Callable[[], SparkSession], now: datetime) -> Merged:
+        """Merge everything that the logs hold now; `session` is only called where there is work for Spark."""
+        done = Merged()
+        logs = self._newest_logs()
+        if not logs:
+            return done
+        ends = {log.ref: log.end_offset for log in logs}
+        self._look()
+        if create_state_table(session, self._store, self._target.table, self._log):
+            self._look()
+        tries = 0
+        while True:
+            plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
+            planned = plan is not None
+            plan = plan or self._planned(ends)
+            clean = self._may_clean()
+            if not (planned or plan.records or clean):
+                break
+            # After the ends of the logs were known: what records are about and is not there has ended.
+            self._meta.refresh()
+            batch = self._batch(session(), plan, logs, now, clean=clean)
+            try:
+                merged = self._merge(batch, plan, planned=planned)
+            except Exception as error:
+                tries += 1
+                if tries == _TRIES or not _is_lost(error):
+                    raise
+                continue
+            finally:
+                batch.release()
+            if clean:
+                self._looked = self._present_look(whole=batch.ended)
+            if merged:
+                self._look()
+                if self._merged.batch < plan.batch:
+                    raise Unavailable(f"{self._target.table}: the MERGE of batch {plan.batch} left no commit")
+                done.records, done.batches = done.records + plan.records, done.batches + 1
+        done.behind = sum(_end_now(log) - self._merged.stops.get(log.ref, 0) for log in logs)
+        return done
+
+    # What is there.
+
+    def _newest_logs(self) -> list[PartitionLog]:
+        """The target's logs of every broker that ever had one, as they are now."""
+        logs = [self._warehouse.open_partition(ref) for ref in self._warehouse.refs_of(Space.SYS, self._topic)]
+        for log in logs:
+            log.refresh()
+        return logs
+
+    def _look(self) -> None:
+        """See what the table holds now."""
+        table = self._target.table
+        self._log = read_state_log(self._store, table, self._log)
+        transactions = {} if self._log is None else self._log.transactions
+        if transactions.get(app_id(table), -1) != self._merged.batch:
+            self._merged = watermark(self._store, table, transactions)
+
+    def _present_look(self, *, whole: bool = False) -> _Look:
+        """What a look at the rows would see now; `whole` if it sees all of them."""
+        self._progress = read_state_log(self._store, CONSUMER_OFFSETS, self._progress)
+        versions = tuple(-1 if log is None else log.version for log in (self._log, self._progress))
+        told = self._meta.known()[0]
+        now_s = time.monotonic()
+        return _Look(
+            at_s=now_s,
+            whole_s=now_s if whole else self._looked.whole_s,
+            versions=versions,
+            told=tuple(told.get(part, 0) for part in _ENDING),
+        )
+
+    def _may_clean(self) -> bool:
+        """Whether it is time to look for rows that may be forgotten."""
+        elapsed_s = time.monotonic() - self._looked.at_s
+        if not self._target.forgets or elapsed_s < _LOOK_EVERY_S:
+            return False
+        present = self._present_look()
+        changed = (present.versions, present.told) != (self._looked.versions, self._looked.told)
+        return (changed or elapsed_s >= _LOOK_IDLE_EVERY_S) and bool(
+            (self._log is not None and self._log.files) or self._meta.groups.resets
+        )
+
+    # What is done.
+
+    def _planned(self, ends: Mapping[PartitionRef, int]) -> Plan:
+        """The next batch: what is new in each log, the logs that are furthest behind first if it is too much."""
+        merged = self._merged
+        spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
+        waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
+        room = self._tuning.batch_records_max
+        for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
+            start = merged.stops.get(ref, 0)
+            if waiting[ref] < 0:
+                raise Corrupt(f"{ref.name} ends at {ends[ref]}, but offsets up to {start} are merged already")
+            taken = min(waiting[ref], room)
+            spans[ref] = Span(start, start + taken)
+            room -= taken
+        return Plan(batch=merged.batch + 1, logs=spans)
+
+    def _batch(
+        self, session: SparkSession, plan: Plan, logs: Iterable[PartitionLog], now: datetime, *, clean: bool
+    ) -> Batch:
+        present = self._present_look()
+        return Batch(
+            session=session,
+            warehouse=self._warehouse.uri,
+            location=self._store.uri(self._target.table),
+            spans=spans_of(plan, logs),
+            meta=self._meta.meta,
+            now=now,
+            clean=clean,
+            ended=present.told != self._looked.told or present.at_s - self._looked.whole_s >= _WHOLE_LOOK_EVERY_S,
+            stay_buffer_ms=self._stay_buffer_ms,
+            share_records=self._tuning.share_records,
+            span_records_max=self._tuning.span_records_max,
+        )
+
+    def _merge(self, batch: Batch, plan: Plan, *, planned: bool) -> bool:
+        """Carry out a plan; False when there was nothing to do, or somebody else's plan is to be carried out first.
+
+        A batch without records is planned only when rows are to be forgotten.
+        """
+        table = self._target.table
+        if plan.records and not planned:
+            if put_plan(self._store, table, plan) != plan:
+                return False
+            planned = True
+        failpoint("merge.after_plan")
+        with errors_of_tasks():
+            source = batch.keep(self._target.source(batch))
+            evaluated = self._evaluated(source)
+            for_nothing = not (planned or plan.records or evaluated.rows)
+            if for_nothing or not (planned or put_plan(self._store, table, plan) == plan):
+                return False
+            failpoint("merge.before_merge")
+            source.createOrReplaceTempView("source")
+            merge = self._target.merge.replace(_ON, _ON + evaluated.condition, 1)
+            with idempotent(batch.session, app_id(table), plan.batch):
+                batch.session.sql(f"MERGE INTO {table_at(self._store, table)} t USING source s {merge}")
+        failpoint("merge.after_merge")
+        forget_plans(self._store, table, plan.batch)
+        self._compact(batch.session)
+        return True
+
+    def _evaluated(self, source: DataFrame) -> _Evaluated:
+        """Let the tasks run, once; what they found stays with the executors."""
+        bounded_by = self._target.bounded_by
+        found = [count(lit(1))]
+        if bounded_by is not None:
+            found += [least_of(unix_micros(col(bounded_by))), greatest_of(unix_micros(col(bounded_by)))]
+        rows, *bounds = source.agg(*found).collect()[0]
+        if bounded_by is None or not rows:
+            return _Evaluated(rows, "")
+        low, high = (f"timestamp_micros({at})" for at in bounds)
+        return _Evaluated(rows, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
+
+    def _compact(self, session: SparkSession) -> None:
+        """Few files again, so that neither queries nor later merges slow down; large ones stay as they are."""
+        if self._files() <= self._compacted_to + self._tuning.files_max:
+            return
+        session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+        self._compacted_to = self._files()
+
+    def _files(self) -> int:
+        self._log = read_state_log(self._store, self._target.table, self._log)
+        return 0 if self._log is None else len(self._log.files)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether what executors had evaluated is gone with one of them."""
+    return _LOST in str(error)
+
+
+def _end_now(log: PartitionLog) -> int:
+    log.refresh()
+    return log.end_offset

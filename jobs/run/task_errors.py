@@ -1,0 +1,84 @@
+"""Errors of ours on their way from a task of Spark to the driver.
+
+Between the two lies Spark, which knows only text: a task's error becomes the message of another one, below a traceback
+and within a sentence of the scheduler. So what is ours is written as one line of JSON behind a mark, and read again
+from whatever text it arrives in.
+
+    task: Corrupt("...", code="merge_gap") --> "DELTAMQ-ERROR {...}" --> PythonException, Connect's ... --> Corrupt(...)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mq import errors
+from mq.errors import DeltaMQError
+
+__all__ = ["TaskError", "as_text", "error_in", "errors_of_tasks"]
+
+_MARK: Final = "DELTAMQ-ERROR"
+_LINE: Final = re.compile(rf"{_MARK} (\{{.*\}})\s*$", re.MULTILINE)
+#: Spark Connect hands on about 2,000 characters of a message.
+_DETAIL_LENGTH_MAX: Final = 1_000
+_CLASSES: Final[dict[str, type[DeltaMQError]]] = {
+    name: found for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, DeltaMQError)
+}
+
+
+class TaskError(RuntimeError):
+    """An error of ours as text, in a task."""
+
+
+@contextmanager
+def as_text() -> Iterator[None]:
+    """Raise errors of ours as text that the driver understands; others as they are."""
+    try:
+        yield
+    except DeltaMQError as error:
+        # Without the traceback: the detail says what is wrong where, and all of it must fit.
+        raise TaskError(_text(error)) from None
+
+
+@contextmanager
+def errors_of_tasks() -> Iterator[None]:
+    """Raise what ended a task as the error of ours that it was; others as they are."""
+    try:
+        yield
+    except DeltaMQError:
+        raise
+    except Exception as error:
+        found = error_in(str(error))
+        if found is None:
+            raise
+        raise found from error
+
+
+def error_in(text: str) -> DeltaMQError | None:
+    """Return the error of ours that `text` tells of, None if it tells of none."""
+    found = _LINE.search(text)
+    if found is None:
+        return None
+    try:
+        told = json.loads(found[1])
+        error = _CLASSES[told["class"]](told["detail"])
+        error.code, error.field, error.extra = told["code"], told["field"], told["extra"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return error
+
+
+def _text(error: DeltaMQError) -> str:
+    """Return the error as one line; of a class that is not in the tree itself, as the class below which it is."""
+    nearest = next(one for one in type(error).__mro__ if one.__name__ in _CLASSES)
+    told = {
+        "class": nearest.__name__,
+        "detail": error.detail[:_DETAIL_LENGTH_MAX],
+        "code": error.code,
+        "field": error.field,
+        "extra": error.extra,
+    }
+    return f"{_MARK} {json.dumps(told)}"
