@@ -19,10 +19,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import warehouse_of
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.dead_paths import delete_due, remember
+from jobs.upkeep.runner import runner_of
 from mq.errors import Corrupt, DeltaMQError, Unavailable
 from mq.limits import RETENTION_MS_DEFAULT
 from tables.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
@@ -102,8 +102,9 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
     warehouse = warehouse_of(conf)
     delete_due(warehouse)
     kept = _partitions(warehouse.store, conf)
-    planned = _run(spark, [PlanItem(conf, chunk) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
-    done = _run(spark, _items(conf, planned), compact_ranges, _DONE)
+    run = runner_of(spark)
+    planned = run([PlanItem(conf, chunk) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
+    done = run(_items(conf, planned), compact_ranges, _DONE)
     for row in done.select(["space", "topic", "name", "generation", "removed"]).to_pylist():
         ref = _ref_of(row)
         remember(warehouse, [f"{ref.folder}/{path}" for path in row["removed"]])
@@ -114,12 +115,6 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
         told = "; ".join(errors[:_SHOWN_MAX])
         raise kind(f"{len(errors)} partitions failed: {told}; the others: {facts}", code="compact_failed")
     return facts
-
-
-def _run(spark: Any, items: Sequence[Any], work: Any, schema: pa.Schema) -> pa.Table:
-    if spark is not None:
-        return run_in_tasks(spark, items, work, schema)
-    return pa.Table.from_batches((batch for item in items for batch in work(item)), schema)
 
 
 def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
