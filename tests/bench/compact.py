@@ -1,7 +1,7 @@
 """Compaction: how fast files of the service become files of the target size, and what readers have of it.
 
-The files are those that a busy service leaves: appends of 20,000 messages of 100 bytes, rolled up to 16 MiB at most. What
-is timed is a whole run of the job with both its steps, by Spark.
+The files are those that a busy service leaves: appends of 20,000 messages of 100 bytes, rolled up to 16 MiB at most.
+What is timed is a whole run of the job with both its steps, by Spark.
 """
 
 from __future__ import annotations
