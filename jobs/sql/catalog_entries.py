@@ -14,9 +14,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.merge.state_tables import STATE_TABLES
@@ -44,6 +45,7 @@ _VIEWS: Final = {
     "moves": "Moves of keys by expansions, and whether groups have passed them.",
 }
 _COLUMNS: Final = ", ".join(quoted(name) for name in MESSAGE_SCHEMA.names)
+_TOPIC_ROW: Final = MESSAGE_SCHEMA.append(pa.field("topic", pa.string())).append(pa.field("partition", pa.string()))
 _DEAD: Final = (
     "SELECT {group} AS `group`, headers['" + DEAD_REASON_HEADER + "'] AS reason, reconsume_times AS attempts, "
     "origin.topic AS topic, origin.partition AS origin_partition, origin.offset AS origin_offset, "
@@ -74,14 +76,15 @@ def _topics(store: Store, schema: str) -> Iterator[Entry]:
             yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}.")
             places = f"{literal(topic)} AS topic, {literal(ref.name)} AS partition"
             selects.append(f"SELECT {_COLUMNS}, {places} FROM {_qualified(schema, table)}")
-        query = " UNION ALL ".join(selects) or _nothing()
+        query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
         yield Entry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
 
 
-def _nothing() -> str:
-    fields = from_arrow_schema(MESSAGE_SCHEMA).fields
+def _nothing(schema: pa.Schema) -> str:
+    """Return a query with these columns and no rows."""
+    fields = from_arrow_schema(schema).fields
     nulls = ", ".join(f"CAST(NULL AS {one.dataType.simpleString()}) AS {quoted(one.name)}" for one in fields)
-    return f"SELECT {nulls}, '' AS topic, '' AS partition WHERE false"
+    return f"SELECT {nulls} WHERE false"
 
 
 def _dead_letters(store: Store, schema: str) -> Iterator[Entry]:
@@ -100,32 +103,24 @@ def _table(store: Store, name: str, ref: PartitionRef, about: str) -> Entry:
 
 
 def _state(store: Store, schema: str) -> Iterator[Entry]:
-    """Tables that the merge job has made so far, and the views that need no others."""
-    there = {"partitions"}
+    """Tables that the merge job has made so far, and the views over them; a table that is not there has no rows."""
     about = "Every partition with its offsets, as of the last catalog run."
     yield Entry(name="partitions", about=about, location=store.uri(PARTITIONS))
+    empty = {}
     for table, columns in STATE_TABLES.items():
-        if read_state_log(store, table) is not None:
-            name = f"state_{table.rpartition('/')[2]}"
-            there.add(name)
+        name = f"state_{table.rpartition('/')[2]}"
+        if read_state_log(store, table) is None:
+            empty[name] = f"({_nothing(columns)})"
+        else:
             form = ",".join(columns.names)
             yield Entry(name=name, about=f"DeltaMQ's {table}.", location=store.uri(table), form=form)
     for name, about in _VIEWS.items():
-        query, needed = _catalog_query(VIEWS[f"mq_{name}"], schema)
-        if needed <= there:
-            there.add(name)
-            yield Entry(name=name, about=about, query=query)
+        yield Entry(name=name, about=about, query=_catalog_query(VIEWS[f"mq_{name}"], schema, empty))
 
 
-def _catalog_query(query: str, schema: str) -> tuple[str, set[str]]:
-    """Return the query of a temporary view over the catalog's tables, and the names that it needs."""
-    needed: set[str] = set()
-
-    def named(found: re.Match[str]) -> str:
-        needed.add(found[1])
-        return _qualified(schema, found[1])
-
-    return re.sub(r"\bmq_(\w+)", named, query).strip(), needed
+def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:
+    """Return the query of a temporary view over the catalog's tables, with `empty` in the place of some."""
+    return re.sub(r"\bmq_(\w+)", lambda found: empty.get(found[1]) or _qualified(schema, found[1]), query).strip()
 
 
 def _qualified(schema: str, name: str) -> str:

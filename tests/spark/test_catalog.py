@@ -62,7 +62,9 @@ def test_spark_11_the_catalog_follows_topics_that_grow_go_and_come_again(
     tables.send(orders, "a", "b")
     tables.send(odd, "c")
     versions = {ref.folder: tables.warehouse.open_partition(ref).version for ref in tables.warehouse.refs(Space.TOPICS)}
-    register_tables(spark, schema, tables.conf)
+    # With the catalog's name, the job works in memory, too.
+    conf = replace(tables.conf, jobs=replace(tables.conf.jobs, catalog_schema=f"spark_catalog.{schema}"))
+    assert register_tables(spark, conf.jobs.catalog_schema, tables.conf) == sorted(names(spark, schema))
     assert {f"topic_{one}" for one in ("orders", "_4fdd__name_2ev2")} <= names(spark, schema)
     found = spark.table(f"{schema}.topic_orders")
     assert found.columns[-2:] == ["topic", "partition"] and found.columns[0] == "offset"
@@ -80,7 +82,6 @@ def test_spark_11_the_catalog_follows_topics_that_grow_go_and_come_again(
     # What arrives is seen without another run; a second run has nothing to do.
     tables.send(orders, "d")
     assert count(spark, f"{schema}.topic_orders") == 3
-    conf = replace(tables.conf, jobs=replace(tables.conf.jobs, catalog_schema=f"spark_catalog.{schema}"))
     assert catalog(spark, conf, NOW) == {"made": 0, "dropped": 0}
 
     # An expansion; a topic that is deleted; one that is made again under its name.
