@@ -240,4 +240,5 @@ def _ref_of(row: Mapping[str, Any]) -> PartitionRef:
 
 
 def _told(ref: PartitionRef, error: Exception) -> str:
-    return f"{type(error).__name__}: {ref.folder}: {error}"
+    kind = Corrupt if isinstance(error, Corrupt) else type(error)
+    return f"{kind.__name__}: {ref.folder}: {error}"
