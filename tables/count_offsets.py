@@ -37,6 +37,7 @@ class Count:
     messages: int = 0
     first: int | None = None
     last: int | None = None
+    maps_max: int = _MAPS_MAX
     #: Of what is in sequence so far, the next offset and how many there are.
     _next: int | None = None
     _distinct: int = 0
@@ -70,7 +71,7 @@ class Count:
         self._mark(offsets)
 
     def _mark(self, offsets: npt.NDArray[np.int64]) -> None:
-        if len(self._seen) > _MAPS_MAX:
+        if len(self._seen) > self.maps_max:
             raise Corrupt("the offsets are so far apart that they cannot be counted")
         for number in np.unique(offsets // _MAP_PLACES):
             bits = self._seen.setdefault(int(number), np.zeros(_MAP_PLACES, dtype=np.bool_))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow.compute as pc
 
@@ -45,7 +45,6 @@ from mq.topics import Topic
 from tables.actions import DataFile
 from tables.config_sections import RetentionSettings
 from tables.delay_marks import ended_below, void_marks_below
-from tables.log import PartitionLog
 from tables.merge_plan import merged_to
 from tables.metadata import Meta
 from tables.paths import PartitionRef, Space
@@ -54,7 +53,7 @@ from tables.reader import FileReader, RowCache
 from tables.recovery import Follower, recover_progress
 from tables.warehouse import Warehouse
 
-__all__ = ["Rule", "Rules"]
+__all__ = ["Rule", "Rules", "Stored"]
 
 T = TypeVar("T")
 
@@ -63,6 +62,15 @@ _MERGE: Final = "merge"
 _MERGED: Final = (REVIVE_LOG, OFFSETS, LOST)
 #: Each file is looked at once.
 _CACHE_BYTES: Final = 1
+
+
+class Stored(Protocol):
+    """A partition as rules look at it: open, or only its newest state."""
+
+    @property
+    def ref(self) -> PartitionRef: ...
+    @property
+    def files(self) -> Sequence[DataFile]: ...
 
 
 def _nobody() -> Iterable[Hold]:
@@ -116,17 +124,24 @@ class Rules:
         brokers: Sequence[str],
         meta: Meta,
         now_us: int,
+        *,
+        flights_of: Sequence[str] | None = None,
     ) -> None:
+        """`flights_of` are the brokers whose partitions will be asked about, if it is not all `brokers`.
+
+        What is popped from a broker's partitions is in that broker's revive logs alone; how far groups are is asked of
+        all, since a group consumes a topic on any of them.
+        """
         self._now_us = now_us
         self._warehouse = warehouse
         self._settings = settings
         self._cluster = cluster
         self._meta = meta
         self._progress = _Once(lambda: progress_of(recover_progress(warehouse, cluster, brokers), meta.groups))
-        self._flights = _Once(lambda: _Flights(warehouse, cluster, brokers))
+        self._flights = _Once(lambda: _Flights(warehouse, cluster, brokers if flights_of is None else flights_of))
         self._merged = _Once(lambda: merged_to(warehouse.store))
 
-    def of(self, log: PartitionLog) -> Rule | None:
+    def of(self, log: Stored) -> Rule | None:
         """The rule for a partition; None for one that is kept for ever.
 
         Raises
@@ -150,7 +165,7 @@ class Rules:
             return Rule(keep_ms=self._settings.system_ms)
         return None
 
-    def files(self, log: PartitionLog, now_us: int) -> Iterator[Dated]:
+    def files(self, log: Stored, now_us: int) -> Iterator[Dated]:
         """The files that retention may look at, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
         if kind == DELAY:
@@ -171,7 +186,7 @@ class Rules:
         topic = self._meta.topics.topics.get(name)
         return topic if topic is not None and topic.generation == generation else None
 
-    def _of_topic(self, log: PartitionLog) -> Rule:
+    def _of_topic(self, log: Stored) -> Rule:
         topic = self._topic(log.ref.topic, log.ref.generation)
         if topic is None:
             return Rule(keep_ms=RETENTION_MS_DEFAULT)
@@ -190,7 +205,7 @@ class Rules:
 
         return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
 
-    def _of_retry(self, log: PartitionLog) -> Rule:
+    def _of_retry(self, log: Stored) -> Rule:
         retry = RetryTopic.of_storage_name(log.ref.topic)
         epoch, generation = lives_of_retry(log.ref.generation)
         topic, group = self._topic(retry.topic, generation), self._meta.groups.groups.get(retry.group)
@@ -211,7 +226,7 @@ class Rules:
     def _unmerged(self, ref: PartitionRef) -> Hold:
         return Hold(self._merged().get(ref, 0), _MERGE)
 
-    def _delayed(self, log: PartitionLog, now_us: int) -> Iterator[Dated]:
+    def _delayed(self, log: Stored, now_us: int) -> Iterator[Dated]:
         """Files of which all messages have ended, aged from their last deliver time."""
         ended: int | None = None
         for file in log.files:
@@ -226,7 +241,7 @@ class Rules:
                     return
             yield aged
 
-    def _marks(self, log: PartitionLog) -> Iterator[Dated]:
+    def _marks(self, log: Stored) -> Iterator[Dated]:
         """Files of marks that are only about messages which are removed."""
         void = void_marks_below(self._warehouse, self._cluster, _broker(log.ref))
         return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
@@ -236,7 +251,7 @@ def _broker(ref: PartitionRef) -> str:
     return split_partition(ref.name)[1]
 
 
-def _last_deliver_us(warehouse: Warehouse, log: PartitionLog, file: DataFile) -> int:
+def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:
     """When the last of a file's messages is to be delivered."""
     reader = FileReader(warehouse.store, log.ref.folder, RowCache(_CACHE_BYTES))
     groups = reader.groups(file, file.start, file.end, ["deliver_time"])

@@ -52,6 +52,7 @@ _MODULES: Final = (
     "jobs.upkeep.retain",
     "jobs.queue.revive",
     "jobs.upkeep.verify",
+    "jobs.sql.register_tables",
 )
 _registered: Final[dict[str, Job]] = {}
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import warehouse_of
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.dead_paths import delete_due, remember
+from jobs.upkeep.runner import runner_of
 from mq.errors import Corrupt, DeltaMQError, Unavailable
 from mq.limits import RETENTION_MS_DEFAULT
 from tables.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
@@ -65,6 +65,7 @@ class PlanItem:
 
     conf: Config
     partitions: tuple[tuple[PartitionRef, int], ...]
+    in_task: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class CompactItem:
     conf: Config
     ref: PartitionRef
     ranges: tuple[tuple[int, int], ...]
+    #: Whether the process carries out tasks and nothing else: it may close partitions, which nobody else is using.
+    in_task: bool = True
 
 
 @job(name="compact", every_s=lambda conf: conf.jobs.compact_every_s, needs_spark=with_spark_engine)
@@ -102,8 +105,9 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
     warehouse = warehouse_of(conf)
     delete_due(warehouse)
     kept = _partitions(warehouse.store, conf)
-    planned = _run(spark, [PlanItem(conf, chunk) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
-    done = _run(spark, _items(conf, planned), compact_ranges, _DONE)
+    run, in_task = runner_of(spark), spark is not None
+    planned = run([PlanItem(conf, chunk, in_task) for chunk in chunks_of(kept)], plan_partitions, _RANGE)
+    done = run(_items(conf, planned, in_task), compact_ranges, _DONE)
     for row in done.select(["space", "topic", "name", "generation", "removed"]).to_pylist():
         ref = _ref_of(row)
         remember(warehouse, [f"{ref.folder}/{path}" for path in row["removed"]])
@@ -114,12 +118,6 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
         told = "; ".join(errors[:_SHOWN_MAX])
         raise kind(f"{len(errors)} partitions failed: {told}; the others: {facts}", code="compact_failed")
     return facts
-
-
-def _run(spark: Any, items: Sequence[Any], work: Any, schema: pa.Schema) -> pa.Table:
-    if spark is not None:
-        return run_in_tasks(spark, items, work, schema)
-    return pa.Table.from_batches((batch for item in items for batch in work(item)), schema)
 
 
 def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
@@ -137,14 +135,14 @@ def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
     return found
 
 
-def _items(conf: Config, planned: pa.Table) -> list[CompactItem]:
+def _items(conf: Config, planned: pa.Table, in_task: bool) -> list[CompactItem]:
     """Return the work: the ranges of a partition in runs, so that several tasks share a large one."""
     rows = [row for row in planned.to_pylist() if row["error"] is None]
     items = []
     for ref, ranges in groupby(rows, key=_ref_of):
         found = [(row["start"], row["end"]) for row in ranges]
         for at in range(0, len(found), _RANGES_PER_TASK):
-            items.append(CompactItem(conf, ref, tuple(found[at : at + _RANGES_PER_TASK])))
+            items.append(CompactItem(conf, ref, tuple(found[at : at + _RANGES_PER_TASK]), in_task))
     return items
 
 
@@ -164,7 +162,9 @@ def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
     for ref, keep_ms in item.partitions:
         target = _target(item.conf, keep_ms)
         try:
-            rows += [_row(ref, start=start, end=end, error=None) for start, end in _planned(warehouse, ref, target)]
+            rows += [
+                _row(ref, start=start, end=end, error=None) for start, end in _planned(item, warehouse, ref, target)
+            ]
         except PartitionNotFound:
             continue  # deleted a moment ago
         except (DeltaMQError, OSError) as error:
@@ -178,13 +178,13 @@ def _target(conf: Config, keep_ms: int) -> Target:
     return Target(bytes=size, tail_bytes=tail_bytes, span_ms=keep_ms // RETENTION_PART)
 
 
-def _planned(warehouse: Warehouse, ref: PartitionRef, target: Target) -> Iterable[tuple[int, int]]:
+def _planned(item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: Target) -> Iterable[tuple[int, int]]:
     entries = warehouse.store.entries(ref.folder)
     # A look at a folder is much cheaper than at a log, and most partitions of many are small.
     if len(entries) <= TAIL_FILES_MAX and sum(entry.size for entry in entries) < target.tail_bytes:
         return
     if len(entries) > TAIL_FILES_MAX:
-        with _opened(warehouse, ref) as compactor:
+        with _opened(warehouse, ref, item.in_task) as compactor:
             compactor.roll_up()
     for group in plan_compaction(load(warehouse.store, ref.folder).files, target):
         yield group[0].start, group[-1].end
@@ -195,7 +195,7 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
     done: list[Compacted] = []
     error: str | None = None
     try:
-        with _opened(warehouse_of(item.conf), item.ref) as compactor:
+        with _opened(warehouse_of(item.conf), item.ref, item.in_task) as compactor:
             for start, end in item.ranges:
                 done.append(compactor.compact(start, end))
     except PartitionNotFound:
@@ -215,13 +215,13 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def _opened(warehouse: Warehouse, ref: PartitionRef) -> Iterator[Compactor]:
-    """Open a partition; the process keeps it open for the next task, unless it has many."""
+def _opened(warehouse: Warehouse, ref: PartitionRef, in_task: bool) -> Iterator[Compactor]:
+    """Open a partition; a worker process keeps it open for the next task, unless it has many."""
     log = warehouse.open_partition(ref)
     try:
         yield Compactor(log, warehouse.store, settings=warehouse.settings, clock=warehouse.clock)
     finally:
-        if len(warehouse.open_logs) > _OPEN_MAX:
+        if in_task and len(warehouse.open_logs) > _OPEN_MAX:
             warehouse.close_partition(ref)
 
 
@@ -240,4 +240,5 @@ def _ref_of(row: Mapping[str, Any]) -> PartitionRef:
 
 
 def _told(ref: PartitionRef, error: Exception) -> str:
-    return f"{type(error).__name__}: {ref.folder}: {error}"
+    kind = Corrupt if isinstance(error, Corrupt) else type(error)
+    return f"{kind.__name__}: {ref.folder}: {error}"

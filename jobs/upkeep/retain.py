@@ -1,37 +1,164 @@
-"""The job `retain`: messages whose time has passed are removed (SPEC RETRY-6). It needs no Spark session."""
+"""The job `retain`: messages whose time has passed are removed (SPEC RETRY-6).
+
+With the local engine it needs no Spark session, and partitions stay open from run to run. With Spark, tasks divided by
+broker and partitions carry out the same rules, and hand over counts (SPEC SPARK-7).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
 
 from jobs.queue.brokers import brokers_of
-from jobs.run.registry import Facts, job
+from jobs.run.registry import Facts, job, with_spark_engine
 from jobs.run.warehouses import warehouse_of
+from jobs.upkeep.dead_paths import delete_due, remember
+from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable
+from mq.names import split_partition
 from tables.config import Config
 from tables.partition_stats import Removed
-from tables.paths import Space
+from tables.paths import PartitionRef, Space
 from tables.retention import Retained, Retention
+from tables.warehouse import Warehouse
 
-__all__ = ["retain"]
+__all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
 
 #: Groups that the facts name, the farthest behind first, and partitions that an error names.
 _SHOWN_MAX: Final = 5
+#: Partitions of one task: what the rules need is read once for all of them.
+_PARTITIONS_PER_TASK: Final = 512
+_SUMMARY: Final = pa.schema(
+    [
+        ("partitions", pa.int64()),
+        ("files", pa.int64()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("unmerged", pa.int64()),
+        ("holding", pa.list_(pa.string())),
+        ("lags", pa.map_(pa.string(), pa.int64())),
+        ("gone", pa.list_(pa.string())),
+        ("failed", pa.int64()),
+        ("corrupt", pa.bool_()),
+        ("told", pa.list_(pa.string())),
+    ]
+)
 
 
-@job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=lambda conf: False)
-def retain(spark: None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+@dataclass(frozen=True, slots=True)
+class RetainItem:
+    """Partitions of one broker that one task deals with."""
+
+    conf: Config
+    broker: str
+    brokers: tuple[str, ...]
+    refs: tuple[PartitionRef, ...]
+    now_us: int
+
+
+@dataclass(slots=True)
+class _Summary:
+    """What became of some partitions: as much as is shown of any number of them."""
+
+    partitions: int = 0
+    removed: Removed = field(default_factory=Removed)
+    unmerged: int = 0
+    holding: set[str] = field(default_factory=set)
+    lags: Counter[str] = field(default_factory=Counter)
+    gone: list[str] = field(default_factory=list)
+    failed: int = 0
+    corrupt: bool = False
+    told: list[str] = field(default_factory=list)
+
+    def add(self, one: Retained) -> None:
+        self.partitions += 1
+        self.removed += one.removed
+        if one.ref.space is Space.SYS:
+            self.unmerged += bool(one.held_by)
+        else:
+            self.holding.update(one.held_by)
+        for lag in one.lags:
+            self.lags[lag.group] += lag.messages
+        self.gone += one.gone
+        if one.error is not None:
+            self.failed += 1
+            self.corrupt |= isinstance(one.error, Corrupt)
+            self._tell([f"{one.ref.folder}: {type(one.error).__name__}: {one.error}"])
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Add what a task says."""
+        self.partitions += row["partitions"]
+        self.removed += Removed(row["files"], row["messages"], row["bytes"])
+        self.unmerged += row["unmerged"]
+        self.holding.update(row["holding"])
+        self.lags.update(dict(row["lags"]))
+        self.gone += row["gone"]
+        self.failed += row["failed"]
+        self.corrupt |= row["corrupt"]
+        self._tell(row["told"])
+
+    def row(self) -> dict[str, object]:
+        return {
+            "partitions": self.partitions,
+            "files": self.removed.files,
+            "messages": self.removed.messages,
+            "bytes": self.removed.bytes,
+            "unmerged": self.unmerged,
+            "holding": sorted(self.holding),
+            "lags": list(self.lags.items()),
+            "gone": self.gone,
+            "failed": self.failed,
+            "corrupt": self.corrupt,
+            "told": self.told,
+        }
+
+    def _tell(self, told: Iterable[str]) -> None:
+        self.told = [*self.told, *told][:_SHOWN_MAX]
+
+    def facts(self) -> Facts:
+        facts: dict[str, int | str] = {
+            "partitions": self.partitions,
+            "files": self.removed.files,
+            "rows": self.removed.messages,
+            "bytes": self.removed.bytes,
+        }
+        if self.holding:
+            facts["held_by"] = _shown(sorted(self.holding))
+        if self.unmerged:
+            facts["unmerged"] = self.unmerged
+        if self.lags:
+            behind = sorted(self.lags.items(), key=lambda item: (-item[1], item[0]))
+            facts["lags"] = _shown([f"{group}:{messages}" for group, messages in behind])
+        return facts
+
+    def check(self) -> None:
+        """Raise what went wrong, behind what went well."""
+        if self.failed:
+            done = " ".join(f"{key}={value}" for key, value in self.facts().items())
+            kind = Corrupt if self.corrupt else Unavailable
+            told = "; ".join(self.told)
+            raise kind(
+                f"{self.failed} of {self.partitions} partitions failed: {told}; the others: {done}",
+                code="retain_failed",
+            )
+
+
+@job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=with_spark_engine)
+def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Remove the messages whose time has passed, in all partitions of all spaces.
 
     Input: every partition's live files with their append times; topics and groups; what groups have committed and what
     is popped and open; how far the merge job is; the delay marks. Which rule applies where: `tables.retention_rules`.
 
     Output: at most one commit for each partition, which removes whole files from its front. The files themselves are
-    deleted `log.file_keep_ms` later by this application, or, if it has ended by then, `log.orphan_keep_ms` later by
-    whoever has the partition open.
+    deleted `log.file_keep_ms` later by this application and by the services that have the partition open, or, if all
+    these have ended by then, `log.orphan_keep_ms` later by the next process that has it open.
 
     Idempotent: a file that is removed is not there to be removed again. Two runs at once, or a run and any append or
     roll-up, race for the next version of a partition, and the loser decides again.
@@ -47,44 +174,57 @@ def retain(spark: None, conf: Config, now: datetime, shards: Sequence[str] | Non
     Corrupt, Unavailable
         Some partitions could not be dealt with; all others were.
     """
+    if spark is not None:
+        return retain_in_tasks(runner_of(spark), conf, now)
     warehouse = warehouse_of(conf)
-    brokers = brokers_of(warehouse, conf)
+    summary = _Summary()
     retention = Retention(warehouse, conf.retention, conf.warehouse.cluster)
-    found = list(retention.run(brokers, int(now.timestamp() * 1_000_000)))
-    facts = _facts(found)
-    failed = [one for one in found if one.error is not None]
-    if failed:
-        told = "; ".join(f"{one.ref.folder}: {type(one.error).__name__}: {one.error}" for one in failed[:_SHOWN_MAX])
-        done = " ".join(f"{key}={value}" for key, value in facts.items())
-        kind = Corrupt if any(isinstance(one.error, Corrupt) for one in failed) else Unavailable
-        raise kind(f"{len(failed)} of {len(found)} partitions failed: {told}; the others: {done}", code="retain_failed")
-    return facts
+    for one in retention.run(brokers_of(warehouse, conf), int(now.timestamp() * 1_000_000)):
+        summary.add(one)
+    summary.check()
+    return summary.facts()
 
 
-def _facts(found: Sequence[Retained]) -> Facts:
-    removed = sum((one.removed for one in found), Removed())
-    lags: Counter[str] = Counter()
-    for one in found:
-        for lag in one.lags:
-            lags[lag.group] += lag.messages
-    facts: dict[str, int | str] = {
-        "partitions": len(found),
-        "files": removed.files,
-        "rows": removed.messages,
-        "bytes": removed.bytes,
-    }
-    holding = sorted({who for one in found for who in one.held_by if one.ref.space is not Space.SYS})
-    if holding:
-        facts["held_by"] = _shown(holding)
-    unmerged = sum(bool(one.held_by) for one in found if one.ref.space is Space.SYS)
-    if unmerged:
-        facts["unmerged"] = unmerged
-    if lags:
-        behind = sorted(lags.items(), key=lambda item: (-item[1], item[0]))
-        facts["lags"] = _shown([f"{group}:{messages}" for group, messages in behind])
-    return facts
+def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
+    """Do the same by items, each of which is carried out by a task."""
+    warehouse = warehouse_of(conf)
+    delete_due(warehouse)
+    items = _items(warehouse, conf, tuple(brokers_of(warehouse, conf)), int(now.timestamp() * 1_000_000))
+    summary = _Summary()
+    for row in run(items, retain_partitions, _SUMMARY).to_pylist():
+        summary.add_row(row)
+    remember(warehouse, summary.gone)
+    summary.check()
+    return summary.facts()
+
+
+def _items(warehouse: Warehouse, conf: Config, brokers: tuple[str, ...], now_us: int) -> list[RetainItem]:
+    found = [ref for space in Space for ref in warehouse.refs(space)]
+    items = []
+    for broker, group in groupby(sorted(found, key=_broker), key=_broker):
+        refs = tuple(group)
+        for at in range(0, len(refs), _PARTITIONS_PER_TASK):
+            items.append(RetainItem(conf, broker, brokers, refs[at : at + _PARTITIONS_PER_TASK], now_us))
+    return items
+
+
+def _broker(ref: PartitionRef) -> str:
+    return split_partition(ref.name)[1]
 
 
 def _shown(words: Sequence[str]) -> str:
     more = f",+{len(words) - _SHOWN_MAX}" if len(words) > _SHOWN_MAX else ""
     return ",".join(words[:_SHOWN_MAX]) + more
+
+
+# In tasks.
+
+
+def retain_partitions(item: RetainItem) -> Iterator[pa.RecordBatch]:
+    """Remove what is due of an item's partitions; yield one row with the counts."""
+    warehouse = warehouse_of(item.conf)
+    retention = Retention(warehouse, item.conf.retention, item.conf.warehouse.cluster)
+    summary = _Summary()
+    for one in retention.run_some(item.refs, item.brokers, item.broker, item.now_us):
+        summary.add(one)
+    yield pa.RecordBatch.from_pylist([summary.row()], schema=_SUMMARY)

@@ -21,7 +21,9 @@ from rich.console import Console
 
 from tests.bench import (  # noqa: F401 -- importing registers them
     append,
+    catalog,
     cluster,
+    compact,
     disk,
     fetch,
     flat,
@@ -33,6 +35,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     produce,
     revive,
     stored,
+    verify,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure

@@ -20,7 +20,7 @@ from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill
 from tests.unit.jobs.warehouses import Filled
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -16,6 +16,7 @@ from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.retain import retain
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
+from tables.config_sections import Engine
 from tables.log import Batch
 from tables.paths import PartitionRef
 from tables.queue_refs import OFFSETS, revive_ref, system_ref
@@ -51,7 +52,11 @@ def bounds(tables: QueueTables, ref: PartitionRef) -> tuple[int, int]:
     return log.min_offset, log.end_offset
 
 
-def test_retry_6_what_is_merged_is_cut_and_a_start_knows_all_of_it(spark: SparkSession, tables: QueueTables) -> None:
+@pytest.mark.parametrize("engine", Engine)
+def test_retry_6_what_is_merged_is_cut_and_a_start_knows_all_of_it(
+    spark: SparkSession, tables: QueueTables, engine: Engine
+) -> None:
+    carried_out_by = spark if engine is Engine.SPARK else None
     topic, group = tables.topic(), tables.group()
     revive, offsets = revive_ref(CLUSTER, 0, BROKER), system_ref(OFFSETS, CLUSTER, BROKER)
     lane = LaneKey(topic.id, group.name, False, topic.route.partitions[0])
@@ -67,7 +72,7 @@ def test_retry_6_what_is_merged_is_cut_and_a_start_knows_all_of_it(spark: SparkS
     late = tables.pop(group, topic, sent[:1], at_ms=now_ms + 1, invisible_ms=10_000)
     before = recovered(tables)
 
-    facts = retain(None, tables.conf, datetime.now(UTC) + OLD_ENOUGH)
+    facts = retain(carried_out_by, tables.conf, datetime.now(UTC) + OLD_ENOUGH)
     assert (bounds(tables, revive), bounds(tables, offsets)) == ((2, 3), (2, 2))
     assert (facts["rows"], facts["unmerged"]) == (4, 1)
     assert recovered(tables) == before
@@ -76,7 +81,7 @@ def test_retry_6_what_is_merged_is_cut_and_a_start_knows_all_of_it(spark: SparkS
     # The jobs go on behind the cut.
     tables.ack(late, sent[0])
     merge(spark, tables.conf, datetime.now(UTC))
-    retain(None, tables.conf, datetime.now(UTC) + OLD_ENOUGH)
+    retain(carried_out_by, tables.conf, datetime.now(UTC) + OLD_ENOUGH)
     assert bounds(tables, revive) == (4, 4)
     reviver = Warehouse.open(tables.warehouse.uri)
     Reviver(reviver, tables.conf).run(now_ms + 3_600_000)

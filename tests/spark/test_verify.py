@@ -81,7 +81,7 @@ def test_an_altered_byte_that_spark_reads_without_a_word_is_found(spark: SparkSe
     """It lies in another column than the one that Spark counts: our reader checks every byte that it passes."""
     victim = sorted(Path(orders.uri, "topics/orders", A).glob("*.parquet"))[1]
     raw = bytearray(victim.read_bytes())
-    raw[raw.rindex(b"a" * 4)] ^= 1
+    raw[raw.index(b"\x01\x00\x00\x00a") + 4] ^= 1
     victim.write_bytes(raw)
     with pytest.raises(Corrupt, match="1 of 2 partitions are not sound"):
         verify.run(spark, _conf(orders), NOW)

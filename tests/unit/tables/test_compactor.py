@@ -288,3 +288,16 @@ def test_spark_08_threads_that_append_compact_roll_up_and_remove_at_once(files: 
     assert all_bodies(final) == sent[final.min_offset :]
     assert final.end_offset == 600 and final.min_offset > 0 and next(compacted) > 0
     final.verify()
+
+
+def test_a_partition_that_is_closed_opens_again_as_it_was(files: MemoryStore, clock: SetClock) -> None:
+    warehouse = Warehouse.open("", store=files, clock=clock)
+    first = warehouse.create(REF)
+    sent = fill(first, 3)
+    warehouse.close_partition(REF)
+    assert warehouse.open_logs == []
+    again = warehouse.open_partition(REF)
+    assert again is not first and all_bodies(again) == sent
+    warehouse.close_partition(REF)
+    warehouse.close_partition(REF)
+    warehouse.close()

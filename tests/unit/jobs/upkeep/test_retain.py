@@ -15,7 +15,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from jobs.run.registry import Facts
 from jobs.run.warehouses import close_warehouses
-from jobs.upkeep.retain import retain
+from jobs.upkeep.retain import retain, retain_in_tasks
+from jobs.upkeep.runner import in_this_process
 from mq.checkpoint import LaneKey
 from mq.delay_mark import Ended
 from mq.errors import Corrupt
@@ -45,10 +46,14 @@ KEPT_MS = RETENTION_MS_DEFAULT + 60_000
 class Bench(QueueTables):
     """A service's tables, and the job in a warehouse of its own."""
 
+    #: Whether the work is done as tasks of Spark would do it, each with an item of its own.
+    in_tasks = False
+
     def run(self, *, after_ms: int = KEPT_MS, wait_for_groups: bool = False) -> Facts:
         """The job as it runs so long after now."""
         conf = replace(self.conf, retention=replace(self.conf.retention, wait_for_groups=wait_for_groups))
-        return retain(None, conf, datetime.now(UTC) + timedelta(milliseconds=after_ms))
+        now = datetime.now(UTC) + timedelta(milliseconds=after_ms)
+        return retain_in_tasks(in_this_process, conf, now) if self.in_tasks else retain(None, conf, now)
 
     def kept(self, topic: Topic, **settings: int) -> Topic:
         """The topic with other settings."""
@@ -84,9 +89,10 @@ class Bench(QueueTables):
         return log
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+@pytest.fixture(params=["local", "tasks"])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made = Bench(tmp_path / "warehouse")
+    made.in_tasks = request.param == "tasks"
     yield made
     made.close()
     close_warehouses()

@@ -1,0 +1,127 @@
+"""The tables and views of a warehouse, as a catalog should have them.
+
+| name                              | kind  | what                                                                   |
+|-----------------------------------|-------|------------------------------------------------------------------------|
+| `topic_<topic>`                   | view  | the messages of a topic, with `topic` and `partition`                  |
+| `partition_<topic>_at_<broker>`   | table | a partition                                                            |
+| `dead_letters`                    | view  | the dead letters of all groups, with `group` and `reason`              |
+| `dlq_<group>_at_<broker>`         | table | a group's dead letters on a broker                                     |
+| `state_<table>`                   | table | what the merge job writes: `state_groups`, `state_consumer_offsets`... |
+| `partitions`                      | table | every partition with its offsets, as of the last run                   |
+| `lag`, `in_flight`, `lost`, `brokers`, `clients`, `moves` | view | as the temporary views of `jobs.sql.views`      |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from jobs.merge.state_tables import STATE_TABLES
+from jobs.sql.catalog import Catalog
+from jobs.sql.catalog_plan import Entry
+from jobs.sql.identifiers import dead_letters_name, partition_name, quoted, topic_name
+from jobs.sql.views import VIEWS
+from mq.retry import DEAD_REASON_HEADER
+from tables.paths import PartitionRef, Space
+from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
+from tables.state_table import read_state_log
+from tables.store import Store
+from tables.warehouse import refs
+
+__all__ = ["PARTITIONS", "entries_of"]
+
+#: The state table of partitions and their offsets, relative to the warehouse.
+PARTITIONS: Final = "state/partitions"
+_VIEWS: Final = {
+    "lag": "How far groups are behind, by group and partition, as of the last merge and catalog run.",
+    "in_flight": "Messages that are given away and not acknowledged, as of the last merge.",
+    "lost": "Ranges of offsets that groups could not have.",
+    "brokers": "Brokers, with the process that has each.",
+    "clients": "Clients of exclusive groups, with their partitions.",
+    "moves": "Moves of keys by expansions, and whether groups have passed them.",
+}
+_COLUMNS: Final = ", ".join(quoted(name) for name in MESSAGE_SCHEMA.names)
+_TOPIC_ROW: Final = MESSAGE_SCHEMA.append(pa.field("topic", pa.string())).append(pa.field("partition", pa.string()))
+_DEAD: Final = (
+    "SELECT {group} AS `group`, headers['" + DEAD_REASON_HEADER + "'] AS reason, reconsume_times AS attempts, "
+    "origin.topic AS topic, origin.partition AS origin_partition, origin.offset AS origin_offset, "
+    "{partition} AS partition, offset, message_id, key, tag, headers, body, born_time, append_time AS dead_time "
+    "FROM {table}"
+)
+
+
+def entries_of(store: Store, schema: str) -> list[Entry]:
+    """Return all that `schema` (SCHEMA or CATALOG.SCHEMA) should hold for a warehouse now."""
+    return [*_topics(store, schema), *_dead_letters(store, schema), *_state(store, schema)]
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _topics(store: Store, schema: str) -> Iterator[Entry]:
+    catalog = Catalog(store)
+    there = set(refs(store, Space.TOPICS))
+    for topic in catalog.topics():
+        selects = []
+        for ref in (found.ref for found in catalog.partitions(topic)):
+            if ref not in there:
+                continue  # made with its first message
+            table = partition_name(ref.topic, ref.name, ref.generation)
+            yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}.")
+            places = f"{literal(topic)} AS topic, {literal(ref.name)} AS partition"
+            selects.append(f"SELECT {_COLUMNS}, {places} FROM {_qualified(schema, table)}")
+        query = " UNION ALL ".join(selects) or _nothing(_TOPIC_ROW)
+        yield Entry(name=topic_name(topic), about=f"The messages of topic {topic}.", query=query)
+
+
+def _nothing(schema: pa.Schema) -> str:
+    """Return a query with these columns and no rows."""
+    fields = from_arrow_schema(schema).fields
+    nulls = ", ".join(f"CAST(NULL AS {one.dataType.simpleString()}) AS {quoted(one.name)}" for one in fields)
+    return f"SELECT {nulls} WHERE false"
+
+
+def _dead_letters(store: Store, schema: str) -> Iterator[Entry]:
+    selects = []
+    for ref in refs(store, Space.DLQ):
+        table = dead_letters_name(ref.topic, ref.name, ref.generation)
+        yield _table(store, table, ref, f"Dead letters of group {ref.topic}, {ref.name}.")
+        group, partition = literal(ref.topic), literal(ref.name)
+        selects.append(_DEAD.format(group=group, partition=partition, table=_qualified(schema, table)))
+    if selects:
+        yield Entry(name="dead_letters", about="Dead letters of all groups.", query=" UNION ALL ".join(selects))
+
+
+def _table(store: Store, name: str, ref: PartitionRef, about: str) -> Entry:
+    return Entry(name=name, about=about, location=store.uri(ref.folder), form=DELTA_SCHEMA)
+
+
+def _state(store: Store, schema: str) -> Iterator[Entry]:
+    """Tables that the merge job has made so far, and the views over them; a table that is not there has no rows."""
+    about = "Every partition with its offsets, as of the last catalog run."
+    yield Entry(name="partitions", about=about, location=store.uri(PARTITIONS))
+    empty = {}
+    for table, columns in STATE_TABLES.items():
+        name = f"state_{table.rpartition('/')[2]}"
+        if read_state_log(store, table) is None:
+            empty[name] = f"({_nothing(columns)})"
+        else:
+            form = ",".join(columns.names)
+            yield Entry(name=name, about=f"DeltaMQ's {table}.", location=store.uri(table), form=form)
+    for name, about in _VIEWS.items():
+        yield Entry(name=name, about=about, query=_catalog_query(VIEWS[f"mq_{name}"], schema, empty))
+
+
+def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:
+    """Return the query of a temporary view over the catalog's tables, with `empty` in the place of some."""
+    return re.sub(r"\bmq_(\w+)", lambda found: empty.get(found[1]) or _qualified(schema, found[1]), query).strip()
+
+
+def _qualified(schema: str, name: str) -> str:
+    return quoted(*schema.split("."), name)

@@ -1,0 +1,61 @@
+"""Names of tables and views in a catalog: any topic's name becomes an identifier, and no two become the same.
+
+    topic order_events.v2    ->    topic_order__events_2ev2
+
+Catalogs fold case, and many allow letters, digits and underscores only. So `[a-z0-9]` stay, an underscore is doubled,
+and every other byte is `_` and two hexadecimal digits. What separates the parts of a name begins with `_` and a letter
+that is no hexadecimal digit, so no part can hold it. A name that would be too long keeps its beginning and ends in a
+digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from mq.names import split_partition
+
+__all__ = ["dead_letters_name", "partition_name", "quoted", "topic_name"]
+
+#: Hive's metastore takes 128 characters.
+_LENGTH_MAX: Final = 120
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")
+_DIGEST: Final = "_h"
+
+
+def topic_name(topic: str) -> str:
+    """Return the view of a topic."""
+    return _bounded(f"topic_{_encoded(topic)}")
+
+
+def partition_name(topic: str, partition: str, generation: int) -> str:
+    """Return the table of a partition: `partition_orders_at_broker_2da`, or with its own name after `_of_`."""
+    name, broker = split_partition(partition)
+    own = "" if name == topic else f"_of_{_encoded(name)}"
+    return _bounded(f"partition_{_encoded(topic)}{own}_at_{_encoded(broker)}{_life(generation)}")
+
+
+def dead_letters_name(group: str, partition: str, generation: int) -> str:
+    """Return the table of a group's dead letters on a broker."""
+    _, broker = split_partition(partition)
+    return _bounded(f"dlq_{_encoded(group)}_at_{_encoded(broker)}{_life(generation)}")
+
+
+def quoted(*parts: str) -> str:
+    """Return a name of several parts as SQL has it."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def _life(generation: int) -> str:
+    return f"_g{generation}" if generation else ""
+
+
+def _encoded(name: str) -> str:
+    return "".join(chr(b) if b in _PLAIN else "__" if b == ord("_") else f"_{b:02x}" for b in name.encode())
+
+
+def _bounded(name: str) -> str:
+    if len(name) <= _LENGTH_MAX:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return f"{name[: _LENGTH_MAX - len(digest) - len(_DIGEST)]}{_DIGEST}{digest}"

@@ -1,0 +1,177 @@
+"""Topics, groups and dead letters in a Spark catalog, Unity Catalog included (SPEC SPARK-11).
+
+    what is there (one SHOW)  +  what should be (metadata, folders)  -->  CREATE and DROP of what differs, no more
+
+Tables are external: dropping one leaves the data where it is. Views are unions of tables, which Spark plans natively:
+columns are pruned and files skipped as with `format("delta")`. A run follows expansions, deletions and topics that were
+made again; see `jobs.sql.catalog_entries` for the names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import groupby
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jobs.run.registry import Facts, job
+from jobs.run.storage import storage
+from jobs.sql.catalog_entries import PARTITIONS, entries_of, literal
+from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
+from jobs.sql.identifiers import quoted
+from jobs.sql.queue_source import register_queue_sources
+from jobs.sql.session import absolute
+from mq.errors import Conflict, Refused
+from tables.config import Config, load
+from tables.store import Store
+
+__all__ = ["register_tables"]
+
+_SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
+_COMMENT: Final = re.compile(r"^Comment:\s*(.*)$", re.MULTILINE)
+_VIEW: Final = re.compile(r"^Type:\s*VIEW\s*$", re.MULTILINE)
+_SHOWN_MAX: Final = 5
+_STATEMENTS_AT_ONCE: Final = 8
+
+
+@job(name="catalog", every_s=lambda conf: conf.jobs.catalog_every_s)
+def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Keep the catalog's tables and views in step with the topics.
+
+    Input: the metadata, the folders of partitions, the state tables; what the catalog has.
+    Output: the schema `jobs.catalog_schema` with a table for each partition and views for topics, groups and dead
+    letters; the state table `state/partitions`.
+    Idempotent: what is there and unchanged is left alone; what this job did not make is never touched.
+    A kill at any line leaves some statements done; the next run does the others.
+
+    A catalog in memory ends with this application and nobody else sees it: nothing is done there. Use
+    `register_tables` in the session that needs it, or a metastore (`spark.sql.catalogImplementation=hive`).
+
+    Raises
+    ------
+    Conflict
+        A name is taken by a table that this job did not make; all others are as they should be.
+    """
+    if "." not in conf.jobs.catalog_schema and spark.conf.get("spark.sql.catalogImplementation", "") == "in-memory":
+        return {"skipped": "in-memory-catalog"}
+    done = _registered(spark, conf, conf.jobs.catalog_schema)
+    return {"made": sum(step.make is not None for step in done), "dropped": sum(step.make is None for step in done)}
+
+
+def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config | None = None) -> list[str]:
+    """Make, change and drop tables and views so that a schema shows a warehouse as it is now.
+
+    Parameters
+    ----------
+    spark
+        A session of `jobs.sql.spark_session`, or any with Delta.
+    schema
+        SCHEMA, or CATALOG.SCHEMA; it is made if it is not there.
+    conf
+        Whose warehouse; by default that of the profile.
+
+    Returns
+    -------
+    list of str
+        The names of all tables and views that there should be, sorted.
+
+    Raises
+    ------
+    Conflict
+        A name is taken by a table or view that this function did not make; all others are as they should be.
+
+    Examples
+    --------
+    >>> register_tables(spark, "deltamq")                                      # doctest: +SKIP
+    >>> spark.sql("SELECT tag, count(*) FROM deltamq.topic_orders GROUP BY 1") # doctest: +SKIP
+    """
+    found = conf or load()
+    _registered(spark, found, schema)
+    return sorted(one.name for one in _found(spark, schema) if one.warehouse == absolute(found.warehouse.uri))
+
+
+def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Step]:
+    if _SCHEMA.fullmatch(schema) is None:
+        raise Refused(f"schema must be SCHEMA or CATALOG.SCHEMA, not {schema!r}", field="schema")
+    warehouse = absolute(conf.warehouse.uri)
+    store = storage(warehouse)
+    _write_partitions(spark, store, warehouse)
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(*schema.split('.'))} COMMENT 'Topics of DeltaMQ'")
+    steps, taken = plan_steps(entries_of(store, schema), _found(spark, schema), warehouse)
+    done = list(_carried_out(steps, lambda step: _do(spark, store, schema, step, warehouse)))
+    if taken:
+        told = ", ".join(taken[:_SHOWN_MAX])
+        raise Conflict(
+            f"{schema} has {len(taken)} tables or views that DeltaMQ did not make from {warehouse}: {told}; "
+            "drop them, or take another schema",
+            code="catalog_name_taken",
+        )
+    return done
+
+
+def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[Step]:
+    """Carry out the steps in order, adjacent ones that are about tables at once; yield those that were not void.
+
+    A metastore answers in tens of milliseconds, and a first run makes a table for each of thousands of partitions.
+    """
+    with ThreadPoolExecutor(_STATEMENTS_AT_ONCE) as pool:
+        for kind, group in groupby(steps, key=_kind):
+            found = list(group)
+            run = map(do, found) if kind == "view" else pool.map(do, found)
+            yield from (step for step, done in zip(found, run, strict=True) if done)
+
+
+def _kind(step: Step) -> str:
+    """Return what a step is about; only steps that are alike are taken at once, and views may name each other."""
+    if step.drop_view or (step.make is not None and step.make.query):
+        return "view"
+    return "drop" if step.drop_table else "make"
+
+
+def _write_partitions(spark: SparkSession, store: Store, warehouse: str) -> None:
+    """Write where partitions begin and end: a persistent view cannot read a source of ours."""
+    register_queue_sources(spark)
+    rows = spark.read.format("mq_partitions").option("warehouse", warehouse).load().coalesce(1)
+    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(PARTITIONS))
+
+
+def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
+    """Yield what a schema holds, by one statement: a look at each of ten thousand tables would take minutes."""
+    for row in spark.sql(f"SHOW TABLE EXTENDED IN {quoted(*schema.split('.'))} LIKE '*'").collect():
+        if not row.isTemporary:
+            comment = _COMMENT.search(row.information)
+            is_view = _VIEW.search(row.information) is not None
+            yield made_of(row.tableName, is_view, comment[1] if comment else "")
+
+
+def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: str) -> bool:
+    """Carry out a step; False for one that is void, since the partition was deleted a moment ago."""
+    name = quoted(*schema.split("."), step.name)
+    if step.make is None:
+        spark.sql(f"DROP {'VIEW' if step.drop_view else 'TABLE'} IF EXISTS {name}")
+        return True
+    try:
+        spark.sql(_statement(name, step.make, warehouse))
+    except PySparkException:
+        # A topic that was deleted since the plan was made: its tables are gone, and its view has nothing to stand on.
+        if _still_wanted(store, schema, step.make):
+            raise
+        return False
+    return True
+
+
+def _still_wanted(store: Store, schema: str, entry: Entry) -> bool:
+    """Whether the warehouse still wants just this."""
+    return any(one.name == entry.name and one.digest == entry.digest for one in entries_of(store, schema))
+
+
+def _statement(name: str, entry: Entry, warehouse: str) -> str:
+    comment = literal(entry.comment(warehouse))
+    if entry.query:
+        return f"CREATE OR REPLACE VIEW {name} COMMENT {comment} AS {entry.query}"
+    return f"CREATE TABLE IF NOT EXISTS {name} USING delta COMMENT {comment} LOCATION {literal(entry.location)}"

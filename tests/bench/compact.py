@@ -1,0 +1,100 @@
+"""Compaction: how fast files of the service become files of the target size, and what readers have of it.
+
+The files are those that a busy service leaves: appends of 20,000 messages of 100 bytes, rolled up to 16 MiB at most.
+What is timed is a whole run of the job with both its steps, by Spark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from jobs.run.warehouses import close_warehouses
+from mq.limits import MIB
+from tables.config import Config, load
+from tables.config_sections import Engine
+from tables.log import Batch, PartitionLog
+from tables.paths import PartitionRef, Space
+from tables.settings import Flush
+from tables.warehouse import Warehouse
+from tests.bench.figure import Figure
+from tests.bench.load import LoadError
+from tests.bench.payloads import record_batch
+from tests.bench.registry import bench
+from tests.bench.session import Session
+from tests.bench.spark import SparkCounter
+
+__all__: list[str] = []
+
+_APPEND_MESSAGES: Final = 20_000
+_BODY_BYTES: Final = 100
+_PARTITIONS: Final = 2
+_GB: Final = 1e9
+
+
+@bench("compact")
+def compact_files(session: Session) -> Iterator[Figure]:
+    """Bytes of files that compaction reads and writes a second, and the files that it leaves."""
+    with SparkCounter(session) as counter:
+        spark = counter.started()
+        if spark is None:
+            session.say("no compaction figures: a quick run starts no Spark")
+            return
+        yield from _measured(session, spark)
+
+
+def _measured(session: Session, spark: Any) -> Iterator[Figure]:
+    conf: Config = load(overrides={"warehouse.uri": str(session.fresh("compact"))}, environ={})
+    conf = replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
+    warehouse = Warehouse.open(conf.warehouse.uri)
+    try:
+        logs = [_filled(warehouse, at, session.effort.history_messages) for at in range(_PARTITIONS)]
+        before = sum(len(log.files) for log in logs)
+        yield session.figure("compact.scan.before", "a scan of all bodies before it", "s", _scans(session, spark, logs))
+        facts = _compacted(spark, conf)
+        if facts["made"] == 0:
+            raise LoadError(f"nothing was compacted: {facts}")
+        rate = facts["bytes"] / facts["ms"] / 1e3
+        said = "bytes of files that one run puts into large ones"
+        yield session.figure("compact.rate", said, "MB/s", [rate], files_before=before, **facts)
+        for log in logs:
+            log.refresh()
+        large = [file for log in logs for file in log.files if file.size >= conf.jobs.compact_target_bytes // 2]
+        per_10_gb = len(large) * 10 * _GB / sum(file.size for file in large)
+        yield session.figure("compact.files", "files of 10 GB, the tail aside", "", [per_10_gb], large=len(large))
+        yield session.figure("compact.scan.after", "the same scan after it", "s", _scans(session, spark, logs))
+    finally:
+        close_warehouses()
+        warehouse.close()
+
+
+def _filled(warehouse: Warehouse, number: int, messages: int) -> PartitionLog:
+    log = warehouse.create(PartitionRef(Space.TOPICS, "orders", f"orders#{number}@broker-a"))
+    rows = record_batch(_APPEND_MESSAGES, _BODY_BYTES, keys=1_000)
+    for _ in range(max(1, messages // _APPEND_MESSAGES)):
+        log.append([Batch(rows)], flush=Flush.ASYNC)
+        log.maintain()
+    log.flush()
+    return log
+
+
+def _compacted(spark: Any, conf: Config) -> dict[str, int]:
+    from jobs.upkeep.compact import compact
+
+    return {name: int(value) for name, value in compact(spark, conf, datetime.now(UTC)).items()}
+
+
+def _scans(session: Session, spark: Any, logs: list[PartitionLog]) -> list[float]:
+    took = []
+    for _ in range(1 + session.effort.windows):
+        began = time.perf_counter()
+        for log in logs:
+            spark.read.format("delta").load(log.location).selectExpr("sum(length(body))").collect()
+        took.append(time.perf_counter() - began)
+    return took[1:]
+
+
+assert _APPEND_MESSAGES * _BODY_BYTES < 16 * MIB, "appends are smaller than what roll-ups leave"
