@@ -76,7 +76,8 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
     if given is not None:
         return _adjusted(given, asked)
     if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is no notebook has its session, but none is active
-        return _adjusted(SparkSession.builder.getOrCreate(), asked)
+        found = SparkSession.builder.getOrCreate()
+        return _adjusted(found, {key: value for key, value in asked.items() if found.conf.isModifiable(key)})
     remote = _remote(config, asked)
     if remote:
         check_remote(remote)
