@@ -21,10 +21,8 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --extra dev --extra connect pyproject.toml --output-file requirements.lock
 
-wheel: setup ## Build dist/deltamq-*.whl, and the same as .zip for spark-submit --py-files
-	@rm -rf dist build
-	@$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@cd dist && for wheel in *.whl; do cp "$$wheel" "$${wheel%%-py3*}.zip"; done && ls -1 | sed 's|^|dist/|'
+wheel: setup ## Build dist/: the wheel, the same for spark-submit --py-files, and one for Databricks
+	@$(VENV)/python -m jobs.setup.wheel
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .

@@ -89,4 +89,4 @@ def test_spark_06_the_bundle_has_the_files_and_targets_that_it_names() -> None:
     assert sorted(bundle["targets"]) == sorted(TARGETS)
     version = re.search(r'^version = "(.+)"$', (PROJECT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"), re.M)
     assert version is not None
-    assert f"deltamq-{version[1]}-py3" in bundle["variables"]["wheel"]["default"]
+    assert f"deltamq-{version[1]}+databricks-py3" in bundle["variables"]["wheel"]["default"]
