@@ -11,6 +11,7 @@ Standard library only.
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -33,7 +34,9 @@ def build(target: Path) -> list[Path]:
     shutil.rmtree(target, ignore_errors=True)
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target), str(PROJECT_FOLDER)]
-    subprocess.run(command, check=True)
+    with (PROJECT_FOLDER / ".setup.lock").open("w") as lock:  # the build leaves files in the project's folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True)
     (wheel,) = target.glob("*.whl")
     name, version, _ = wheel.name.split("-", 2)
     packed = shutil.copy(wheel, target / f"{name}-{version}.zip")
