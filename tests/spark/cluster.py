@@ -24,7 +24,7 @@ import pyspark
 
 __all__ = ["Cluster", "cluster", "free_port", "python_without_project"]
 
-_START_S: Final = 240.0
+_START_S: Final = 400.0
 _LOOK_S: Final = 0.05
 
 

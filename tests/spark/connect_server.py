@@ -19,7 +19,7 @@ from tests.spark.cluster import free_port, python_without_project
 
 __all__ = ["ConnectServer", "connect_server"]
 
-_START_S: Final = 240.0
+_START_S: Final = 400.0
 
 
 class ConnectServer:
@@ -28,7 +28,7 @@ class ConnectServer:
     def __init__(self, port: int) -> None:
         self.remote = f"sc://127.0.0.1:{port}"
 
-    def run(self, *command: str, timeout_s: float = 400.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout_s: float = 1_200.0) -> subprocess.CompletedProcess[str]:
         """Run a client that has no Java to start."""
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))},

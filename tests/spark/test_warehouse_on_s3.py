@@ -22,7 +22,7 @@ from tests.queue_tables import QueueTables
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 from tests.spark.cluster import cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000)]
 
 _READ = """
 import json, sys
@@ -57,7 +57,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def _run(s3: S3Server, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, **s3.environment(), **environment}
     return subprocess.run(
-        command, env=environ, cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=600, check=False
+        command, env=environ, cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=1_200, check=False
     )
 
 
