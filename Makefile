@@ -3,6 +3,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
 TESTS ?= tests
+# Spark on a cluster, over Connect and on S3: what takes minutes of these tests is played with the faults
+ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -47,7 +49,7 @@ bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, 
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup ## Crashes, races, damage, histories at full size; prints a table, writes out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history \
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
 		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses

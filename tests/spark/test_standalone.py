@@ -71,9 +71,16 @@ def _start(running: Cluster, *command: str, **environment: str) -> subprocess.Po
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=1_200)
+    out, err = _told(process)
     assert process.returncode == 0, out + err
     return out
+
+
+def _told(process: subprocess.Popen[str]) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=1_200)
+    finally:
+        process.kill()
 
 
 def _in_flight(warehouse: Path) -> int:
@@ -115,7 +122,7 @@ def test_spark_06_spark_submit_says_where_jobs_run(running: Cluster, warehouse: 
     assert "job=verify ok" in out
     assert _in_flight(warehouse) > 0
     without = _start(running, *submit, *run, **environment)
-    out, err = without.communicate(timeout=1_200)
+    out, err = _told(without)
     assert without.returncode != 0
     assert "spark-submit was not given Delta" in out + err
 
