@@ -3,6 +3,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
 VENV := .venv/bin
 TESTS ?= tests
+# Spark on a cluster, over Connect and on S3: what takes minutes of these tests is played with the faults
+ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
@@ -21,10 +23,8 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 	@$(VENV)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --extra dev --extra connect pyproject.toml --output-file requirements.lock
 
-wheel: setup ## Build dist/deltamq-*.whl, and the same as .zip for spark-submit --py-files
-	@rm -rf dist build
-	@$(VENV)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	@cd dist && for wheel in *.whl; do cp "$$wheel" "$${wheel%%-py3*}.zip"; done && ls -1 | sed 's|^|dist/|'
+wheel: setup ## Build dist/: the wheel, the same for spark-submit --py-files, and one for Databricks
+	@$(VENV)/python -m jobs.setup.wheel
 
 format: setup ## Format the code and sort its imports
 	$(VENV)/ruff check --fix-only --quiet .
@@ -49,7 +49,7 @@ bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, 
 		$(if $(PEERS),--peers "$(PEERS)") $(ARGS)
 
 faults: setup ## Crashes, races, damage, histories at full size; prints a table, writes out/faults.md (RUNS=100)
-	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history \
+	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
 		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
 
 clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses

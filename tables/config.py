@@ -108,7 +108,10 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
     named = (os.environ if environ is None else environ).get("DELTAMQ_CONF")
     if named:
         return Path(named)
-    candidates = (Path(__file__).resolve().parent.parent / "conf", Path(sys.prefix) / "share" / "deltamq" / "conf")
+    here = Path(__file__).resolve()
+    # an installation has them under its prefix: this Python's, or a folder of libraries (pip --prefix, --target)
+    installed = (Path(sys.prefix), *here.parents[1:2], *here.parents[4:5])
+    candidates = (here.parents[1] / "conf", *(prefix / "share" / "deltamq" / "conf" for prefix in installed))
     return next((found for found in candidates if (found / "local.toml").is_file()), None)
 
 

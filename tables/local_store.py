@@ -25,7 +25,7 @@ import pyarrow as pa
 from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
 from tables.failpoints import failpoint
 from tables.graves import Graves
-from tables.store import Entry, FileMissing, NotDurable
+from tables.store import Entry, FileMissing, NotDurable, StoreUnsafe
 
 __all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
 
@@ -34,6 +34,8 @@ HEAD: Final = ".head"
 TEMP_PREFIX: Final = ".tmp-"
 T = TypeVar("T")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+#: What file systems answer to a hard link that they do not have.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 
 class FileSystem(Protocol):
@@ -156,8 +158,14 @@ class LocalStore:
         except FileExistsError:
             self._files.unlink(temp)
             return False
-        except OSError:
+        except OSError as error:
             self._drop(temp)
+            if error.errno in _NO_LINKS:
+                raise StoreUnsafe(
+                    f"{self._root} is on a file system without hard links ({error.strerror}), as a volume of Unity "
+                    "Catalog or a bucket that is mounted: nothing can be committed there. Use a local disk, or the "
+                    "object store itself: s3://, gs://, abfss://"
+                ) from error
             raise
         return True
 

@@ -57,6 +57,20 @@ class S3Server:
         )
         return ObjectStore(f"s3://{_BUCKET}/{prefix}", remote)
 
+    def environment(self) -> dict[str, str]:
+        """What processes of ours need to open `s3://` addresses here: what every tool for S3 reads."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": _USER,
+            "AWS_SECRET_ACCESS_KEY": _SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def uri(self, prefix: str) -> str:
+        """The address of a warehouse."""
+        return f"s3://{_BUCKET}/{prefix}"
+
     def reader_options(self) -> dict[str, str]:
         """What another Delta reader needs to open `s3://` addresses here."""
         return {

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from mq.errors import Refused, Unavailable
 
-__all__ = ["check_master", "check_remote", "is_connect", "is_local"]
+__all__ = ["check_master", "check_remote", "is_connect", "is_local", "is_remote"]
 
 _ANSWER_S: Final = 5.0
 _MASTER_PORT: Final = 7077
@@ -30,6 +30,11 @@ _CONNECT_PORT: Final = 15002
 def is_local(master: str) -> bool:
     """Whether Spark's tasks run in this process's JVM."""
     return master == "local" or master.startswith("local[")
+
+
+def is_remote(master: str) -> bool:
+    """Whether it is the address of a server of Spark Connect."""
+    return master.startswith("sc://")
 
 
 def is_connect(spark: object) -> bool:
@@ -43,14 +48,10 @@ def check_master(master: str) -> None:
     Raises
     ------
     Refused
-        It is not an address of a master.
+        It is no address.
     Unavailable
         None of the named masters answers.
     """
-    if master.startswith("sc://"):
-        raise Refused(
-            f"{master} is an address of Spark Connect: name it in SPARK_REMOTE", code="invalid_master", field="master"
-        )
     if master.startswith("spark://"):
         _check(f"Spark master {master}", _addresses(master.removeprefix("spark://"), _MASTER_PORT))
 

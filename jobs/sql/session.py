@@ -3,7 +3,7 @@
     where                        which session                                        settings
     one machine, a cluster       made here, from the jars in `.jars`                  `jobs.sql.session_settings`
     spark-submit                 made here                                            the command's win
-    Spark Connect                the server's, by SPARK_REMOTE                        the server's
+    Spark Connect                the server's, by SPARK_REMOTE or a master sc://...   the server's
     Databricks, a notebook       the one that is there                                its own
 
 Where a session is given, it is used as it is and only gets the data source.
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from jobs.sql.datasource import register
-from jobs.sql.masters import check_master, check_remote, is_connect, is_local
+from jobs.sql.masters import check_master, check_remote, is_connect, is_local, is_remote
 from jobs.sql.session_settings import is_submitted, session_settings, submitted_settings
 from jobs.sql.shipped import ship
 from mq.errors import Refused
@@ -76,14 +76,21 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
     if given is not None:
         return _adjusted(given, asked)
     if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is no notebook has its session, but none is active
-        return _adjusted(SparkSession.builder.getOrCreate(), asked)
-    remote = str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or "")
+        found = SparkSession.builder.getOrCreate()
+        return _adjusted(found, {key: value for key, value in asked.items() if found.conf.isModifiable(key)})
+    remote = _remote(config, asked)
     if remote:
         check_remote(remote)
-        spark = _built(app_name, asked)
+        spark = _built(app_name, {**asked, "spark.remote": remote})
         ship(spark)
         return spark
     return _made(app_name, config, warehouse, asked)
+
+
+def _remote(config: Config, asked: Mapping[str, object]) -> str:
+    """Return the address of the Spark Connect server, or nothing."""
+    master = config.jobs.master
+    return str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or (master if is_remote(master) else ""))
 
 
 def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:

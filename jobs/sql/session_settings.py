@@ -99,7 +99,7 @@ def _common(config: Config) -> dict[str, object]:
         # a long query and the jobs beside it share the cores
         "spark.scheduler.mode": "FAIR",
         # a result that does not fit ends its query, not the driver with all others
-        "spark.driver.maxResultSize": "512m",
+        "spark.driver.maxResultSize": jobs.result_size_max,
         "spark.ui.enabled": jobs.ui,
         "spark.ui.showConsoleProgress": False,
         "spark.driver.memory": jobs.driver_memory,

@@ -7,6 +7,7 @@ with the reason, the others still prove the contract.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import os
 import threading
@@ -22,7 +23,7 @@ import pytest
 
 from mq.errors import Unavailable, Unknown
 from tables import recycle
-from tables.local_store import HEAD, LocalStore
+from tables.local_store import HEAD, LocalStore, OsFiles
 from tables.log import PartitionLog
 from tables.object_store import ObjectStore
 from tables.recycle import RecyclingFiles
@@ -251,6 +252,19 @@ class Refusing(MemoryStore):
 def test_r3_a_warehouse_without_put_if_absent_is_refused(broken: type[MemoryStore]) -> None:
     with pytest.raises(StoreUnsafe):
         Warehouse.open("", store=broken())
+
+
+class WithoutLinks(OsFiles):
+    """A mounted bucket or a volume of Unity Catalog: files can be written, but not linked."""
+
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), source)
+
+
+def test_r3_a_folder_without_hard_links_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnsafe, match=r"without hard links .*s3://, gs://, abfss://"):
+        Warehouse.open(str(tmp_path), store=LocalStore(tmp_path, WithoutLinks()))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_preparing_and_closing_harm_nothing(store: Store) -> None:

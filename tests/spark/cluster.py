@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,9 +22,9 @@ from typing import Final
 import psutil
 import pyspark
 
-__all__ = ["Cluster", "cluster", "python_without_project"]
+__all__ = ["Cluster", "cluster", "free_port", "python_without_project"]
 
-_START_S: Final = 60.0
+_START_S: Final = 400.0
 _LOOK_S: Final = 0.05
 
 
@@ -51,7 +50,7 @@ class Cluster:
 
     def start(self, workers: int, memory: str) -> None:
         """Start the master and so many workers, and wait until they have found each other."""
-        port, ui = _free_port(), _free_port()
+        port, ui = free_port(), free_port()
         self._run("master", "org.apache.spark.deploy.master.Master", "--port", str(port), "--webui-port", str(ui))
         self.master = f"spark://127.0.0.1:{port}"
         self._wait("master", "I have been elected leader")
@@ -88,7 +87,7 @@ class Cluster:
     def _worker(self, number: int, memory: str) -> subprocess.Popen[bytes]:
         work = self._folder / f"work-{number}"
         what = "org.apache.spark.deploy.worker.Worker"
-        sizes = ("--cores", "1", "--memory", memory, "--work-dir", str(work), "--webui-port", str(_free_port()))
+        sizes = ("--cores", "1", "--memory", memory, "--work-dir", str(work), "--webui-port", str(free_port()))
         return self._run(f"worker-{number}", what, *sizes, self.master)
 
     def _run(self, name: str, main: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -131,12 +130,8 @@ def python_without_project(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def executor_ids(log: str) -> list[str]:
-    """Return the ids of executors that a worker's log names."""
-    return re.findall(r"executor app-\S+/(\d+)", log)
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

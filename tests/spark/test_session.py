@@ -39,6 +39,17 @@ def test_a_session_that_is_there_is_used_and_gets_what_can_change(spark: SparkSe
     spark_session(warehouse=default, **{"spark.sql.shuffle.partitions": 2})
 
 
+def test_spark_06_a_task_of_databricks_uses_the_session_that_the_platform_has(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the jobs ask for when they make a session themselves is not for a platform to refuse."""
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    default = spark.conf.get("spark.deltamq.warehouse")
+    found = spark_session(warehouse=default, **{"spark.driver.maxResultSize": "1g"})
+    assert found is spark
+
+
 def test_what_cannot_change_any_more_is_refused_by_name(spark: SparkSession) -> None:
     default = spark.conf.get("spark.deltamq.warehouse")
     with pytest.raises(Refused, match=r"spark\.driver\.memory cannot change"):

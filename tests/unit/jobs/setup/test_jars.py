@@ -6,15 +6,27 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from jobs.setup import jars
-from jobs.setup.jars import JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
+from jobs.setup.jars import DELTA, S3A, JarsUnusable, fetch_jars, jars_folder, pinned_jars, wrong_jars
 
 
 def test_only_what_spark_does_not_ship_is_pinned() -> None:
     assert sorted(pinned_jars()) == ["delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar"]
     assert all(len(digest) == 64 for digest in pinned_jars().values())
+
+
+def test_for_s3_nothing_is_pinned_that_spark_ships_itself() -> None:
+    spark = {path.name for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    names = set(pinned_jars(S3A))
+    assert f"hadoop-aws-{_version_of_hadoop(spark)}.jar" in names
+    assert not {name.rpartition("-")[0] for name in names} & {name.rpartition("-")[0] for name in spark}
+
+
+def _version_of_hadoop(jars: set[str]) -> str:
+    return next(name for name in jars if name.startswith("hadoop-client-api-")).removesuffix(".jar").rpartition("-")[2]
 
 
 def test_the_folder_is_the_projects_unless_the_environment_names_another() -> None:
@@ -50,13 +62,13 @@ def test_a_jar_with_another_content_is_not_installed(tmp_path: Path) -> None:
     altered = sorted(pinned_jars())[0]
     (fetched / f"io.delta_{altered}").write_bytes(b"altered")
     with pytest.raises(JarsUnusable, match="not installed"):
-        jars._install(fetched, folder)
+        jars._install(fetched, folder, DELTA)
     assert not (folder / altered).exists()
 
 
 def test_ivys_log_is_cut_to_what_tells() -> None:
     log = "\n".join(["noise"] * 100 + ["  Server access error at url X (refused)"] * 2)
-    told = jars._why(log)
+    told = jars._why(log, DELTA)
     assert told.count("Server access error") == 1
     assert "noise" not in told
     assert "JAVA_TOOL_OPTIONS" in told

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jobs.setup import __main__ as setup
+from jobs.setup.jars import pinned_jars
 
 
 def test_a_project_that_is_set_up_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +18,13 @@ def test_a_project_that_is_set_up_needs_nothing(capsys: pytest.CaptureFixture[st
         ["ok", "packages:"],
         ["ok", "jars:"],
     ]
+
+
+def test_spark_submit_is_told_the_paths_of_the_jars(capsys: pytest.CaptureFixture[str]) -> None:
+    assert setup.main(["--jars"]) == 0
+    paths = [Path(path) for path in capsys.readouterr().out.strip().split(",")]
+    assert sorted(path.name for path in paths) == sorted(pinned_jars())
+    assert all(path.is_file() for path in paths)
 
 
 def test_a_second_run_does_and_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,84 @@
+"""`make wheel`: the project as other machines take it, in `dist/`.
+
+    deltamq-0.1.0-py3-none-any.whl                the package
+    deltamq-0.1.0.zip                             the same for spark-submit --py-files, which takes no .whl
+    deltamq-0.1.0+databricks-py3-none-any.whl     without Spark and Delta among what it needs: there, they are the
+                                                  platform's own, and a second Spark beside it breaks both
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from jobs.setup.jars import PROJECT_FOLDER
+
+__all__ = ["build", "without_spark"]
+
+#: What a platform with Spark brings itself.
+BROUGHT: Final = ("pyspark", "delta-spark")
+_LABEL: Final = "databricks"
+
+
+def build(target: Path) -> list[Path]:
+    """Build all three into an empty folder; return them."""
+    shutil.rmtree(target, ignore_errors=True)
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target), str(PROJECT_FOLDER)]
+    with (PROJECT_FOLDER / ".setup.lock").open("w") as lock:  # the build leaves files in the project's folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(command, check=True)
+    (wheel,) = target.glob("*.whl")
+    name, version, _ = wheel.name.split("-", 2)
+    packed = shutil.copy(wheel, target / f"{name}-{version}.zip")
+    return [wheel, Path(packed), without_spark(wheel)]
+
+
+def without_spark(wheel: Path) -> Path:
+    """Write the wheel again beside itself, as a version of its own that does not need what a platform brings."""
+    name, version, tags = wheel.name.split("-", 2)
+    labelled = f"{version}+{_LABEL}"
+    target = wheel.with_name(f"{name}-{labelled}-{tags}")
+    before, after = f"{name}-{version}.", f"{name}-{labelled}."
+    record = f"{after}dist-info/RECORD"
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        lines = [f"{record},,"]
+        for entry in source.infolist():
+            path = entry.filename.replace(before, after, 1) if entry.filename.startswith(before) else entry.filename
+            if path == record or entry.is_dir():
+                continue
+            content = source.read(entry)
+            if path == f"{after}dist-info/METADATA":
+                content = _metadata(content.decode(), version, labelled).encode()
+            made.writestr(zipfile.ZipInfo(path, entry.date_time), content, zipfile.ZIP_DEFLATED)
+            lines.append(f"{path},sha256={_digest(content)},{len(content)}")
+        made.writestr(record, "\n".join(lines) + "\n")
+    return target
+
+
+def _metadata(text: str, version: str, labelled: str) -> str:
+    kept = [line for line in text.split("\n") if not _needs_spark(line)]
+    return "\n".join(f"Version: {labelled}" if line == f"Version: {version}" else line for line in kept)
+
+
+def _needs_spark(line: str) -> bool:
+    return any(line.startswith(f"Requires-Dist: {package}==") for package in BROUGHT)
+
+
+def _digest(content: bytes) -> str:
+    """The hash as a wheel's RECORD writes it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+if __name__ == "__main__":
+    for built in build(PROJECT_FOLDER / "dist"):
+        print(built.relative_to(PROJECT_FOLDER))

@@ -1,0 +1,52 @@
+"""The settings of a notebook: from its widgets on Databricks, from profile and environment everywhere else.
+
+| widget      | setting         | without a widget                   |
+|-------------|-----------------|------------------------------------|
+| `profile`   | the profile     | DELTAMQ_PROFILE, else `local`      |
+| `warehouse` | `warehouse.uri` | DELTAMQ_WAREHOUSE_URI, the profile |
+| `service`   | `client.url`    | DELTAMQ_CLIENT_URL, the profile    |
+
+A widget that is left empty says nothing. A job gives them their values by parameters of the same names.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from tables.config import Config, load
+
+__all__ = ["notebook_conf"]
+
+_WIDGETS: Final = {
+    "profile": "Profile",
+    "warehouse": "Warehouse (s3://, abfss://, gs://)",
+    "service": "URL of the service",
+}
+
+
+def notebook_conf(dbutils: Any = None) -> Config:
+    """Return the settings of this notebook, and make its widgets where there are any.
+
+    Parameters
+    ----------
+    dbutils
+        Databricks' object of that name; by default the notebook's own.
+    """
+    found = dbutils if dbutils is not None else _dbutils()
+    given = dict.fromkeys(_WIDGETS, "")
+    if found is not None:
+        for name, label in _WIDGETS.items():
+            found.widgets.text(name, "", label)  # keeps a value that it has
+            given[name] = str(found.widgets.get(name)).strip()
+    return load(
+        given["profile"] or None,
+        {"warehouse.uri": given["warehouse"] or None, "client.url": given["service"] or None},
+    )
+
+
+def _dbutils() -> Any:
+    """Return the `dbutils` of the notebook that runs here; None outside of Databricks."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    return shell.user_ns.get("dbutils") if shell is not None else None

@@ -1,0 +1,100 @@
+"""Spark Connect: clients without a JVM, on a server whose Python does not have the project (SPEC SPARK-6)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.setup.jars import PROJECT_FOLDER
+from tests.queue_tables import QueueTables
+from tests.spark.connect_server import ConnectServer, connect_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
+
+_READ = """
+import json, sys
+from jobs.sql import read_topic, register_views, spark_session
+from jobs.sql.session import another_session
+from tables.config import load
+
+conf = load(overrides={"warehouse.uri": sys.argv[1]})
+spark = spark_session("client", conf=conf)
+mq = spark.read.format("mq").option("topic", "orders")
+found = {"session": type(spark).__module__}
+found["rows"] = sorted(bytes(row.body).decode() for row in mq.load().collect())
+found["pushed"] = mq.load().where("offset < 2").count()
+found["narrow"] = mq.schema("offset BIGINT").load().count()
+found["topic"] = read_topic(spark, "orders").where("key = 'key-b'").count()
+register_views(spark, conf)
+found["ends"] = [row.end_offset for row in spark.sql(
+    "SELECT end_offset FROM mq_partitions WHERE space = 'topics' ORDER BY partition").collect()]
+other = another_session(spark, sys.argv[1])
+other.conf.set("spark.sql.shuffle.partitions", "7")
+found["apart"] = spark.conf.get("spark.sql.shuffle.partitions") != "7"
+if len(sys.argv) > 2:
+    found["in flight"] = [row.offset for row in spark.table("mq_in_flight").orderBy("offset").collect()]
+found["other"] = other.read.format("mq").option("topic", "orders").load().count()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with connect_server(tmp_path_factory.mktemp("connect")) as running:
+        yield running
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    """Two messages that are given away and one that nobody has asked for."""
+    made = QueueTables(tmp_path / "w")
+    topic, group = made.topic("orders"), made.group("billing")
+    made.send(topic, "a", "b", "c")
+    made.pop(group, topic, [0, 1])
+    made.close()
+    return tmp_path / "w"
+
+
+_FOUND = {
+    "session": "pyspark.sql.connect.session",
+    "rows": ["a", "b", "c"],
+    "pushed": 2,
+    "narrow": 3,
+    "topic": 1,
+    "ends": [3],
+    "apart": True,
+    "other": 3,
+}
+
+
+def test_spark_06_topics_and_sql_over_connect(server: ConnectServer, warehouse: Path) -> None:
+    read = server.python(_READ, str(warehouse))
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout) == _FOUND
+
+
+@pytest.mark.long
+def test_spark_06_jobs_over_connect(server: ConnectServer, warehouse: Path) -> None:
+    command = str(Path(sys.executable).with_name("deltamq"))
+    ran = server.run(command, "jobs", "run", "merge", "verify", "--once", "--warehouse", str(warehouse))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "job=merge ok" in ran.stdout
+    assert "job=verify ok" in ran.stdout
+    read = server.python(_READ, str(warehouse), "merged")
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout) == {**_FOUND, "in flight": [0, 1]}
+
+
+def test_spark_06_a_server_that_is_not_there_is_told_in_seconds(tmp_path: Path) -> None:
+    gone = ConnectServer(1)
+    ran = gone.python(_READ, str(tmp_path))
+    assert "Spark Connect at sc://127.0.0.1:1 does not answer" in ran.stderr.splitlines()[-1]
+
+
+def test_spark_06_the_servers_settings_are_in_the_repository() -> None:
+    text = (PROJECT_FOLDER / "conf" / "spark-connect.properties").read_text(encoding="utf-8")
+    assert "io.delta.sql.DeltaSparkSessionExtension" in text

@@ -1,0 +1,98 @@
+"""A warehouse on S3: Spark reads message tables there and writes state tables (SPEC SPARK-6).
+
+It needs the jars of `make setup S3=1` and a server, and is skipped without them; `make faults` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.setup.jars import PROJECT_FOLDER, S3A, jars_folder, wrong_jars
+from tables.state_schema import POP_CHECKPOINTS
+from tables.state_table import read_state_log
+from tables.store import Store
+from tests.queue_tables import QueueTables
+from tests.s3_server import S3Server, ServerUnavailable, s3_server
+from tests.spark.cluster import cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000)]
+
+_READ = """
+import json, sys
+from jobs.sql import read_topic, register_views, spark_session
+from tables.config import load
+
+conf = load(overrides={"warehouse.uri": sys.argv[1]})
+spark = spark_session("s3", conf=conf)
+mq = spark.read.format("mq").option("topic", "orders")
+register_views(spark, conf)
+found = {
+    "rows": sorted(bytes(row.body).decode() for row in mq.load().collect()),
+    "topic": read_topic(spark, "orders").where("key = 'key-b'").count(),
+    "in flight": [row.offset for row in spark.table("mq_in_flight").orderBy("offset").collect()],
+    "ends": [r.end_offset for r in spark.sql("SELECT end_offset FROM mq_partitions WHERE space = 'topics'").collect()],
+}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    if wrong_jars(jars_folder(), S3A):
+        pytest.skip("the jars for S3 are not there: make setup S3=1")
+    try:
+        with s3_server(tmp_path_factory.mktemp("s3")) as server:
+            yield server
+    except ServerUnavailable as error:
+        pytest.skip(str(error))
+
+
+def _run(s3: S3Server, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, **s3.environment(), **environment}
+    return subprocess.run(
+        command, env=environ, cwd=PROJECT_FOLDER, capture_output=True, text=True, timeout=1_200, check=False
+    )
+
+
+def _fill(s3: S3Server, prefix: str) -> tuple[str, Store]:
+    store = s3.store(prefix)
+    made = QueueTables(s3.uri(prefix), store)
+    topic, group = made.topic("orders"), made.group("billing")
+    made.send(topic, "a", "b", "c")
+    made.pop(group, topic, [0, 1])
+    made.close()
+    return s3.uri(prefix), store
+
+
+def _check(s3: S3Server, uri: str, store: Store, **environment: str) -> None:
+    """Merge twice, verify, and read everything: the second merge finds its own commit and adds nothing."""
+    command = str(Path(sys.executable).with_name("deltamq"))
+    for jobs in (("merge", "verify"), ("merge",)):
+        ran = _run(s3, command, "jobs", "run", *jobs, "--once", "--warehouse", uri, **environment)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert all(f"job={name} ok" in ran.stdout for name in jobs)
+    state = read_state_log(store, POP_CHECKPOINTS)
+    assert state is not None
+    assert state.files, "Spark committed it, and our own reader reads it"
+    read = _run(s3, sys.executable, "-c", _READ, uri, **environment)
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout) == {"rows": ["a", "b", "c"], "topic": 1, "in flight": [0, 1], "ends": [3]}
+
+
+def test_spark_06_jobs_and_sql_on_a_warehouse_on_s3(s3: S3Server) -> None:
+    uri, store = _fill(s3, "local")
+    _check(s3, uri, store)
+
+
+def test_spark_06_a_cluster_and_a_warehouse_on_s3(s3: S3Server, tmp_path: Path) -> None:
+    uri, store = _fill(s3, "cluster")
+    with cluster(tmp_path / "cluster") as running:
+        environment = {**running.environment, "DELTAMQ_PROFILE": "cluster", "DELTAMQ_JOBS_MASTER": running.master}
+        _check(s3, uri, store, **environment)

@@ -1,0 +1,54 @@
+"""What `make wheel` builds: installed elsewhere it has its profiles, and for Databricks it brings no second Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.setup.wheel import BROUGHT, build
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    return build(tmp_path_factory.mktemp("wheel") / "dist")
+
+
+def _needs(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as read:
+        (name,) = [name for name in read.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = read.read(name).decode().splitlines()
+    return {
+        line.split(": ")[1].split("==")[0] for line in lines if line.startswith("Requires-Dist") and "extra" not in line
+    }
+
+
+def test_spark_06_the_wheel_for_databricks_needs_all_but_spark(built: Sequence[Path]) -> None:
+    wheel, packed, databricks = built
+    assert packed.read_bytes() == wheel.read_bytes()
+    assert _needs(wheel) - _needs(databricks) == set(BROUGHT)
+    assert {"pyarrow", "obstore", "msgspec"} <= _needs(databricks)
+
+
+def test_spark_06_it_installs_and_has_its_profiles_and_commands(built: Sequence[Path], tmp_path: Path) -> None:
+    target = tmp_path / "libraries"
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(target))
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(built[2])], check=True)
+    code = (
+        "from importlib.metadata import distribution; from tables.config import load; import tables;"
+        "print(tables.__file__, load('databricks', environ={}).jobs.engine.value);"
+        "print(distribution('deltamq').version, "
+        "[one.value for one in distribution('deltamq').entry_points if one.name == 'deltamq-jobs'])"
+    )
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = [{str(target)!r}]; {code}"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.stdout.splitlines() == [
+        f"{target}/tables/__init__.py spark",
+        "0.1.0+databricks ['jobs.submit.task:main']",
+    ], told.stderr
