@@ -33,6 +33,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     produce,
     revive,
     stored,
+    stream,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure

@@ -44,6 +44,13 @@ TARGETS: Final[dict[str, Target]] = {
     "late.delay.p99": at_most(2_000, "as a message whose consumer died"),
     "merge.steady.took": at_most(10, "keeps up with 20 k CK/ACK records a second"),
     "merge.backlog.rate": at_least(20_000, "20 k CK/ACK records a second"),
+    "stream.rate.rows": at_least(2_000_000, "whole rows; 1.5 x Spark's Kafka source"),
+    "stream.rate.columns": at_least(4_000_000, "two columns"),
+    "stream.latency.p50": at_most(170, "as Spark's Kafka source: 159 ms"),
+    "stream.latency.p99": at_most(500, "Spark's Kafka source: 592 ms"),
+    "stream.latency.idle": at_most(5, "an idle stream"),
+    "stream.plan.p50": at_most(20, "100 partitions, whatever the length of the log"),
+    "stream.resume.took": at_most(3_000, "goes on after 1,000,000 commits"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),
     "memory.growth": at_most(5.0, "flat under load"),
 }
