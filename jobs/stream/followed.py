@@ -30,7 +30,7 @@ from tables.store import Store
 __all__ = ["Followed", "FollowedTopics"]
 
 #: Between two looks for news, where a look costs microseconds.
-_LOOK_MS: Final = 5
+_LOOK_MS: Final = 10
 #: Looking takes at most this part of the time; a hundred partitions are looked at less often than one.
 _LOOK_SHARE: Final = 0.025
 #: The same where each look is a request.
