@@ -70,9 +70,11 @@ def test_spark_02_applications_killed_at_every_point_store_each_message_once(
         process = StreamProcess(tables.warehouse.uri, tmp_path, failpoints=point)
         checkpoint = tmp_path / "checkpoint" / "offsets"
         before = len(list(checkpoint.glob("*")))
-        while process.wait(0.05) is None and len(list(checkpoint.glob("*"))) == before:
+        while process.wait(0.1) is None and len(list(checkpoint.glob("*"))) == before:
+            pass  # until it has planned a batch
+        deadline = time.monotonic() + chance.uniform(0, 3)
+        while time.monotonic() < deadline and process.wait(0.05) is None:
             _send(tables, topic, 10)
-        process.wait(chance.uniform(0, 3))
         process.kill()
     (tmp_path / "end").touch()
     assert StreamProcess(tables.warehouse.uri, tmp_path).wait(600) == 0
@@ -91,7 +93,7 @@ def test_spark_02_planners_and_workers_killed_in_the_middle_store_each_message_o
         query = start_query(spark, tables.warehouse.uri, tmp_path)
         deadline = time.monotonic() + chance.uniform(0.2, 3)
         while query.isActive and time.monotonic() < deadline:
-            _send(tables, topic, 20)
+            _send(tables, topic, 5)
         for pid in chance.sample(sorted(_pythons_below(jvm)), k=1) if query.isActive else []:
             os.kill(pid, signal.SIGKILL)
             killed += 1
