@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jobs.sql.range_reader import RangeRows
 from jobs.sql.read_options import parse_options
@@ -33,5 +33,5 @@ def test_spark_01_a_column_that_there_is_not_is_refused_by_name(options: dict[st
 def test_spark_01_columns_and_a_schema_that_differ_are_refused() -> None:
     options = parse_options({"topic": "t", "columns": "offset,key"}, warehouse="w")
     with pytest.raises(Refused, match="columns has offset, key, the schema key"):
-        RangeRows(options, StructType.fromDDL("key STRING"))
-    RangeRows(options, StructType.fromDDL("offset BIGINT, key STRING"))
+        RangeRows(options, StructType([StructField("key", StringType())]))
+    RangeRows(options, StructType([StructField("offset", LongType()), StructField("key", StringType())]))
