@@ -8,6 +8,7 @@ process group, so that Spark's JVM and its Python processes die with it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -50,7 +51,8 @@ class StreamProcess:
 
     def kill(self) -> None:
         """Kill all of it: driver, JVM, planner, workers."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a query that failed has ended its application
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
