@@ -38,11 +38,19 @@ __all__ = ["MessageSource", "RangePartition", "read_range", "register"]
 WAREHOUSE_SETTING: Final = "spark.deltamq.warehouse"
 
 
-def register(spark: SparkSession, *, warehouse: str) -> None:
-    """Make `format("mq")` known to a session; `warehouse` is where it reads unless an option says otherwise."""
+def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None) -> None:
+    """Make `format("mq")` known to a session.
+
+    Parameters
+    ----------
+    warehouse
+        Where it reads unless an option says otherwise.
+    cluster
+        Part of the names of the queue's own logs, where streams record their progress; by default the profile's.
+    """
     pushdown = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     spark.conf.set(WAREHOUSE_SETTING, warehouse)
-    spark.dataSource.register(_bound(warehouse, load().warehouse.cluster, pushdown=pushdown))
+    spark.dataSource.register(_bound(warehouse, cluster or load().warehouse.cluster, pushdown=pushdown))
 
 
 def _bound(warehouse_of_session: str, cluster_of_session: str, *, pushdown: bool) -> type[DataSource]:

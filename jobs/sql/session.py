@@ -67,7 +67,7 @@ def spark_session(
     config = conf or load()
     uri = absolute(os.fspath(warehouse) if warehouse is not None else config.warehouse.uri)
     spark = _session(app_name, config, uri, spark_conf)
-    register(spark, warehouse=uri)
+    register(spark, warehouse=uri, cluster=config.warehouse.cluster)
     return spark
 
 

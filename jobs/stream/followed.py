@@ -30,7 +30,7 @@ from tables.store import Store
 __all__ = ["Followed", "FollowedTopics"]
 
 #: Between two looks for news, where a look costs microseconds.
-_LOOK_MS: Final = 5
+_LOOK_MS: Final = 10
 #: Looking takes at most this part of the time; a hundred partitions are looked at less often than one.
 _LOOK_SHARE: Final = 0.025
 #: The same where each look is a request.
@@ -86,14 +86,18 @@ class Followed:
 class FollowedTopics:
     """What the options select, as it is now; for one thread."""
 
-    def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Open everything; raises `NotFound` where a named topic or partition does not exist."""
+    def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK, store: Store | None = None) -> None:
+        """Open everything; raises `NotFound` where a named topic or partition does not exist.
+
+        `store` holds the tables; by default it is what the option `warehouse` names.
+        """
         self._options = options
         self._clock = clock
-        self.store = storage(options.warehouse)
+        self.store = store or storage(options.warehouse)
         self._meta = _meta_of(self.store, clock)
         self._threads = None if self.store.cheap_look else ThreadPoolExecutor(_REMOTE_LOOKS_AT_ONCE)
         self._followed: dict[tuple[str, str], Followed] = {}
+        self._ids: dict[str, str] = {}
         self._selected_ms = 0
         self._looked_ms = 0
         self._select(list(selected(self._catalog(), options)))
@@ -119,7 +123,7 @@ class FollowedTopics:
 
     def topic_id(self, topic: str) -> str | None:
         """The id of the topic's present life; None when none of its partitions is followed."""
-        return next((one.topic_id for one in self._followed.values() if one.partition.ref.topic == topic), None)
+        return self._ids.get(topic)
 
     def refresh(self) -> bool:
         """Look for news of topics and partitions; True if there was any."""
@@ -185,6 +189,7 @@ class FollowedTopics:
             if known is None or (known.topic_id, known.partition) != (topic_id, partition):
                 known = Followed(self.store, self._clock, topic_id, partition)
             self._followed[key] = known
+        self._ids = {topic: one.topic_id for (topic, _), one in self._followed.items()}
         self._selected_ms = self._clock.boot_ms()
         return list(self._followed.values()) != list(before.values())
 

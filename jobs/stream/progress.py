@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -27,9 +27,6 @@ from pyspark.sql.streaming.listener import (
 
 from mq.errors import Corrupt, Refused
 from mq.stream_offset import StreamOffset, messages_behind
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 __all__ = ["BatchProgress", "OffsetsBehind", "ProgressListener", "behind"]
 
@@ -60,7 +57,7 @@ class BatchProgress:
     behind: tuple[OffsetsBehind, ...]
 
 
-def behind(progress: StreamingQueryProgress | Mapping[str, Any] | None) -> list[OffsetsBehind]:
+def behind(progress: Mapping[str, Any] | None) -> list[OffsetsBehind]:
     """Return how far behind each source of `format("mq")` is; other sources are left out.
 
     Parameters
@@ -70,7 +67,7 @@ def behind(progress: StreamingQueryProgress | Mapping[str, Any] | None) -> list[
         first batch, gives an empty list.
     """
     found = []
-    for place, source in enumerate(_json(progress).get("sources", [])):
+    for place, source in enumerate((progress or {}).get("sources", [])):
         end, latest = _position(source.get("endOffset")), _position(source.get("latestOffset"))
         if end is not None and latest is not None:
             found.append(_behind(place, end, latest))
@@ -88,13 +85,6 @@ def _behind(place: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehin
         max=max(counts),
         avg=total / len(counts),
     )
-
-
-def _json(progress: StreamingQueryProgress | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if progress is None or isinstance(progress, Mapping):
-        return progress or {}
-    read: Mapping[str, Any] = json.loads(progress.json)
-    return read
 
 
 def _position(value: object) -> StreamOffset | None:

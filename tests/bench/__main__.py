@@ -36,6 +36,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     revive,
     stored,
     verify,
+    stream,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure

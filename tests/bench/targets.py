@@ -55,6 +55,13 @@ TARGETS: Final[dict[str, Target]] = {
     "catalog.filter.ratio": at_most(1.1, "views that Spark plans natively"),
     "catalog.offsets.ratio": at_most(1.1, "views that Spark plans natively"),
     "catalog.columns.ratio": at_most(1.1, "views that Spark plans natively"),
+    "stream.rate.rows": at_least(2_000_000, "whole rows; 1.5 x Spark's Kafka source"),
+    "stream.rate.columns": at_least(4_000_000, "two columns"),
+    "stream.latency.p50": at_most(170, "as Spark's Kafka source: 159 ms"),
+    "stream.latency.p99": at_most(500, "Spark's Kafka source: 592 ms"),
+    "stream.latency.idle": at_most(5, "an idle stream"),
+    "stream.plan.p50": at_most(20, "100 partitions, whatever the length of the log"),
+    "stream.resume.took": at_most(3_000, "goes on after 1,000,000 commits"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),
     "memory.growth": at_most(5.0, "flat under load"),
 }

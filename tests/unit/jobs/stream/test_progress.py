@@ -27,11 +27,15 @@ def _progress() -> dict[str, Any]:
 EXPECTED = OffsetsBehind(source=1, partitions=3, total=36, min=0, max=30, avg=12.0)
 
 
+class _Progress(dict[str, Any]):
+    """As Spark's: a dictionary with attributes, offsets as JSON text."""
+
+    id, name, batchId, numInputRows, batchDuration = uuid.UUID(int=1), "gold", 7, 50, 120
+
+
 def _event(told: dict[str, Any]) -> Any:
-    progress = SimpleNamespace(
-        id=uuid.UUID(int=1), name="gold", batchId=7, numInputRows=50, batchDuration=120, json=json.dumps(told)
-    )
-    return SimpleNamespace(progress=progress)
+    sources = [{name: json.dumps(value) for name, value in source.items()} for source in told["sources"]]
+    return SimpleNamespace(progress=_Progress(sources=sources))
 
 
 def test_spark_12_behind_is_latest_minus_end_of_our_sources() -> None:

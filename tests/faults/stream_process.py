@@ -1,0 +1,75 @@
+"""A streaming query as an application of its own, to be killed: a topic into a Delta table until it is told to end.
+
+    python -m tests.faults.stream_process WAREHOUSE FOLDER
+
+It ends by itself when the file FOLDER/end is there and a batch has found nothing more. Whoever starts it makes a new
+process group, so that Spark's JVM and its Python processes die with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StreamProcess", "start_query"]
+
+OPTIONS: Final = {"topic": "orders", "startingOffsets": "earliest", "group": "killed", "maxOffsetsPerTrigger": "200"}
+
+
+def start_query(spark: SparkSession, warehouse: str, folder: Path) -> StreamingQuery:
+    """Start the query, from its checkpoint if there is one."""
+    options = {**OPTIONS, "warehouse": warehouse, "columns": "partition, offset, body"}
+    frame = spark.readStream.format("mq").options(**options).load()
+    writer = frame.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
+    return writer.start(str(folder / "table"))
+
+
+class StreamProcess:
+    """The application, from outside."""
+
+    def __init__(self, warehouse: str, folder: Path, failpoints: str = "") -> None:
+        command = [sys.executable, "-m", "tests.faults.stream_process", warehouse, str(folder)]
+        self._process = subprocess.Popen(
+            command, start_new_session=True, env={**os.environ, "MQ_FAILPOINTS": failpoints}
+        )
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code; None if it still runs after this time."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """Kill all of it: driver, JVM, planner, workers."""
+        with contextlib.suppress(ProcessLookupError):  # a query that failed has ended its application
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def main() -> None:
+    from jobs.sql import spark_session
+
+    warehouse, folder = sys.argv[1], Path(sys.argv[2])
+    spark = spark_session("deltamq-killed-stream", warehouse=warehouse, **{"spark.master": "local[2]"})
+    query = start_query(spark, warehouse, folder)
+    while not (folder / "end").exists():
+        if query.awaitTermination(1):
+            break
+    else:
+        query.processAllAvailable()
+        query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Streaming queries killed with SIGKILL, whole or in part, and the rows of their Delta table afterwards (SPARK-2)."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from mq.checkpoint import LaneKey
+from mq.topics import Topic
+from tables.recovery import recover_progress
+from tests.faults.stream_process import StreamProcess, start_query
+from tests.queue_tables import BROKER, CLUSTER, QueueTables
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000)]
+
+#: What is armed in all processes of an application; the kill takes one, and the application is started again.
+POINTS = (
+    "stream.before_latest=kill@2",
+    "stream.after_latest=kill@1",
+    "stream.after_plan=kill@2",
+    "stream.task=kill@3",
+    "stream.before_group_commit=kill@1",
+    "stream.after_group_commit=kill@2",
+)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[QueueTables]:
+    made = QueueTables(tmp_path / "warehouse")
+    yield made
+    made.close()
+
+
+def _send(tables: QueueTables, topic: Topic, messages: int) -> None:
+    for partition in range(len(topic.route.partitions)):
+        tables.send(topic, *(str(i) for i in range(messages)), partition=partition)
+
+
+def _check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path) -> None:
+    """Each message is in the table once, and nothing else is; the group is at the end."""
+    rows = spark.read.format("delta").load(str(folder / "table")).select("partition", "offset").collect()
+    found = sorted((row["partition"], row["offset"]) for row in rows)
+    sent = []
+    for number, name in enumerate(topic.route.partitions):
+        log = tables.log(topic, number)
+        log.refresh()
+        sent += [(name, offset) for offset in range(log.end_offset)]
+    assert found == sorted(sent)
+    committed: Any = recover_progress(tables.warehouse, CLUSTER, [BROKER])
+    for name in topic.route.partitions:
+        assert committed[LaneKey(topic.id, "killed", False, name)].offset <= dict(sorted(sent))[name] + 1
+
+
+def test_spark_02_applications_killed_at_every_point_store_each_message_once(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path
+) -> None:
+    topic = tables.topic(partitions=3)
+    chance = random.Random(7)
+    for point in [*POINTS, *[""] * int(os.environ.get("STREAM_KILLS", "4"))]:
+        _send(tables, topic, 150)
+        process = StreamProcess(tables.warehouse.uri, tmp_path, failpoints=point)
+        checkpoint = tmp_path / "checkpoint" / "offsets"
+        before = len(list(checkpoint.glob("*")))
+        while process.wait(0.1) is None and len(list(checkpoint.glob("*"))) == before:
+            pass  # until it has planned a batch
+        deadline = time.monotonic() + chance.uniform(0, 3)
+        while time.monotonic() < deadline and process.wait(0.05) is None:
+            _send(tables, topic, 10)
+        process.kill()
+    (tmp_path / "end").touch()
+    assert StreamProcess(tables.warehouse.uri, tmp_path).wait(600) == 0
+    _check(spark, tables, topic, tmp_path)
+
+
+def test_spark_02_planners_and_workers_killed_in_the_middle_store_each_message_once(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path
+) -> None:
+    topic = tables.topic(partitions=3)
+    jvm = int(spark._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    chance = random.Random(11)
+    killed = 0
+    for _ in range(int(os.environ.get("STREAM_KILLS", "4")) * 3):
+        _send(tables, topic, 500)
+        query = start_query(spark, tables.warehouse.uri, tmp_path)
+        deadline = time.monotonic() + chance.uniform(0.2, 3)
+        while query.isActive and time.monotonic() < deadline:
+            _send(tables, topic, 5)
+        for pid in chance.sample(sorted(_pythons_below(jvm)), k=1) if query.isActive else []:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        _finish(query)
+    assert killed > 0
+    query = start_query(spark, tables.warehouse.uri, tmp_path)
+    query.processAllAvailable()
+    query.stop()
+    _check(spark, tables, topic, tmp_path)
+
+
+def _finish(query: Any) -> None:
+    """Let it go on or fail; a query whose planner or task was killed says so."""
+    try:
+        query.processAllAvailable()
+    except (StreamingQueryException, PySparkException):
+        assert query.exception() is not None
+    query.stop()
+
+
+def _pythons_below(pid: int) -> Iterator[int]:
+    """The Python processes that this JVM started, and theirs."""
+    for child in _children(pid):
+        if "python" in Path(f"/proc/{child}/cmdline").read_bytes().decode(errors="replace"):
+            yield child
+        yield from _pythons_below(child)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+    return found
