@@ -37,7 +37,7 @@ _FORGOTTEN_MS: Final = 3_600_000
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has something: what people need to find the process."""
+    """Who has something, since when: what people need to find the process."""
 
     application: str
     host: str

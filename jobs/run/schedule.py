@@ -200,9 +200,9 @@ class Scheduler:
     def _tell_standby(self) -> None:
         waiting = {work.job.name: work.shards.others for work in self._works if work.shards.others}
         if waiting:
-            holders = dict.fromkeys(holder for others in waiting.values() for holder in others.values())
+            holders = dict.fromkeys(str(holder) for others in waiting.values() for holder in others.values())
             those = " ".join(f"{job}[{shard_text(sorted(others))[7:]}]" for job, others in waiting.items())
-            self._tell(f"stands by for {those}, held by {', '.join(map(str, holders))}")
+            self._tell(f"stands by for {those}, held by {', '.join(holders)}")
 
     def _run_job(self, work: Work) -> None:
         """Run one job until stopped."""
@@ -268,6 +268,7 @@ class Scheduler:
             facts=facts,
             shards=shards,
             engine=work.job.engine(self._conf),
+            every_s=work.period_s(),
         )
 
     def _record(self, recorder: Recorder, run: LastRun | None) -> None:

@@ -91,6 +91,7 @@ def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int
         Another process has it.
     """
     place = _place(job, shard)
+    holder = msgspec.structs.replace(holder, since_ms=_wall_ms())
     if isinstance(store, LocalStore):
         return ShardLock(_FileLock.taken(Path(store.uri(f"{place}.lock")), job, shard, holder, tries), job, shard)
     lease = _Lease(store, place, job, shard, holder)

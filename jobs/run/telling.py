@@ -49,8 +49,8 @@ class Telling:
 
     def took(self, taken: Mapping[str, Holder | None]) -> None:
         """Tell of shards that another application had."""
-        for holder in dict.fromkeys(holder for holder in taken.values() if holder is not None):
-            those = [shard for shard, had in taken.items() if had == holder]
+        for holder in dict.fromkeys(str(holder) for holder in taken.values() if holder is not None):
+            those = [shard for shard, had in taken.items() if str(had) == holder]
             self._tell(f"job={self._job} takes over {shard_text(those)} from {holder}")
 
     def gave(self, given: Sequence[str]) -> None:
