@@ -66,6 +66,7 @@ class Scheduler:
         every_s: float | None = None,
         now: Callable[[], datetime] = utc_now,
         wait: bool = True,
+        stop_s: float = STOP_S,
     ) -> None:
         """With `wait`, what other applications have is waited for; else it is an error."""
         self._conf = conf
@@ -74,6 +75,7 @@ class Scheduler:
         self._tell = tell
         self._now = now
         self._wait = wait
+        self._stop_s = stop_s
         self._me = Holder.this()
         self._works = [Work(job, conf, store, self._me, every_s=every_s, tell=tell, now=now) for job in jobs]
         self._stopping = threading.Event()
@@ -94,7 +96,7 @@ class Scheduler:
 
         A job works on the shards that are free; it counts as failed when another application has some.
         """
-        watching = self._thread("mq-jobs-watch", self._watch_until_ended, STOP_S)
+        watching = self._thread("mq-jobs-watch", self._watch_until_ended, self._stop_s)
         watching.start()
         try:
             succeeded = [self._run_alone(work) for work in self._works if not self._stopping.is_set()]
@@ -138,7 +140,7 @@ class Scheduler:
         for thread in (keeper, *threads.values()):
             thread.start()
         _join(list(threads.values()), until=self._stopping)
-        _join(list(threads.values()), for_s=STOP_S)
+        _join(list(threads.values()), for_s=self._stop_s)
         for work, thread in threads.items():
             if thread.is_alive():
                 work.cancel("the application is told to end", self._runner.cancel)

@@ -1,4 +1,4 @@
-"""An application of four jobs on one Spark, of which a test kills the JVM; the fault tests' own jobs, in a real process.
+"""An application of four jobs on one Spark, of which a test kills the JVM.
 
     python -m tests.faults.spark_jobs_process <warehouse>
 
@@ -27,6 +27,7 @@ from jobs.run.storage import storage
 from tables.config import Config, load
 
 ROWS = 1_000
+RUN_S_MAX = 8
 
 
 def plain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
@@ -43,13 +44,13 @@ def short(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
 
 
 def endless(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    tasks = 1_000  # short tasks, as every job should have
+    tasks = 10_000  # short tasks, as every job should have
     rows = spark.range(0, 10**12, 1, tasks).selectExpr("id % 7 AS one").where("one = 8").count()
     return {"rows": rows}
 
 
 def big(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    return {"rows": len(spark.range(2_000_000).selectExpr("id", "uuid() AS text").toArrow())}
+    return {"rows": len(spark.range(400_000).selectExpr("id", "uuid() AS text").toArrow())}
 
 
 def _job(run: Any, every_s: float) -> Job:
@@ -68,7 +69,7 @@ def main() -> None:
         overrides={
             "warehouse.uri": sys.argv[1],
             "jobs.master": "local[2]",
-            "jobs.run_s_max": 4,
+            "jobs.run_s_max": RUN_S_MAX,
             "jobs.result_size_max": "8m",
         }
     )

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.run.last_run import LastRun, read_last_run
 from jobs.run.storage import storage
-from tests.faults.spark_jobs_process import ROWS
+from tests.faults.spark_jobs_process import ROWS, RUN_S_MAX
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 #: A busy machine may need long to start a JVM.
@@ -69,7 +69,7 @@ def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
         # What takes long is cancelled, and what is too big fails; the others go on meanwhile and after it.
         driver.until(lambda: (found := driver.last("endless")) is not None and not found.ok)
         endless = driver.last("endless")
-        assert endless is not None and "longer than jobs.run_s_max = 4 s" in endless.detail, endless
+        assert endless is not None and f"longer than jobs.run_s_max = {RUN_S_MAX} s" in endless.detail, endless
         driver.until(lambda: (found := driver.last("big")) is not None and "maxResultSize" in found.last_error)
         at = endless.started_at
         driver.until(lambda: (found := driver.last("short")) is not None and found.ok and found.started_at > at)
