@@ -155,11 +155,13 @@ def test_f12_jobs_killed_many_times_deliver_each_once(
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, runs: JobRuns, by: signal.Signals) -> None:
+def test_a_second_driver_that_must_not_wait_refuses_and_the_first_stops_cleanly(
+    tmp_path: Path, runs: JobRuns, by: signal.Signals
+) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive", "delay")
     assert first.first_line.startswith("job=")
-    second = JobProcess(warehouse, "delay")
+    second = JobProcess(warehouse, "delay", waits=False)
     status, said = second.wait()
     assert (status, second.first_line) == (1, "")
     assert "job delay is running in another process" in said
@@ -168,6 +170,22 @@ def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, run
     assert runs.once(warehouse, "revive") == 1
     assert first.stop(by) == 0
     assert runs.once(warehouse, "revive") == 0
+
+
+def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) -> None:
+    warehouse = tmp_path / "w"
+    first = JobProcess(warehouse, "revive", "delay")
+    assert first.first_line.startswith("job=")
+    second = JobProcess(warehouse, "revive", "delay")
+    assert second.first_line.startswith("stands by for ")
+    assert second.first_line.endswith(f"pid {first.pid}\n")
+    first.kill()
+    taken = [second.line() for _ in ("revive", "delay")]
+    assert {line.split()[0] for line in taken if f"takes over shards=all from {first.host} pid" in line} == {
+        "job=revive",
+        "job=delay",
+    }
+    assert second.stop() == 0
 
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:

@@ -6,13 +6,20 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
-from jobs.cli.jobs_command import jobs_command
-from jobs.run.last_run import LastRun, write_last_run
+from jobs.cli.jobs_command import _conf, jobs_command
+from jobs.run.application import Holder
+from jobs.run.last_run import LastRun, Recorder, write_last_run
+from jobs.run.run_once import HELD_BY_OTHERS, run_jobs
 from jobs.run.shard_lock import shard_lock
 from jobs.run.storage import storage
+from jobs.run.warehouses import close_warehouses
+from tables.config import load
+from tables.config_sections import Engine
 
 
 def _invoke(*arguments: str) -> tuple[int, str]:
@@ -86,3 +93,70 @@ def test_a_second_driver_refuses_and_names_the_first(tmp_path: Path) -> None:
     assert output.startswith("Error: ")
     assert "job revive is running in another process" in output
     assert f"pid {os.getpid()}" in output
+
+
+def test_spark_07_list_shows_shards_and_their_owners(tmp_path: Path) -> None:
+    store = storage(str(tmp_path))
+    with shard_lock(store, "revive", holder=(me := Holder.this())):
+        listed = json.loads(_invoke("list", "--json", "--warehouse", str(tmp_path))[1])
+        shown = _invoke("list", "--warehouse", str(tmp_path))[1]
+    (found,) = [job for job in listed if job["name"] == "revive"]
+    (shard,) = found["shards"]
+    assert (shard["shard"], shard["owner"]["application"], shard["owner"]["pid"]) == (
+        "all",
+        me.application,
+        os.getpid(),
+    )
+    assert found["engine"] == "local"
+    assert f"shards all: {me} (application {me.application}) since " in shown
+    listed = json.loads(_invoke("list", "--json", "--warehouse", str(tmp_path))[1])
+    assert [shard["owner"] for job in listed for shard in job["shards"]] == [None] * len(listed)
+
+
+def test_spark_07_list_tells_failures_in_a_row_and_an_error_that_is_over(tmp_path: Path) -> None:
+    store = storage(str(tmp_path))
+    recorder = Recorder(store, "revive")
+    at = datetime(2026, 5, 1, tzinfo=UTC)
+    for _ in range(2):
+        recorder.note(LastRun(job="revive", started_at=at, seconds=1, ok=False, detail="no way"))
+    recorder.flush()
+    shown = _invoke("show", "revive", "--warehouse", str(tmp_path))[1]
+    assert "2 failures in a row; last error 2026-05-01 00:00:00 UTC: no way" in shown
+    assert "A kill at any line leaves" in shown
+    recorder.note(LastRun(job="revive", started_at=at + timedelta(days=1), seconds=1, ok=True, detail=""))
+    listed = json.loads(_invoke("list", "--json", "--warehouse", str(tmp_path))[1])
+    (found,) = [job for job in listed if job["name"] == "revive"]
+    assert (found["failures"], found["last_error"]["detail"], found["last_run"]["ok"]) == (0, "no way", True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--engine", "both"], "'both' is not one of 'local', 'spark'"),
+        (["--master", "localhost:7077"], "'localhost:7077' is not a master of Spark: local[*]"),
+        (["--master", "local[0]"], "is not a master of Spark"),
+        (["--every", "0"], "0.0 is not in the range"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_would_be_right(tmp_path: Path, flags: list[str], said: str) -> None:
+    code, output = _invoke("run", "revive", "--once", *flags, "--warehouse", str(tmp_path))
+    assert code == 2
+    assert said in output.replace("\n", " ")
+
+
+def test_spark_06_engine_and_master_override_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAMQ_JOBS_ENGINE", "local")
+    conf = _conf(None, str(tmp_path), engine="spark", master="spark://host:7077")
+    assert (conf.jobs.engine, conf.jobs.master) == (Engine.SPARK, "spark://host:7077")
+    assert _conf(None, str(tmp_path)).jobs.engine is Engine.LOCAL
+
+
+def test_run_jobs_takes_what_is_free_and_says_who_has_the_rest(tmp_path: Path) -> None:
+    conf = load(overrides={"warehouse.uri": str(tmp_path)})
+    no_spark: Any = None
+    with shard_lock(storage(str(tmp_path)), "revive", holder=(me := Holder.this())):
+        facts = run_jobs(no_spark, conf, "revive", "retain")
+    close_warehouses()
+    assert facts["revive"] == {HELD_BY_OTHERS: f"job revive is running in another process ({me})"}
+    assert facts["retain"]["rows"] == 0
+    assert HELD_BY_OTHERS not in facts["retain"]
