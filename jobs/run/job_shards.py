@@ -47,7 +47,7 @@ class JobShards:
         self._job = job
         self._conf = conf
         self._store = store
-        self._me = me
+        self._me = msgspec.structs.replace(me, engine=job.engine(conf))
         self._clock = clock
         self._mutex = threading.Lock()
         self._names: Sequence[str] = ()

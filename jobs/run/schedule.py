@@ -66,6 +66,7 @@ class Scheduler:
         every_s: float | None = None,
         now: Callable[[], datetime] = utc_now,
         wait: bool = True,
+        me: Holder | None = None,
         stop_s: float = STOP_S,
     ) -> None:
         """With `wait`, what other applications have is waited for; else it is an error."""
@@ -76,7 +77,7 @@ class Scheduler:
         self._now = now
         self._wait = wait
         self._stop_s = stop_s
-        self._me = Holder.this()
+        self._me = me or Holder.this()
         self._works = [Work(job, conf, store, self._me, every_s=every_s, tell=tell, now=now) for job in jobs]
         self._stopping = threading.Event()
         self._ended = threading.Event()

@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from jobs.run.application import Holder
 from jobs.run.registry import Facts, Job
 from jobs.run.runner import SparkRunner
 from jobs.run.schedule import Scheduler
@@ -75,9 +76,10 @@ def main() -> None:
     )
     store = storage(conf.warehouse.uri)
     Path(sys.argv[1]).mkdir(exist_ok=True)
-    runner = SparkRunner(conf)
+    me = Holder.this()
+    runner = SparkRunner(conf, me=me)
     jobs = [_job(plain, 0.1), _job(short, 0.1), _job(endless, 0.1), _job(big, 0.5)]
-    scheduler = Scheduler(jobs, conf, store, runner=runner, tell=lambda line: print(line, flush=True))
+    scheduler = Scheduler(jobs, conf, store, runner=runner, tell=lambda line: print(line, flush=True), me=me)
     signal.signal(signal.SIGTERM, lambda *_: scheduler.stop())
     scheduler.run_until_stopped()
     runner.close()

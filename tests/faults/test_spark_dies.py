@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs.run.application import Holder
 from jobs.run.last_run import LastRun, read_last_run
+from jobs.run.shard_lock import DriverBusy, take_shard
 from jobs.run.storage import storage
 from tests.faults.spark_jobs_process import ROWS, RUN_S_MAX
 
@@ -93,3 +95,29 @@ def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
         assert "ended with" in driver.said.read_text(encoding="utf-8")
     finally:
         driver.end()
+
+
+def test_reliability_r3_a_shard_is_not_taken_over_before_the_dead_applications_spark_has_ended(tmp_path: Path) -> None:
+    """The Python of a driver is killed; its JVM, which may be about to commit, lives a moment longer."""
+    driver = Driver(tmp_path)
+    jvm = 0
+    try:
+        driver.until(lambda: driver.fact("short", "rows") == ROWS)
+        (jvm,) = driver.jvms()
+        os.kill(jvm, signal.SIGSTOP)  # the moment lasts
+        driver.process.kill()
+        driver.process.wait()
+        me = Holder.this()
+        with pytest.raises(
+            DriverBusy, match=f"may still commit in the Spark of a dead process .* pid {driver.process.pid}"
+        ):
+            take_shard(driver.store, "short", "all", me)
+        take_shard(driver.store, "plain", "all", me).release()
+        psutil.Process(jvm).kill()
+        driver_gone = psutil.wait_procs([psutil.Process(jvm)], timeout=_PATIENCE_S)[1] == []
+        assert driver_gone
+        take_shard(driver.store, "short", "all", me).release()
+    finally:
+        driver.end()
+        if jvm and psutil.pid_exists(jvm):
+            os.kill(jvm, signal.SIGKILL)
