@@ -131,13 +131,13 @@ def _run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    succeeded = True
     if once:
         succeeded = scheduler.run_once()
     else:
-        succeeded = True
-        unfinished = scheduler.run_until_stopped()
-        if unfinished:
-            _end_now(unfinished)
+        scheduler.run_until_stopped()
+    if scheduler.unfinished:
+        _end_now(scheduler.unfinished)
     if lost:
         raise click.ClickException(lost[0])
     if not succeeded:

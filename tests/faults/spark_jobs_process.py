@@ -41,7 +41,9 @@ def short(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
     rows = spark.range(ROWS).count()
     mode = context._jsc.sc().getSchedulingMode().toString()
     pool = context.getLocalProperty("spark.scheduler.pool")
-    return {"rows": rows, "pool": pool, "mode": mode, "jvm": context._gateway.proc.pid}
+    options = context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    ends = "-XX:+ExitOnOutOfMemoryError" in list(options)
+    return {"rows": rows, "pool": pool, "mode": mode, "jvm": context._gateway.proc.pid, "ends_without_memory": int(ends)}
 
 
 def endless(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
@@ -82,6 +84,7 @@ def main() -> None:
     scheduler = Scheduler(jobs, conf, store, runner=runner, tell=lambda line: print(line, flush=True), me=me)
     signal.signal(signal.SIGTERM, lambda *_: scheduler.stop())
     scheduler.run_until_stopped()
+    assert not scheduler.unfinished
     runner.close()
     print(f"ended with {threading.active_count()} threads", flush=True)
 

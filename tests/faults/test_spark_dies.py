@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,7 +18,9 @@ from jobs.run.application import Holder
 from jobs.run.last_run import LastRun, read_last_run
 from jobs.run.shard_lock import DriverBusy, take_shard
 from jobs.run.storage import storage
+from tables.store import Store
 from tests.faults.spark_jobs_process import ROWS, RUN_S_MAX
+from tests.faults.test_shared_shards import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 #: A busy machine may need long to start a JVM.
@@ -65,6 +68,7 @@ def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
         driver.until(lambda: driver.fact("short", "rows") == ROWS)
         assert driver.fact("short", "pool") == "short"
         assert driver.fact("short", "mode") == "FAIR"
+        assert driver.fact("short", "ends_without_memory")
         (jvm,) = driver.jvms()
         assert driver.fact("short", "jvm") == jvm
 
@@ -100,24 +104,31 @@ def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
 def test_reliability_r3_a_shard_is_not_taken_over_before_the_dead_applications_spark_has_ended(tmp_path: Path) -> None:
     """The Python of a driver is killed; its JVM, which may be about to commit, lives a moment longer."""
     driver = Driver(tmp_path)
-    jvm = 0
     try:
         driver.until(lambda: driver.fact("short", "rows") == ROWS)
-        (jvm,) = driver.jvms()
+    except BaseException:
+        driver.end()
+        raise
+    (jvm,) = driver.jvms()
+    try:
         os.kill(jvm, signal.SIGSTOP)  # the moment lasts
         driver.process.kill()
         driver.process.wait()
         me = Holder.this()
-        with pytest.raises(
-            DriverBusy, match=f"may still commit in the Spark of a dead process .* pid {driver.process.pid}"
-        ):
+        with pytest.raises(DriverBusy, match=rf"may still commit in a dead .* pid {driver.process.pid}\)"):
             take_shard(driver.store, "short", "all", me)
         take_shard(driver.store, "plain", "all", me).release()
-        psutil.Process(jvm).kill()
-        driver_gone = psutil.wait_procs([psutil.Process(jvm)], timeout=_PATIENCE_S)[1] == []
-        assert driver_gone
-        take_shard(driver.store, "short", "all", me).release()
+        os.kill(jvm, signal.SIGKILL)
+        until(lambda: _can_be_taken(driver.store, me), lambda: "the shard stays locked")
     finally:
         driver.end()
-        if jvm and psutil.pid_exists(jvm):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(jvm, signal.SIGKILL)
+
+
+def _can_be_taken(store: Store, me: Holder) -> bool:
+    try:
+        take_shard(store, "short", "all", me).release()
+    except DriverBusy:
+        return False
+    return True

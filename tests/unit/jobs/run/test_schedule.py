@@ -347,7 +347,8 @@ def test_spark_07_a_run_that_does_not_end_is_cancelled_some_time_after_a_stop() 
     bench.scheduler = Scheduler(
         [_job("a")], Config(), bench.store, runner=bench, tell=bench.told.append, now=lambda: NOW, stop_s=0.1
     )
-    assert bench.scheduler.run_until_stopped() == []
+    bench.scheduler.run_until_stopped()
+    assert bench.scheduler.unfinished == []
     assert bench.cancelled == ["a"]
     last = read_last_run(bench.store, "a")
     assert last is not None
@@ -419,3 +420,20 @@ def test_failures_in_a_row_are_counted_over_restarts_and_the_last_error_stays() 
     assert last is not None
     assert (last.failures, last.last_error, last.last_error_at) == (0, "x", NOW)
     assert len(store.names("jobs/a/runs")) == 1, "what another application left about the same shard stays"
+
+
+def test_spark_07_a_stop_ends_once_in_the_middle_of_a_run() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    ended = threading.Event()
+
+    def endless() -> Facts:
+        bench.scheduler.stop()
+        assert ended.wait(60)
+        raise ValueError("cancelled")
+
+    bench.does["a"] = endless
+    bench.ends["a"] = ended.set
+    both = [_job("a"), _job("b")]
+    bench.scheduler = Scheduler(both, Config(), bench.store, runner=bench, tell=bench.told.append, stop_s=0.1)
+    assert bench.scheduler.run_once() is False
+    assert (bench.ran, bench.cancelled, bench.scheduler.unfinished) == (["a"], ["a"], [])
