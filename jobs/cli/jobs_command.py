@@ -21,6 +21,7 @@ from typing import Final
 import click
 
 from jobs.cli.jobs_text import as_json, as_text
+from jobs.run.application import Holder
 from jobs.run.job_state import job_state
 from jobs.run.last_run import utc_now
 from jobs.run.registry import Job, all_jobs, jobs_named
@@ -111,7 +112,8 @@ def _run(
         lost.append("Spark is gone, and this process cannot start it again: start the application anew")
         scheduler.stop()
 
-    runner = SparkRunner(conf, on_lost=spark_lost)
+    me = Holder.this()
+    runner = SparkRunner(conf, me=me, on_lost=spark_lost)
     ending.callback(runner.close)
     scheduler = Scheduler(
         jobs,
@@ -121,6 +123,7 @@ def _run(
         tell=click.echo,
         every_s=every_s,
         wait=wait,
+        me=me,
     )
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -128,13 +131,13 @@ def _run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    succeeded = True
     if once:
         succeeded = scheduler.run_once()
     else:
-        succeeded = True
-        unfinished = scheduler.run_until_stopped()
-        if unfinished:
-            _end_now(unfinished)
+        scheduler.run_until_stopped()
+    if scheduler.unfinished:
+        _end_now(scheduler.unfinished)
     if lost:
         raise click.ClickException(lost[0])
     if not succeeded:
@@ -158,10 +161,11 @@ def _end_now(unfinished: list[str]) -> None:
 @_profile
 def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every job: what it does, its engine and schedule, its last run, its shards and who has them."""
-    with _errors_told():
+    with _errors_told(), contextlib.ExitStack() as ending:
         conf = _conf(profile, warehouse)
         store = _made(conf)
         now = utc_now()
+        ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
         states = [job_state(job, conf, store, now) for job in all_jobs()]
         if as_document:
             click.echo(json.dumps([as_json(state) for state in states], indent=2))
@@ -176,8 +180,9 @@ def list_command(as_document: bool, long: bool, warehouse: str | None, profile: 
 @_profile
 def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Show one job: what it reads and writes, what a kill leaves, its last run and its shards."""
-    with _errors_told():
+    with _errors_told(), contextlib.ExitStack() as ending:
         conf = _conf(profile, warehouse)
+        ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
         click.echo(as_text(job_state(job, conf, _made(conf), utc_now()), long=True))
 

@@ -92,18 +92,19 @@ def _schedule(state: JobState) -> str:
 
 
 def _shard_lines(shards: Sequence[ShardState]) -> list[str]:
-    """One line for each owner, and what its shards do."""
-    owners = dict.fromkeys((shard.owner, shard.running) for shard in shards)
-    lines = []
-    for owner, running in owners:
-        names = ", ".join(shard.shard for shard in shards if (shard.owner, shard.running) == (owner, running))
-        if owner is None:
-            lines.append(f"    shards {names}: no owner")
-            continue
-        under_way = f", running since {_time(running.started_at)}" if running else ""
-        whose = f"{owner} (application {owner.application}) since {_time(_since(owner))}"
-        lines.append(f"    shards {names}: {whose}{under_way}")
-    return lines
+    """One line for the shards of each owner that it has had and works on since the same times."""
+    lines: dict[str, list[str]] = {}
+    for shard in shards:
+        lines.setdefault(_owner_text(shard), []).append(shard.shard)
+    return [f"    shards {', '.join(names)}: {owner}" for owner, names in lines.items()]
+
+
+def _owner_text(shard: ShardState) -> str:
+    owner = shard.owner
+    if owner is None:
+        return "no owner"
+    under_way = f", running since {_time(shard.running.started_at)}" if shard.running else ""
+    return f"{owner} (application {owner.application}) since {_time(_since(owner))}{under_way}"
 
 
 def _since(owner: Holder) -> datetime:

@@ -37,12 +37,14 @@ _FORGOTTEN_MS: Final = 3_600_000
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has something: what people need to find the process."""
+    """Who has something, since when: what people need to find the process."""
 
     application: str
     host: str
     pid: int
     since_ms: int
+    #: What carries the job out; the driver of one that is Spark's may outlive the process for a moment.
+    engine: str = ""
 
     @classmethod
     def this(cls) -> Holder:
@@ -151,7 +153,7 @@ class _LockFiles:
 
     def others(self) -> Iterator[tuple[Application, int]]:
         for name in os.listdir(self._folder):
-            if name.startswith(".") or name == self._path.name:
+            if name.startswith(".") or name == self._path.name or not name.endswith(".lock"):
                 continue
             with contextlib.suppress(FileNotFoundError, msgspec.DecodeError), FileIO(self._folder / name, "r") as file:
                 try:
@@ -186,7 +188,7 @@ class _BeatFiles:
     def others(self) -> Iterator[tuple[Application, int]]:
         now_ms = time.time_ns() // 1_000_000
         for entry in self._store.entries(FOLDER):
-            if entry.name == self._name:
+            if entry.name == self._name or not entry.name.endswith(".json"):
                 continue
             if entry.modified_ms and now_ms - entry.modified_ms > _FORGOTTEN_MS:
                 self._store.delete(f"{FOLDER}/{entry.name}")  # one that only slept writes it again

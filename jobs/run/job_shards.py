@@ -25,7 +25,7 @@ from tables.store import Store
 __all__ = ["JobShards", "Tended"]
 
 #: How often a job is asked for its shards: brokers are added once in a while.
-_NAMES_EVERY_MS: Final = 10_000
+_NAMES_EVERY_MS: Final = 5_000
 #: A shard that nobody has taken for so long is taken by whoever sees it: who should have it does not.
 _LEFT_MS: Final = 3_000
 #: What was taken so is not given back for so long, to one that again would not take it.
@@ -47,7 +47,7 @@ class JobShards:
         self._job = job
         self._conf = conf
         self._store = store
-        self._me = me
+        self._me = msgspec.structs.replace(me, engine=job.engine(conf))
         self._clock = clock
         self._mutex = threading.Lock()
         self._names: Sequence[str] = ()

@@ -18,7 +18,7 @@ from jobs.run.shard_lock import holder_of, known_shards
 from tables.config import Config
 from tables.store import Store
 
-__all__ = ["JobState", "ShardState", "behind_of", "job_state"]
+__all__ = ["JobState", "ShardState", "behind_of", "job_state", "jobs_seen", "shard_states"]
 
 _BEHIND: Final = "behind_"
 
@@ -49,10 +49,9 @@ class JobState:
 
 def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
     """Return what a job is doing."""
-    runs, running = read_runs(store, job.name), read_running(store, job.name)
     every_s = job.every_s(conf)
-    last = newest_run(runs)
-    shards = [_shard_state(store, job, shard, runs, running) for shard in _shards(job, conf, store)]
+    last = newest_run(read_runs(store, job.name))
+    shards = shard_states(store, job.name, _shards(job, conf, store))
     ran: list[LastRun | None] = [one.last for one in shards if one.last is not None]
     return JobState(
         job=job,
@@ -62,6 +61,25 @@ def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
         behind_s=max(seconds_behind(one, every_s, now) for one in ran or [last]),
         shards=shards,
     )
+
+
+def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardState]:
+    """Return what is known of some shards of a job."""
+    runs, running = read_runs(store, job), read_running(store, job)
+    states = []
+    for shard in shards:
+        owner = holder_of(store, job, shard)
+        under_way = [
+            one for one in running if owner is not None and one.application == owner.application and shard in one.shards
+        ]
+        last = newest_run(runs, shard)
+        states.append(ShardState(shard=shard, owner=owner, last=last, running=under_way[0] if under_way else None))
+    return states
+
+
+def jobs_seen(store: Store) -> list[str]:
+    """Return the names of the jobs that have run in the warehouse or that somebody is about to run."""
+    return [name for name in store.folders("jobs") if store.names(f"jobs/{name}/runs") or known_shards(store, name)]
 
 
 def behind_of(last: LastRun | None) -> Mapping[str, int]:
@@ -78,13 +96,3 @@ def _shards(job: Job, conf: Config, store: Store) -> list[str]:
     except Exception:  # whatever a job raises about a warehouse that it cannot read: what is known is shown
         named = known
     return sorted({*named, *(shard for shard in known if shard not in named and holder_of(store, job.name, shard))})
-
-
-def _shard_state(store: Store, job: Job, shard: str, runs: Sequence[LastRun], running: Sequence[Running]) -> ShardState:
-    owner = holder_of(store, job.name, shard)
-    under_way = [
-        one for one in running if owner is not None and one.application == owner.application and shard in one.shards
-    ]
-    return ShardState(
-        shard=shard, owner=owner, last=newest_run(runs, shard), running=under_way[0] if under_way else None
-    )

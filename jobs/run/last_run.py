@@ -58,6 +58,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     shards: Sequence[str] = WHOLE
     application: str = "any"
     engine: str = ""
+    every_s: float = 0.0
     failures: int = 0
     last_error: str = ""
     last_error_at: datetime | None = None
@@ -137,7 +138,13 @@ class Recorder:
         before = self._written
         if before is None or before.ok != run.ok:
             return True
-        changed = (before.detail, before.facts, before.rows) != (run.detail, run.facts, run.rows)
+        changed = (before.detail, before.facts, before.rows, before.failures, before.shards) != (
+            run.detail,
+            run.facts,
+            run.rows,
+            run.failures,
+            run.shards,
+        )
         return self._monotonic_s() - self._written_s >= (_BUSY_RECORD_S if changed else IDLE_RECORD_S)
 
     def flush(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from jobs.run.application import Holder
 from jobs.run.registry import Facts, Job
 from jobs.run.spark_application import SparkApplication, SparkGone, is_connect
 from jobs.run.task_errors import errors_of_tasks
@@ -30,11 +31,12 @@ class SparkRunner:
         self,
         conf: Config,
         *,
+        me: Holder | None = None,
         on_lost: Callable[[], None] = lambda: None,
         application: SparkApplication | None = None,
     ) -> None:
-        """`on_lost` is called when Spark is gone and cannot be made again by this process."""
-        self._application = application or SparkApplication(conf, on_lost=on_lost)
+        """`me` is who holds the jobs' shards; `on_lost` is called when Spark is gone and cannot be made again here."""
+        self._application = application or SparkApplication(conf, me=me, on_lost=on_lost)
         self._numbers = itertools.count()
         #: The group of each job's run under way.
         self._groups: dict[str, str] = {}

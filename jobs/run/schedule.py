@@ -66,6 +66,8 @@ class Scheduler:
         every_s: float | None = None,
         now: Callable[[], datetime] = utc_now,
         wait: bool = True,
+        me: Holder | None = None,
+        stop_s: float = STOP_S,
     ) -> None:
         """With `wait`, what other applications have is waited for; else it is an error."""
         self._conf = conf
@@ -74,11 +76,14 @@ class Scheduler:
         self._tell = tell
         self._now = now
         self._wait = wait
-        self._me = Holder.this()
+        self._stop_s = stop_s
+        self._me = me or Holder.this()
         self._works = [Work(job, conf, store, self._me, every_s=every_s, tell=tell, now=now) for job in jobs]
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._broken: Exception | None = None
+        #: The jobs whose runs could not be made to end; their shards are let go of by the end of the process.
+        self.unfinished: list[str] = []
 
     def stop(self) -> None:
         """End after the runs that are under way, if any.
@@ -94,21 +99,19 @@ class Scheduler:
 
         A job works on the shards that are free; it counts as failed when another application has some.
         """
-        watching = self._thread("mq-jobs-watch", self._watch_until_ended, STOP_S)
-        watching.start()
-        try:
-            succeeded = [self._run_alone(work) for work in self._works if not self._stopping.is_set()]
-        finally:
-            self._ended.set()
-        return all(succeeded)
+        succeeded: list[bool] = []
+        watching = self._thread("mq-jobs-watch", self._watch_until_ended, None)
+        running = self._thread("mq-jobs-once", self._run_each, succeeded)
+        for thread in (watching, running):
+            thread.start()
+        self._await_end([running])
+        self.unfinished = [work.job.name for work in self._works if running.is_alive() and work.running_s()]
+        if self._broken is not None:
+            raise self._broken
+        return not self.unfinished and all(succeeded)
 
-    def run_until_stopped(self) -> list[str]:
+    def run_until_stopped(self) -> None:
         """Run each job whenever it is due, going on from when it last ran.
-
-        Returns
-        -------
-        list of str
-            The jobs whose runs could not be made to end; their shards are let go of by the end of the process.
 
         Raises
         ------
@@ -124,28 +127,30 @@ class Scheduler:
                 for work in self._works:
                     work.shards.take_all()
                     work.note_due(work.shards.held)
-            unfinished = self._run_threads(applications)
+            self._run_threads(applications)
         if self._broken is not None:
             raise self._broken
-        return unfinished
 
     def _engines(self) -> Mapping[str, str]:
         return {work.job.name: work.job.engine(self._conf) for work in self._works}
 
-    def _run_threads(self, applications: Applications) -> list[str]:
+    def _run_threads(self, applications: Applications) -> None:
         threads = {work: self._thread(f"mq-job-{work.job.name}", self._run_job, work) for work in self._works}
         keeper = self._thread("mq-jobs-keeper", self._keep, applications)
         for thread in (keeper, *threads.values()):
             thread.start()
-        _join(list(threads.values()), until=self._stopping)
-        _join(list(threads.values()), for_s=STOP_S)
-        for work, thread in threads.items():
-            if thread.is_alive():
-                work.cancel("the application is told to end", self._runner.cancel)
-        _join(list(threads.values()), for_s=CANCEL_S)
-        self._ended.set()
+        self._await_end(list(threads.values()))
         keeper.join(CANCEL_S)
-        return [work.job.name for work, thread in threads.items() if thread.is_alive()]
+        self.unfinished = [work.job.name for work, thread in threads.items() if thread.is_alive()]
+
+    def _await_end(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait until all have ended; after a stop, for as long as runs may go on, and when they are cancelled."""
+        _join(threads, until=self._stopping)
+        _join(threads, for_s=self._stop_s)
+        for work in self._works:
+            work.cancel("the application is told to end", self._runner.cancel)
+        _join(threads, for_s=CANCEL_S)
+        self._ended.set()
 
     def _thread(self, name: str, run: Callable[[Any], None], given: object) -> threading.Thread:
         return threading.Thread(target=self._guarded, args=(run, given), name=name, daemon=True)
@@ -175,16 +180,15 @@ class Scheduler:
             if work.running_s() > limit_s:
                 work.cancel(f"it ran longer than jobs.run_s_max = {limit_s} s", self._runner.cancel)
 
-    def _watch_until_ended(self, stop_s: float) -> None:
-        """Look after the runs of `run_once`, whose thread has them and cannot be waited for after a stop."""
-        told_to_s: float | None = None
+    def _watch_until_ended(self, _: object) -> None:
+        """Look after the runs of `run_once`."""
         while not self._ended.wait(_WATCH_S):
             self._watch()
-            if self._stopping.is_set():
-                told_to_s = told_to_s or time.monotonic()
-                if time.monotonic() - told_to_s >= stop_s:
-                    for work in self._works:
-                        work.cancel("the application is told to end", self._runner.cancel)
+
+    def _run_each(self, succeeded: list[bool]) -> None:
+        for work in self._works:
+            if not self._stopping.is_set():
+                succeeded.append(self._run_alone(work))
 
     def _look(self, applications: Applications) -> None:
         """Give a sign of life, and look after the shards of every job."""
@@ -200,9 +204,9 @@ class Scheduler:
     def _tell_standby(self) -> None:
         waiting = {work.job.name: work.shards.others for work in self._works if work.shards.others}
         if waiting:
-            holders = dict.fromkeys(holder for others in waiting.values() for holder in others.values())
+            holders = dict.fromkeys(str(holder) for others in waiting.values() for holder in others.values())
             those = " ".join(f"{job}[{shard_text(sorted(others))[7:]}]" for job, others in waiting.items())
-            self._tell(f"stands by for {those}, held by {', '.join(map(str, holders))}")
+            self._tell(f"stands by for {those}, held by {', '.join(holders)}")
 
     def _run_job(self, work: Work) -> None:
         """Run one job until stopped."""
@@ -268,6 +272,7 @@ class Scheduler:
             facts=facts,
             shards=shards,
             engine=work.job.engine(self._conf),
+            every_s=work.period_s(),
         )
 
     def _record(self, recorder: Recorder, run: LastRun | None) -> None:

@@ -26,10 +26,12 @@ from typing import Final, Protocol
 import msgspec
 
 from jobs.run.application import Holder
+from jobs.run.jvm_lock import may_commit
 from jobs.run.registry import WHOLE
 from mq.errors import Conflict, DeltaMQError, Fenced, Unknown
 from mq.names import decode_path, encode_path
 from tables.clock import SYSTEM_CLOCK
+from tables.config_sections import Engine
 from tables.local_store import LocalStore
 from tables.store import FileMissing, Store
 
@@ -91,8 +93,9 @@ def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int
         Another process has it.
     """
     place = _place(job, shard)
+    holder = msgspec.structs.replace(holder, since_ms=_wall_ms())
     if isinstance(store, LocalStore):
-        return ShardLock(_FileLock.taken(Path(store.uri(f"{place}.lock")), job, shard, holder, tries), job, shard)
+        return ShardLock(_FileLock.taken(store, f"{place}.lock", job, shard, holder, tries), job, shard)
     lease = _Lease(store, place, job, shard, holder)
     lease.take()
     return ShardLock(lease, job, shard)
@@ -147,7 +150,8 @@ class _FileLock:
         self._path = path
 
     @classmethod
-    def taken(cls, path: Path, job: str, shard: str, holder: Holder, tries: int) -> _FileLock:
+    def taken(cls, store: LocalStore, key: str, job: str, shard: str, holder: Holder, tries: int) -> _FileLock:
+        path = Path(store.uri(key))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
         for left in reversed(range(tries)):
             file = FileIO(path, "a+")
@@ -162,6 +166,10 @@ class _FileLock:
                 continue
             lock = cls(file, path)
             if lock.is_mine():
+                dead = _read_holder(file)  # nobody, where it was let go of
+                if dead.engine == Engine.SPARK.value and may_commit(store, dead.application):
+                    file.close()
+                    raise DriverBusy(f"job {_shown(job, shard)} may still commit in a dead process's Spark ({dead})")
                 file.truncate(0)
                 file.write(msgspec.json.encode(holder))
                 return lock

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jobs.run.application import Holder
+from jobs.run.jvm_lock import forget_jvm, lock_jvm
+from jobs.run.storage import storage
 from mq.errors import Unavailable
 from tables.config import Config
 
@@ -46,12 +49,14 @@ class SparkApplication:
         self,
         conf: Config,
         *,
+        me: Holder | None = None,
         on_lost: Callable[[], None] = lambda: None,
         make: Callable[[Config], SparkSession] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_lost` is called when it died and cannot be made again from here."""
+        """`me` is who holds the jobs' shards; `on_lost` is called when it died and cannot be made again from here."""
         self._conf = conf
+        self._me = me
         self._on_lost = on_lost
         self._make = make or _made
         self._monotonic_s = monotonic_s
@@ -63,6 +68,7 @@ class SparkApplication:
         self._not_before_s = 0.0
         self._deaths = 0
         self._died_of = ""
+        self._jvm_lock: object = None
 
     def session(self, job: str) -> SparkSession:
         """Return the job's session.
@@ -119,6 +125,8 @@ class SparkApplication:
             self._first.stop()
         else:
             _bury(self._first)
+        if self._jvm_lock is not None and self._me is not None:
+            forget_jvm(storage(self._conf.warehouse.uri), self._me.application)
 
     def _start(self) -> None:
         if self._monotonic_s() < self._not_before_s:
@@ -126,7 +134,10 @@ class SparkApplication:
         try:
             self._ours = not _is_given()
             self._first = self._make(self._conf)
+            if self._me is not None and not is_connect(self._first):
+                self._jvm_lock = lock_jvm(self._first, storage(self._conf.warehouse.uri), self._me.application)
         except Exception as error:
+            self._first = None
             self._made_s = self._monotonic_s()
             self._note_death(f"{type(error).__name__}: {error}")
             with contextlib.suppress(Exception):  # a half-made context would be in the way of the next
@@ -149,10 +160,10 @@ def is_connect(spark: Any) -> bool:
 
 
 def _is_given() -> bool:
-    """Whether there is a session that somebody else made."""
+    """Whether there is a session that somebody else made, or the platform makes."""
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession() is not None
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ or SparkSession.getActiveSession() is not None
 
 
 def _made(conf: Config) -> SparkSession:

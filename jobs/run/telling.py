@@ -15,6 +15,7 @@ _DETAIL_LENGTH_MAX: Final = 1_000
 #: A job that is due several times a second is told of when it did something, and at least this often.
 _TELL_IDLE_S: Final = 60.0
 _SHARDS_SHOWN_MAX: Final = 8
+_JAVA_PLACES: Final = ("at ", "... ")
 
 
 class Telling:
@@ -49,8 +50,8 @@ class Telling:
 
     def took(self, taken: Mapping[str, Holder | None]) -> None:
         """Tell of shards that another application had."""
-        for holder in dict.fromkeys(holder for holder in taken.values() if holder is not None):
-            those = [shard for shard, had in taken.items() if had == holder]
+        for holder in dict.fromkeys(str(holder) for holder in taken.values() if holder is not None):
+            those = [shard for shard, had in taken.items() if str(had) == holder]
             self._tell(f"job={self._job} takes over {shard_text(those)} from {holder}")
 
     def gave(self, given: Sequence[str]) -> None:
@@ -71,6 +72,7 @@ def shard_text(shards: Sequence[str]) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Return an error as one line of bounded length."""
-    text = f"{type(error).__name__}: {error}".replace("\n", " ")
+    """Return an error as one line of bounded length: of what Java says, the causes and not the places in its code."""
+    told = (line.strip() for line in f"{type(error).__name__}: {error}".splitlines())
+    text = " ".join(line for line in told if line and not line.startswith(_JAVA_PLACES))
     return text if len(text) <= _DETAIL_LENGTH_MAX else text[: _DETAIL_LENGTH_MAX - 3] + "..."

@@ -12,7 +12,7 @@ from typing import Final
 
 from jobs.run.application import Holder
 from jobs.run.job_shards import JobShards
-from jobs.run.last_run import newest_run, read_runs, seconds_until_due
+from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_until_due
 from jobs.run.registry import Job
 from jobs.run.running import Running, forget_running, note_running
 from jobs.run.telling import Telling, error_text
@@ -71,7 +71,8 @@ class Work:
 
     def wait_s(self) -> float | None:
         """Return how long it is until a run is due; None without a shard."""
-        first = min((self._due_s.get(shard, 0.0) for shard in self.shards.held), default=math.inf)
+        # One that was taken this moment is not known to be due yet: `woken` is set when it is.
+        first = min((self._due_s.get(shard, math.inf) for shard in self.shards.held), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
     def look(self, taking_part: Sequence[str]) -> None:
@@ -89,7 +90,9 @@ class Work:
 
     def note_due(self, shards: Sequence[str]) -> None:
         """Note when shards that were taken are due, going on from whoever ran them last."""
-        runs = read_runs(self._store, self.job.name)
+        runs: Sequence[LastRun] = ()
+        with contextlib.suppress(DeltaMQError, OSError):  # unknown: due now
+            runs = read_runs(self._store, self.job.name)
         for shard in shards:
             waits_s = seconds_until_due(newest_run(runs, shard), self.period_s(), self._now())
             self._due_s[shard] = time.monotonic() + waits_s

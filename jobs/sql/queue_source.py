@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.run.storage import storage
+from jobs.sql.jobs_source import JobsSource
 from mq.errors import Refused
 from mq.names import split_partition
 from mq.retry_topic import RetryTopic
@@ -63,9 +64,10 @@ SPACE_ROW: Final = pa.schema(
 
 
 def register_queue_sources(spark: SparkSession) -> None:
-    """Make both formats known to a session."""
+    """Make these formats known to a session, and that of `jobs.sql.jobs_source`."""
     spark.dataSource.register(PartitionsSource)
     spark.dataSource.register(SpaceSource)
+    spark.dataSource.register(JobsSource)
 
 
 @dataclass

@@ -11,6 +11,7 @@
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
 | `mq_clients`      | exclusive client and topic: its `partitions`, and their `lag` together      |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
+| `job_shards`      | shard of a job that has run: who has it, its last run, how far behind it is  |
 
 Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
 What was popped without order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
@@ -173,11 +174,12 @@ def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]
     _source_view(spark, "mq_partitions", "mq_partitions", warehouse=warehouse)
     _source_view(spark, "mq_retry_messages", "mq_space", warehouse=warehouse, space="retry")
     _source_view(spark, "mq_dead_messages", "mq_space", warehouse=warehouse, space="dlq")
+    _source_view(spark, "job_shards", "mq_jobs", warehouse=warehouse)
     for table in STATE_TABLES:
         _state_view(spark, table, warehouse)
     for name, query in VIEWS.items():
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
-    return ["mq_partitions", *VIEWS]
+    return ["mq_partitions", "job_shards", *VIEWS]
 
 
 def _source_view(spark: SparkSession, name: str, source: str, **options: str) -> None:

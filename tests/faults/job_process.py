@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,15 +69,26 @@ class JobProcess:
     """A driver on its schedules."""
 
     def __init__(
-        self, warehouse: Path, *jobs: str, every_s: float | None = None, program: Sequence[str] = _DELTAMQ
+        self,
+        warehouse: Path,
+        *jobs: str,
+        every_s: float | None = None,
+        waits: bool = True,
+        program: Sequence[str] = _DELTAMQ,
     ) -> None:
-        """`program` is what knows `jobs run`."""
-        flags = () if every_s is None else ("--every", str(every_s))
+        """`program` is what knows `jobs run`; one that `waits` stands by while another application runs."""
+        flags = [] if every_s is None else ["--every", str(every_s)]
+        flags += [] if waits else ["--no-wait"]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.host = socket.gethostname()
+        #: What it said of its first run, or that it stands by.
+        self.first_line = self.line()
+
+    def line(self) -> str:
+        """The next line that it says."""
         assert self._process.stdout is not None
-        #: What it said of its first run.
-        self.first_line = self._process.stdout.readline()
+        return self._process.stdout.readline()
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,7 @@ Judged by what lies in the tables: every message is in exactly one place once.
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -159,15 +160,29 @@ def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, run
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive", "delay")
     assert first.first_line.startswith("job=")
-    second = JobProcess(warehouse, "delay")
+    second = JobProcess(warehouse, "delay", waits=False)
     status, said = second.wait()
     assert (status, second.first_line) == (1, "")
-    assert "job delay is running in another process" in said
+    assert re.search("job delay.* is running in another process", said)
     assert f"pid {first.pid}" in said
     assert said.count("\n") == 1
     assert runs.once(warehouse, "revive") == 1
     assert first.stop(by) == 0
     assert runs.once(warehouse, "revive") == 0
+
+
+def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) -> None:
+    warehouse = tmp_path / "w"
+    first = JobProcess(warehouse, "revive", "delay")
+    assert first.first_line.startswith("job=")
+    second = JobProcess(warehouse, "revive", "delay")
+    assert second.first_line.startswith("stands by for ")
+    assert second.first_line.endswith(f"pid {first.pid}\n")
+    first.kill()
+    taken = [second.line() for _ in ("revive", "delay")]
+    took = rf"job=(revive|delay) takes over shards=\S+ from {re.escape(first.host)} pid {first.pid}\n"
+    assert {found[1] for line in taken if (found := re.fullmatch(took, line))} == {"revive", "delay"}
+    assert second.stop() == 0
 
 
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:

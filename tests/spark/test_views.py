@@ -50,7 +50,7 @@ def commit(tables: QueueTables, lane: LaneKey, epoch: int, offset: int, *deliver
 
 def test_before_the_first_merge_there_is_nothing_to_see(spark: SparkSession, tables: QueueTables) -> None:
     tables.send(tables.topic(), "a")
-    assert register_views(spark, tables.conf) == ["mq_partitions", *VIEWS]
+    assert register_views(spark, tables.conf) == ["mq_partitions", "job_shards", *VIEWS]
     assert all(rows(spark, f"SELECT * FROM {name}") == [] for name in VIEWS)
     shown = rows(spark, "SELECT topic, partition, end_offset FROM mq_partitions WHERE space = 'topics'")
     assert shown == [{"topic": "orders", "partition": f"orders@{BROKER}", "end_offset": 1}]

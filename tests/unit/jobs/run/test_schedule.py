@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -13,15 +16,20 @@ from jobs.run.last_run import (
     IDLE_RECORD_S,
     LastRun,
     Recorder,
+    newest_run,
     read_last_run,
+    read_runs,
     seconds_behind,
     seconds_until_due,
     write_last_run,
 )
 from jobs.run.registry import Facts, Job
+from jobs.run.running import read_running
 from jobs.run.schedule import Scheduler
 from jobs.run.shard_lock import DriverBusy, shard_lock
-from tables.config import Config
+from jobs.run.telling import error_text
+from tables.config import Config, load
+from tables.local_store import LocalStore
 from tables.store import MemoryStore, Store
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -58,15 +66,18 @@ class Bench:
             wait=wait,
         )
         self.cancelled: list[str] = []
+        self.ends: dict[str, Callable[[], object]] = {}
+        self.shards: list[Sequence[str]] = []
 
     def cancel(self, job: str) -> None:
         self.cancelled.append(job)
+        self.ends.get(job, lambda: None)()
 
     def progress(self, job: str) -> str:
         return "tasks=1/2"
 
     def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
-        assert now is NOW
+        self.shards.append(shards)
         self.ran.append(job.name)
         return self.does.get(job.name, lambda: {"rows": 3})()
 
@@ -269,3 +280,160 @@ def test_a_failure_and_its_end_are_written_at_once() -> None:
 def test_a_job_whose_idle_runs_are_not_written_is_not_behind() -> None:
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=IDLE_RECORD_S)), 0.25, NOW) == 0
     assert seconds_behind(_run("a", at=NOW - timedelta(seconds=10)), 0.25, NOW) == 10 - 0.25 - IDLE_RECORD_S
+
+
+def test_spark_07_an_error_of_java_is_told_by_its_causes() -> None:
+    error = ValueError("o1.get.\n: org.Exception: awaited\n\tat org.A(A.scala:1)\nCaused by: too big\n\t... 3 more")
+    assert error_text(error) == "ValueError: o1.get. : org.Exception: awaited Caused by: too big"
+
+
+def test_a_job_whose_lock_is_lost_stands_still_until_it_has_it_again(tmp_path: Path) -> None:
+    bench = Bench(_job("a", every_s=0.001), store=LocalStore(tmp_path))
+    file = tmp_path / "jobs" / "a" / "shards" / "all.lock"
+    stranger = ExitStack()
+
+    def lose_it() -> Facts:
+        if len(bench.ran) == 2:
+            file.unlink()
+            stranger.enter_context(shard_lock(bench.store, "a"))
+        if len(bench.ran) == 4:
+            bench.scheduler.stop()
+        return {}
+
+    def heard(line: str) -> None:
+        bench.told.append(line)
+        if "asking for it again" in line:
+            stranger.close()
+
+    bench.does["a"] = lose_it
+    bench.scheduler = Scheduler([_job("a", every_s=0.001)], Config(), bench.store, runner=bench, tell=heard)
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"] * 4
+    said = [line.partition(" seconds=")[0] + line.partition("seconds=")[2][3:] for line in bench.told]
+    assert said[0] == "job=a ok"
+    assert "FAILED" in said[1] and "Fenced: the lock of job a may have passed to another driver" in said[1]
+    assert said[2] == "job=a FAILED its lock is lost; asking for it again"
+    assert said[-1] == "job=a ok"
+
+
+def test_spark_07_a_standby_says_so_and_takes_over(tmp_path: Path) -> None:
+    bench = Bench(_job("a"), store=LocalStore(tmp_path))
+    holding = ExitStack()
+    holding.enter_context(shard_lock(bench.store, "a"))
+    bench.does["a"] = lambda: bench.scheduler.stop() or {}
+
+    def heard(line: str) -> None:
+        bench.told.append(line)
+        holding.close()  # the owner ends when somebody stands by
+
+    bench.scheduler = Scheduler([_job("a")], Config(), bench.store, runner=bench, tell=heard, now=lambda: NOW)
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"]
+    assert re.fullmatch(r"stands by for a\[all\], held by .* pid \d+", bench.told[0])
+    assert re.fullmatch(r"job=a takes over shards=all from .* pid \d+", bench.told[1])
+
+
+def test_spark_07_a_run_that_does_not_end_is_cancelled_some_time_after_a_stop() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    ended = threading.Event()
+
+    def endless() -> Facts:
+        bench.scheduler.stop()
+        assert ended.wait(60)
+        raise ValueError("cancelled")
+
+    bench.does["a"] = endless
+    bench.ends["a"] = ended.set
+    bench.scheduler = Scheduler(
+        [_job("a")], Config(), bench.store, runner=bench, tell=bench.told.append, now=lambda: NOW, stop_s=0.1
+    )
+    bench.scheduler.run_until_stopped()
+    assert bench.scheduler.unfinished == []
+    assert bench.cancelled == ["a"]
+    last = read_last_run(bench.store, "a")
+    assert last is not None
+    assert last.detail == "the application is told to end; ValueError: cancelled"
+
+
+def test_spark_07_a_run_that_lasts_too_long_is_cancelled_and_seen_meanwhile(tmp_path: Path) -> None:
+    conf = load(overrides={"jobs.run_s_max": 1})
+    bench = Bench(_job("a"), store=LocalStore(tmp_path))
+    ended = threading.Event()
+    seen: list[Sequence[str]] = []
+
+    def endless() -> Facts:
+        while not (found := read_running(bench.store, "a")):
+            assert not ended.wait(0.01), "cancelled before it was noted"
+        seen.extend(one.shards for one in found)
+        assert ended.wait(60)
+        bench.scheduler.stop()
+        raise ValueError("cancelled")
+
+    bench.does["a"] = endless
+    bench.ends["a"] = lambda: ended.set() if seen else None
+    bench.scheduler = Scheduler([_job("a")], conf, bench.store, runner=bench, tell=bench.told.append, now=lambda: NOW)
+    bench.scheduler.run_until_stopped()
+    assert seen == [["all"]]
+    assert read_running(bench.store, "a") == []
+    last = read_last_run(bench.store, "a")
+    assert last is not None
+    assert (last.failures, last.detail) == (1, "it ran longer than jobs.run_s_max = 1 s; ValueError: cancelled")
+
+
+def test_spark_07_a_job_that_cannot_name_its_shards_stops_no_other() -> None:
+    def broken(conf: Config) -> Sequence[str]:
+        raise OSError("no folder")
+
+    bench = Bench(_job("a"))
+    bench.does["a"] = lambda: bench.scheduler.stop() or {}
+    b = Job(name="b", run=_never, every_s=lambda conf: 1, document="Do b.", shards=broken)
+    bench.scheduler = Scheduler([b, _job("a")], Config(), bench.store, runner=bench, tell=bench.told.append)
+    bench.scheduler.run_until_stopped()
+    assert bench.ran == ["a"]
+    assert bench.told[0] == "job=b FAILED seconds=0.0 its shards are not known: OSError: no folder"
+
+
+def test_spark_07_once_works_on_the_free_shards_and_names_who_has_the_others() -> None:
+    two = Job(name="a", run=_never, every_s=lambda conf: 1, document="Do a.", shards=lambda conf: ("x", "y"))
+    bench = Bench(two)
+    with shard_lock(bench.store, "a", "x"):
+        assert bench.scheduler.run_once() is False
+    assert bench.shards == [["y"]]
+    assert re.search(r"job a, shard x, is running in another process \(.* pid \d+\)", bench.told[0])
+    assert bench.scheduler.run_once() is True
+    assert bench.shards[1:] == [["x", "y"]]
+    assert len(read_runs(bench.store, "a")) == 1
+    newest = newest_run(read_runs(bench.store, "a"), "x")
+    assert newest is not None and newest.shards == ["x", "y"]
+
+
+def test_failures_in_a_row_are_counted_over_restarts_and_the_last_error_stays() -> None:
+    store = MemoryStore()
+    for application in ("one", "two"):
+        recorder = Recorder(store, "a", application)
+        recorder.note(_run("a", ok=False))
+    last = read_last_run(store, "a")
+    assert last is not None
+    assert (last.failures, last.last_error, last.application) == (2, "x", "two")
+    recorder.note(_run("a"))
+    last = read_last_run(store, "a")
+    assert last is not None
+    assert (last.failures, last.last_error, last.last_error_at) == (0, "x", NOW)
+    assert len(store.names("jobs/a/runs")) == 1, "what another application left about the same shard stays"
+
+
+def test_spark_07_a_stop_ends_once_in_the_middle_of_a_run() -> None:
+    bench = Bench(_job("a"), _job("b"))
+    ended = threading.Event()
+
+    def endless() -> Facts:
+        bench.scheduler.stop()
+        assert ended.wait(60)
+        raise ValueError("cancelled")
+
+    bench.does["a"] = endless
+    bench.ends["a"] = ended.set
+    both = [_job("a"), _job("b")]
+    bench.scheduler = Scheduler(both, Config(), bench.store, runner=bench, tell=bench.told.append, stop_s=0.1)
+    assert bench.scheduler.run_once() is False
+    assert (bench.ran, bench.cancelled, bench.scheduler.unfinished) == (["a"], ["a"], [])

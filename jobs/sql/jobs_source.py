@@ -1,0 +1,129 @@
+"""The format `mq_jobs`: a row for each shard of each job that has run in a warehouse; looks anew at each query.
+
+It reads what `deltamq jobs list` reads, a few small files, and imports no job. Option: `warehouse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.run.job_state import ShardState, behind_of, jobs_seen, shard_states
+from jobs.run.last_run import newest_run, read_runs, seconds_behind, utc_now
+from jobs.run.shard_lock import known_shards
+from jobs.run.storage import storage
+from mq.errors import Refused
+from tables.schema import TIME
+from tables.store import Store
+
+__all__ = ["JobsSource"]
+
+JOB_SHARD_ROW: Final = pa.schema(
+    [
+        ("job", pa.string()),
+        ("shard", pa.string()),
+        ("engine", pa.string()),
+        # Who has the shard now, since when; null: nobody.
+        ("application", pa.string()),
+        ("host", pa.string()),
+        ("pid", pa.int64()),
+        ("since_time", TIME),
+        # Of the run that is under way, when it lasts.
+        ("running_since_time", TIME),
+        ("last_run_time", TIME),
+        ("seconds", pa.float64()),
+        ("ok", pa.bool_()),
+        ("detail", pa.string()),
+        ("ok_time", TIME),
+        # In a row, and the last error also when it is over.
+        ("failures", pa.int64()),
+        ("last_error", pa.string()),
+        ("last_error_time", TIME),
+        ("behind_ms", pa.int64()),
+        ("behind_records", pa.int64()),
+        ("every_s", pa.float64()),
+        # Since a run should have begun.
+        ("overdue_s", pa.float64()),
+        ("facts", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+class JobsSource(DataSource):
+    """`format("mq_jobs")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "mq_jobs"
+
+    def schema(self) -> StructType:
+        """Return the columns."""
+        return from_arrow_schema(JOB_SHARD_ROW)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader."""
+        warehouse = self.options.get("warehouse")
+        if not warehouse:
+            raise Refused("option warehouse is missing", field="warehouse")
+        return JobsReader(warehouse)
+
+
+class JobsReader(DataSourceReader):
+    """Reads all of it in one task."""
+
+    def __init__(self, warehouse: str) -> None:
+        self._warehouse = warehouse
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        rows = job_shard_rows(storage(self._warehouse), utc_now())
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=JOB_SHARD_ROW)
+
+
+def job_shard_rows(store: Store, now: datetime) -> list[dict[str, object]]:
+    """Return the rows as they are now."""
+    rows = []
+    for job in jobs_seen(store):
+        known = known_shards(store, job)
+        last = newest_run(read_runs(store, job))
+        # A shard that nobody holds and the last runs were not about is no more.
+        those = [one for one in shard_states(store, job, known) if one.owner is not None or one.last is not None]
+        rows += [_row(job, one, last.engine if last else "", now) for one in those]
+    return rows
+
+
+def _row(job: str, one: ShardState, engine: str, now: datetime) -> dict[str, object]:
+    owner, last = one.owner, one.last
+    behind = behind_of(last)
+    row: dict[str, object] = {"job": job, "shard": one.shard, "engine": engine or None, "failures": 0}
+    if owner is not None:
+        since = datetime.fromtimestamp(owner.since_ms / 1000, UTC)
+        row |= {"application": owner.application, "host": owner.host, "pid": owner.pid, "since_time": since}
+    if one.running is not None:
+        row["running_since_time"] = one.running.started_at
+    if last is not None:
+        row |= {
+            "engine": last.engine or None,
+            "last_run_time": last.started_at,
+            "seconds": last.seconds,
+            "ok": last.ok,
+            "detail": last.detail or None,
+            "ok_time": last.ok_at,
+            "failures": last.failures,
+            "last_error": last.last_error or None,
+            "last_error_time": last.last_error_at,
+            "behind_ms": behind.get("behind_ms"),
+            "behind_records": behind.get("behind_records"),
+            "every_s": last.every_s,
+            "overdue_s": seconds_behind(last, last.every_s, now),
+            "facts": [(name, str(value)) for name, value in last.facts.items()],
+        }
+    return row
