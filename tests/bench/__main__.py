@@ -32,6 +32,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     pop,
     produce,
     revive,
+    revive_spark,
     stored,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
