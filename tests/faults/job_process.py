@@ -62,11 +62,16 @@ class JobProcess:
     """A driver on its schedules."""
 
     def __init__(
-        self, warehouse: Path, *jobs: str, every_s: float | None = None, program: Sequence[str] = _DELTAMQ
+        self,
+        warehouse: Path,
+        *jobs: str,
+        every_s: float | None = None,
+        program: Sequence[str] = _DELTAMQ,
+        engine: str = "local",
     ) -> None:
         """`program` is what knows `jobs run`."""
         flags = () if every_s is None else ("--every", str(every_s))
-        command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
+        command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), "--engine", engine, *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         #: What it said of its first run.
