@@ -178,7 +178,13 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
         modified_ms=now_ms,
         append_min_us=append_min,
         append_max_us=append_max,
-        stats=stats_json(start, count, bounds_of(rows.column("born_time")), (append_min, append_max)),
+        stats=stats_json(
+            start,
+            count,
+            bounds_of(rows.column("born_time")),
+            (append_min, append_max),
+            deliver_bounds(rows.column("deliver_time")),
+        ),
         crc=crc,
     )
     return Encoded(data, file, len(data) if few else rows.nbytes)
@@ -239,7 +245,7 @@ Bounds = tuple[int, int]
 
 
 def bounds_of(column: pa.ChunkedArray) -> Bounds:
-    """Least and greatest time of a column without nulls, in microseconds."""
+    """Least and greatest time of a column, in microseconds; not all of it is null."""
     if len(column) == 1:
         value = column[0].value
         return value, value
@@ -247,15 +253,28 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds:
     return found["min"].value, found["max"].value
 
 
-def stats_json(start: int, count: int, born: Bounds, append: Bounds) -> str:
-    """Delta's file statistics. Timestamps there have milliseconds: bounds are widened, never narrowed."""
+def deliver_bounds(column: pa.ChunkedArray) -> Bounds | None:
+    """The bounds of a file's deliver times; None where a row has none."""
+    return None if column.null_count else bounds_of(column)
+
+
+def stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None = None) -> str:
+    """Delta's file statistics. Timestamps there have milliseconds: bounds are widened, never narrowed.
+
+    Deliver times are told of where every row has one: a delay log is asked in which of its files something is due.
+    """
+    least = greatest = nulls = ""
+    if deliver is not None:
+        least = f',"deliver_time":"{_iso_ms(deliver[0] // 1000)}"'
+        greatest = f',"deliver_time":"{_iso_ms(-(-deliver[1] // 1000))}"'
+        nulls = ',"deliver_time":0'
     return (
         f'{{"numRecords":{count},'
         f'"minValues":{{"offset":{start},'
-        f'"born_time":"{_iso_ms(born[0] // 1000)}","append_time":"{_iso_ms(append[0] // 1000)}"}},'
+        f'"born_time":"{_iso_ms(born[0] // 1000)}","append_time":"{_iso_ms(append[0] // 1000)}"{least}}},'
         f'"maxValues":{{"offset":{start + count - 1},'
-        f'"born_time":"{_iso_ms(-(-born[1] // 1000))}","append_time":"{_iso_ms(-(-append[1] // 1000))}"}},'
-        '"nullCount":{"offset":0,"born_time":0,"append_time":0}}'
+        f'"born_time":"{_iso_ms(-(-born[1] // 1000))}","append_time":"{_iso_ms(-(-append[1] // 1000))}"{greatest}}},'
+        f'"nullCount":{{"offset":0,"born_time":0,"append_time":0{nulls}}}}}'
     )
 
 

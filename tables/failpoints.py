@@ -7,6 +7,9 @@
 `kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `raise` raises `FailpointHit`; `@n` acts on the n-th hit
 only, without it every hit acts. An unknown action is an error at import, so that a typing mistake cannot turn a
 fault test into a test of nothing.
+
+Spark replaces a worker that was killed by one with the same environment. MQ_FAILPOINTS_ONCE names a folder in which the
+process whose point acts first makes a file of the point's name: in no other process does it act then.
 """
 
 from __future__ import annotations
@@ -76,11 +79,25 @@ def failpoint(name: str) -> None:
         _hit(name, point)
 
 
+def _is_first(name: str) -> bool:
+    """Whether no other process was faster where the point is to act once."""
+    folder = os.environ.get("MQ_FAILPOINTS_ONCE")
+    if not folder:
+        return True
+    try:
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
+
+
 def _hit(name: str, point: _Armed) -> None:
     with _lock:
         point.hits += 1
         if point.nth is not None and point.hits != point.nth:
             return
+    if not _is_first(name):
+        return
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif point.action == "stop":

@@ -12,7 +12,16 @@ import pyarrow.parquet as pq
 from mq.limits import MIB
 from mq.producer import Part
 from tables.actions import DataFile
-from tables.encode import Bounds, Encoded, bounds_of, checksums, key_values_of, message_writer, stats_json
+from tables.encode import (
+    Bounds,
+    Encoded,
+    bounds_of,
+    checksums,
+    deliver_bounds,
+    key_values_of,
+    message_writer,
+    stats_json,
+)
 from tables.paths import data_file_name
 
 __all__ = ["encode_large_file"]
@@ -68,6 +77,9 @@ class _Facts:
     rows_bytes: int = 0
     born: Bounds | None = None
     append: Bounds | None = None
+    deliver: Bounds | None = None
+    #: Whether every row has a deliver time.
+    delivered: bool = True
 
     def add(self, rows: pa.Table) -> None:
         offsets = rows.column("offset")
@@ -77,6 +89,9 @@ class _Facts:
         self.rows_bytes += rows.nbytes
         self.born = _wider(self.born, bounds_of(rows.column("born_time")))
         self.append = _wider(self.append, bounds_of(rows.column("append_time")))
+        deliver = deliver_bounds(rows.column("deliver_time"))
+        self.deliver = None if deliver is None else _wider(self.deliver, deliver)
+        self.delivered &= deliver is not None
 
     def file(self, size: int, crc: str, batch_id: str, now_ms: int) -> DataFile:
         assert self.born is not None and self.append is not None, "an empty file would have no offsets"
@@ -89,7 +104,7 @@ class _Facts:
             modified_ms=now_ms,
             append_min_us=self.append[0],
             append_max_us=self.append[1],
-            stats=stats_json(self.start, count, self.born, self.append),
+            stats=stats_json(self.start, count, self.born, self.append, self.deliver if self.delivered else None),
             crc=crc,
         )
 

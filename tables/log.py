@@ -333,6 +333,16 @@ class PartitionLog:
         """All rows of a live file, from memory if they are there."""
         return self._reader.file_rows(file)
 
+    def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
+        """A few columns of all rows of a live file, from memory if they are there.
+
+        Raises
+        ------
+        Corrupt
+            The file is damaged, or no longer there: ask `are_live`, after a `refresh`, which of the two.
+        """
+        return self._reader.file_columns(file, columns)
+
     def rewrite(
         self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
     ) -> bool:

@@ -118,6 +118,13 @@ class LogReader:
         rows = self._tail.rows(file.start, file.end)
         return rows if rows is not None else self._files.rows(file, file.start, file.end)
 
+    def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
+        """A few columns of all rows of a live file, from memory if they are there; what is read is not kept."""
+        rows = self._tail.rows(file.start, file.end)
+        if rows is not None:
+            return rows.select(list(columns))
+        return pa.concat_tables(self._files.groups(file, file.start, file.end, columns))
+
     def verify(self) -> None:
         """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
         for file in list(self._log.files):

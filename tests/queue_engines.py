@@ -11,6 +11,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from jobs.queue.delay import Forwarder
+from jobs.queue.delay_in_tasks import TaskForwarder
+from jobs.queue.delay_task import forward_shard, run_delay_shard
 from jobs.queue.revive import Reviver
 from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.queue.revive_task import revive_shard, run_shard
@@ -19,13 +22,16 @@ from jobs.run.registry import Facts
 from tables.config import Config
 from tables.warehouse import Warehouse
 
-__all__ = ["COLD", "ENGINES", "QueueJob", "revive_job"]
+__all__ = ["COLD", "ENGINES", "QueueJob", "delay_job", "revive_job"]
 
 ENGINES: Final = ("local", "spark")
 #: The Spark engine with tasks of which each begins in a process that knows nothing.
 COLD: Final = "cold"
 
-_WORK: Final[dict[Any, Callable[[TaskMemory, Any], pa.RecordBatch]]] = {revive_shard: run_shard}
+_WORK: Final[dict[Any, Callable[[TaskMemory, Any], pa.RecordBatch]]] = {
+    revive_shard: run_shard,
+    forward_shard: run_delay_shard,
+}
 
 
 class QueueJob(Protocol):
@@ -65,3 +71,10 @@ def revive_job(engine: str, warehouse: Warehouse, conf: Config) -> QueueJob:
     if engine == "local":
         return Reviver(warehouse, conf)
     return _ByTasks(TaskReviver(warehouse, conf), _InProcess(warehouse, cold=engine == COLD))
+
+
+def delay_job(engine: str, warehouse: Warehouse, conf: Config) -> QueueJob:
+    """The job `delay` as it starts."""
+    if engine == "local":
+        return Forwarder(warehouse, conf)
+    return _ByTasks(TaskForwarder(warehouse, conf), _InProcess(warehouse, cold=engine == COLD))

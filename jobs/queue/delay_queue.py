@@ -15,12 +15,13 @@ from mq.delay_mark import Ended
 from tables.delay_marks import DelayMarks, LogTail
 from tables.failpoints import failpoint
 from tables.log import Batch, PartitionLog
+from tables.paths import PartitionRef
 from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
 from tables.records import rows_of_delay_marks
 from tables.settings import Flush
 from tables.warehouse import Warehouse
 
-__all__ = ["DelayQueue", "ranges_of"]
+__all__ = ["DelayQueue", "keep_marks_up", "mark_ended", "ranges_of"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -98,23 +99,32 @@ class DelayQueue:
         """Record that these are dealt with."""
         if not len(offsets):
             return
-        mark = Ended(self.marks.delay_partition, ranges_of(offsets))
-        log = self._warehouse.create(self._marks_ref)
-        log.append([Batch(rows_of_delay_marks([mark]))], flush=Flush.SYNC)
+        mark_ended(self._warehouse, self._marks_ref, self.marks.delay_partition, offsets)
         if self._failed:
             for offset in offsets.tolist():
                 self._failed.pop(offset, None)
-        failpoint("delay.after_mark")
 
     def keep_up(self) -> None:
         """The upkeep of the marks, which this job writes most of."""
-        if self._warehouse.exists(self._marks_ref):
-            self._warehouse.open_partition(self._marks_ref).maintain()
+        keep_marks_up(self._warehouse, self._marks_ref)
 
     @property
     def oldest_failed_ms(self) -> int | None:
         """When the oldest of those was due that could not be forwarded."""
         return min((time for _, time in self._failed.values()), default=None)
+
+
+def mark_ended(warehouse: Warehouse, marks: PartitionRef, delay_partition: str, offsets: Int64s) -> None:
+    """Store that some messages are dealt with; durable when this returns."""
+    log = warehouse.create(marks)
+    log.append([Batch(rows_of_delay_marks([Ended(delay_partition, ranges_of(offsets))]))], flush=Flush.SYNC)
+    failpoint("delay.after_mark")
+
+
+def keep_marks_up(warehouse: Warehouse, marks: PartitionRef) -> None:
+    """The upkeep of a broker's marks."""
+    if warehouse.exists(marks):
+        warehouse.open_partition(marks).maintain()
 
 
 def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:

@@ -305,7 +305,8 @@ class ReviveBatch:
         if destination.requests_whole_since_ms > self._asked_ms[destination.ref]:
             raise Conflict(f"{destination.ref.name} has forgotten requests since it was asked", code="overtaken")
         for stamp in (part.producer for part in parts):
-            seen = destination.known_producer(stamp.id) if stamp is not None else None
+            assert stamp is not None, "every copy is a request"
+            seen = destination.known_producer(stamp.id)
             if seen is not None and any(one & stamp.seq and one != stamp.seq for one in seen.parts):
                 raise Conflict(f"another run stored messages in {destination.ref.name} meanwhile", code="overtaken")
 

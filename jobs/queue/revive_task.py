@@ -10,16 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from jobs.queue.revive_batch import ReviveBatch
 from jobs.queue.revive_case import Outcome
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
+from jobs.queue.turns import are_tried
 from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
 from mq.revive import Due
-from mq.tries import is_tried, tries_until
+from mq.tries import tries_until
 from tables.state_rows import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shard", "run_shard"]
@@ -112,7 +111,7 @@ class _Shard:
         """Without those that could not be delivered and whose next try has not come."""
         item = self._item
         times = due.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
-        tried = _are_tried(times + ACK_SETTLE_MS, since_ms=item.since_ms, now_ms=item.now_ms)
+        tried = are_tried(times + ACK_SETTLE_MS, since_ms=item.since_ms, now_ms=item.now_ms)
         if tried.any():
             self._late_ms = item.now_ms - int(times[tried].min())
         if not tried.all():
@@ -143,16 +142,6 @@ class _Shard:
             "troubles": sorted(total.troubles)[:_TROUBLES_MAX],
         }
         return pa.RecordBatch.from_pylist([row], schema=COUNTS)
-
-
-def _are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:
-    """`is_tried` of each; a storm falls due at few times."""
-    times, which = np.unique(due_ms, return_inverse=True)
-    tried = np.fromiter(
-        (is_tried(time, since_ms=since_ms, now_ms=now_ms) for time in times.tolist()), dtype=bool, count=len(times)
-    )
-    found: NDArray[np.bool_] = tried[which]
-    return found
 
 
 def _dues(rows: pa.Table) -> list[Due]:

@@ -15,8 +15,12 @@ from jobs.run.warehouses import warehouse_of
 from mq.limits import MIB
 from tables.config import Config
 from tables.config_sections import WarehouseSettings
+from tables.delay_marks import DelayMarks
+from tables.delay_times import DeliverTimes
+from tables.log import PartitionLog
 from tables.metadata import MetaLog
 from tables.open_checkpoints import OpenCheckpoints
+from tables.queue_refs import DELAY, system_ref
 from tables.reader import RowCache
 from tables.settings import LogSettings
 from tables.warehouse import Warehouse
@@ -53,6 +57,24 @@ class TaskMemory:
         self.meta = MetaLog(warehouse)
         self.cache = RowCache(_CACHE_BYTES_MAX)
         self.shard = DueShard(warehouse, OpenCheckpoints(warehouse.store, self.cache), self.cache)
+        self.deliver_times = DeliverTimes(self.cache)
+        self._marks: dict[tuple[str, str], DelayMarks] = {}
+
+    def marks(self, cluster: str, broker: str) -> DelayMarks:
+        """The marks of a delay log, folded as far as this process has read them."""
+        found = self._marks.get((cluster, broker))
+        if found is None:
+            found = self._marks[cluster, broker] = DelayMarks(self.warehouse, cluster, broker)
+        return found
+
+    def delay_log(self, cluster: str, broker: str) -> PartitionLog | None:
+        """The delay log of a broker as it is now; None when nothing was delayed there yet."""
+        ref = system_ref(DELAY, cluster, broker)
+        if not self.warehouse.exists(ref):
+            return None
+        log = self.warehouse.open_partition(ref)
+        log.refresh()
+        return log
 
 
 _lock: Final = threading.Lock()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from jobs.queue.revive import Reviver
 from mq.checkpoint import LaneKey
 from mq.checkpoint_state import CheckpointState
 from mq.limits import WAIT_MS_MAX
@@ -24,6 +23,7 @@ from tables.queue_refs import dead_ref, retry_ref
 from tables.recovery import recover
 from tables.warehouse import Warehouse
 from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
+from tests.queue_engines import revive_job
 from tests.set_clock import SetClock
 
 __all__ = ["Consumer", "Popped", "Queue", "queue_in"]
@@ -141,6 +141,8 @@ class Queue:
     def __init__(self, folder: Path, clock: SetClock, queue: QueueSettings) -> None:
         self.folder = folder
         self.clock = clock
+        #: Which one carries out the jobs (`tests.queue_engines`).
+        self.engine = "local"
         self.config: Config = replace(config_for(folder), queue=queue)
         self._stack = contextlib.ExitStack()
         self.api: Api
@@ -211,7 +213,7 @@ class Queue:
         """Run the revive job once, as another process does, whose clock may be ahead."""
         warehouse = Warehouse.open(str(self.folder), clock=self.clock)
         with contextlib.closing(warehouse):
-            Reviver(warehouse, self.config).run(self.now_ms + ahead_ms)
+            revive_job(self.engine, warehouse, self.config).run(self.now_ms + ahead_ms)
 
     # What the tables have.
 

@@ -11,11 +11,13 @@ import pytest
 from api import group_offsets
 from jobs.queue.revive_batch import ReviveBatch
 from tests.api.queue import Consumer, Queue, queue_in
+from tests.queue_engines import ENGINES
 
 
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[Queue]:
+@pytest.fixture(params=ENGINES)
+def queue(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Queue]:
     with queue_in(tmp_path / "warehouse") as found:
+        found.engine = request.param
         found.topic()
         yield found
 

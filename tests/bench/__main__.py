@@ -34,6 +34,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     pop,
     produce,
     revive,
+    revive_spark,
     stored,
     verify,
     stream,

@@ -7,6 +7,7 @@ start, with nothing in memory, to the last record that says it is done. Lateness
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -46,20 +47,20 @@ from tests.bench.registry import bench
 from tests.bench.session import Session, Window
 from tests.bench.spark import SparkCounter
 
-_BROKERS: Final = ("broker-a", "broker-b")
-_PARTITIONS: Final = 8
+BROKERS: Final = ("broker-a", "broker-b")
+PARTITIONS: Final = 8
 _BODY_BYTES: Final = 100
 _APPEND: Final = 25_000
 _INVISIBLE_MS: Final = 600
 _TRICKLE_S: Final = 0.01
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
+class Queue:
     """A topic of eight partitions on two brokers, and a group."""
 
     warehouse: Warehouse
@@ -101,23 +102,23 @@ class _Queue:
 
 
 @contextmanager
-def _queue(folder: Path) -> Iterator[_Queue]:
+def open_queue(folder: Path) -> Iterator[Queue]:
     conf = replace(Config(), warehouse=WarehouseSettings(uri=str(folder)))
     warehouse = Warehouse.open(str(folder))
     try:
         meta = MetaLog(warehouse)
-        request = TopicRequest(partitions=_PARTITIONS)
-        topic = meta.submit(lambda s: decide_put_topic(s, "bench", request, _BROKERS, "id", 0)).topics["bench"]
+        request = TopicRequest(partitions=PARTITIONS)
+        topic = meta.submit(lambda s: decide_put_topic(s, "bench", request, BROKERS, "id", 0)).topics["bench"]
         made = meta.submit_groups(lambda m: decide_put_group(m.groups, "workers", GroupRequest(), 0))
-        yield _Queue(warehouse, conf, topic, made.groups.group("workers"))
+        yield Queue(warehouse, conf, topic, made.groups.group("workers"))
     finally:
         warehouse.close()
 
 
-def _fill(queue: _Queue, messages: int, per_checkpoint: int) -> None:
+def fill_due(queue: Queue, messages: int, per_checkpoint: int) -> None:
     """Messages in all partitions, all popped a minute ago."""
-    popped_ms = _now_ms() - 60_000
-    each = messages // _PARTITIONS
+    popped_ms = now_ms() - 60_000
+    each = messages // PARTITIONS
     for partition in queue.topic.route.partitions:
         log = queue.log(partition)
         for at in range(0, each, _APPEND):
@@ -131,41 +132,41 @@ def _fill(queue: _Queue, messages: int, per_checkpoint: int) -> None:
 def _revive_storm(session: Session, messages: int, per_checkpoint: int) -> Callable[[float], Window]:
     def once(_: float) -> Window:
         folder = session.fresh("revive")
-        with _queue(folder) as queue:
-            _fill(queue, messages, per_checkpoint)
+        with open_queue(folder) as queue:
+            fill_due(queue, messages, per_checkpoint)
             try:
                 job = Reviver(warehouse_of(queue.conf), queue.conf)
                 began = time.perf_counter()
-                facts = job.run(_now_ms())
+                facts = job.run(now_ms())
                 took = time.perf_counter() - began
             finally:
                 close_warehouses()
-            wanted = messages // _PARTITIONS * _PARTITIONS
-            assert facts["rows"] == wanted == _retried(queue), f"{facts} of {wanted}"
+            wanted = messages // PARTITIONS * PARTITIONS
+            assert facts["rows"] == wanted == retried(queue), f"{facts} of {wanted}"
         session.make_room()
         return {"took": took, "rate": wanted / took}
 
     return once
 
 
-def _retry_logs(queue: _Queue) -> list[PartitionLog]:
+def _retry_logs(queue: Queue) -> list[PartitionLog]:
     topic, group = queue.topic, queue.group
-    refs = [retry_ref(group.name, group.epoch, topic.name, topic.generation, broker) for broker in _BROKERS]
+    refs = [retry_ref(group.name, group.epoch, topic.name, topic.generation, broker) for broker in BROKERS]
     logs = [queue.warehouse.open_partition(ref) for ref in refs if queue.warehouse.exists(ref)]
     for log in logs:
         log.refresh()
     return logs
 
 
-def _retried(queue: _Queue) -> int:
+def retried(queue: Queue) -> int:
     return sum(log.end_offset for log in _retry_logs(queue))
 
 
 def _delay_storm(session: Session, messages: int) -> Callable[[float], Window]:
     def once(_: float) -> Window:
         folder = session.fresh("delay")
-        with _queue(folder) as queue:
-            each, due_ms = messages // _PARTITIONS, _now_ms() - 1_000
+        with open_queue(folder) as queue:
+            each, due_ms = messages // PARTITIONS, now_ms() - 1_000
             for partition in queue.topic.route.partitions:
                 for at in range(0, each, _APPEND):
                     rows = record_batch(min(_APPEND, each - at), _BODY_BYTES)
@@ -173,22 +174,24 @@ def _delay_storm(session: Session, messages: int) -> Callable[[float], Window]:
             try:
                 job = Forwarder(warehouse_of(queue.conf), queue.conf)
                 began = time.perf_counter()
-                facts = job.run(_now_ms())
+                facts = job.run(now_ms())
                 took = time.perf_counter() - began
             finally:
                 close_warehouses()
-            assert facts["rows"] == each * _PARTITIONS, f"{facts}"
+            assert facts["rows"] == each * PARTITIONS, f"{facts}"
         session.make_room()
-        return {"took": took, "rate": each * _PARTITIONS / took}
+        return {"took": took, "rate": each * PARTITIONS / took}
 
     return once
 
 
 @contextmanager
-def _driver(folder: Path) -> Iterator[None]:
-    """`deltamq jobs run revive delay`, after its first run."""
-    command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", "revive", "delay", "--warehouse", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def driver(folder: Path, *jobs: str, **settings: str) -> Iterator[None]:
+    """`deltamq jobs run revive delay` with some settings of the environment, after its first run."""
+    command = [sys.executable, "-m", "mq.client.cli", "jobs", "run", *(jobs or ("revive", "delay"))]
+    command += ["--warehouse", str(folder)]
+    environment = os.environ | settings
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("job=")
@@ -198,24 +201,24 @@ def _driver(folder: Path) -> Iterator[None]:
             process.communicate(timeout=60)
 
 
-def _lateness(queue: _Queue) -> Callable[[float], Window]:
+def lateness(queue: Queue) -> Callable[[float], Window]:
     """Messages due one after another: a popped one and a delayed one every hundredth of a second."""
 
     def once(seconds: float) -> Window:
         revives = max(2, int(seconds / _TRICKLE_S))
-        before, sent = _retried(queue), _delivered(queue)
+        before, sent = retried(queue), _delivered(queue)
         began, row = time.perf_counter(), record_batch(1, _BODY_BYTES)
         due: list[int] = []
         partitions = queue.topic.route.partitions
         for at in range(revives):
-            partition = partitions[at % _PARTITIONS]
+            partition = partitions[at % PARTITIONS]
             offset = queue.log(partition).append([Batch(row)])[0].base_offset
-            pop = queue.pop(partition, at_ms=_now_ms(), queue=at % REVIVE_QUEUES)
+            pop = queue.pop(partition, at_ms=now_ms(), queue=at % REVIVE_QUEUES)
             queue.store(partition, at % REVIVE_QUEUES, [Checkpoint(pop=pop, span=Span(offset, 1))])
-            due.append(_now_ms() + _INVISIBLE_MS)
+            due.append(now_ms() + _INVISIBLE_MS)
             queue.delay(partition, row, np.array([due[-1]]))
             time.sleep(max(0.0, began + at * _TRICKLE_S - time.perf_counter()))
-        while _retried(queue) < before + revives or _delivered(queue) < sent + 2 * revives:
+        while retried(queue) < before + revives or _delivered(queue) < sent + 2 * revives:
             assert time.perf_counter() < began + seconds + 60, "something due was not delivered within a minute"
             time.sleep(0.05)
         revive, delay = _revive_late(queue, revives), _delay_late(queue, min(due))
@@ -229,7 +232,7 @@ def _lateness(queue: _Queue) -> Callable[[float], Window]:
     return once
 
 
-def _delivered(queue: _Queue) -> int:
+def _delivered(queue: Queue) -> int:
     logs = [queue.log(partition) for partition in queue.topic.route.partitions]
     for log in logs:
         log.refresh()
@@ -241,7 +244,7 @@ def _times(log: PartitionLog, name: str, start: int = 0) -> np.ndarray:
     return np.concatenate(found) / 1_000 if found else np.zeros(0)
 
 
-def _revive_late(queue: _Queue, newest: int) -> np.ndarray:
+def _revive_late(queue: Queue, newest: int) -> np.ndarray:
     """How late the newest of the retried messages were appended, in milliseconds, beside when they were first."""
     late = []
     for log in _retry_logs(queue):
@@ -251,7 +254,7 @@ def _revive_late(queue: _Queue, newest: int) -> np.ndarray:
     return both[1][np.argsort(both[0])][-newest:]
 
 
-def _delay_late(queue: _Queue, since_ms: int) -> np.ndarray:
+def _delay_late(queue: Queue, since_ms: int) -> np.ndarray:
     late = []
     for partition in queue.topic.route.partitions:
         log = queue.log(partition)
@@ -274,24 +277,24 @@ def revive(session: Session) -> Iterator[Figure]:
 
 def _match(session: Session, messages: int) -> Iterator[Figure]:
     """A look for what is due, when nothing is: by the job, which has the state in memory, and by a Spark query."""
-    with _queue(session.fresh("match")) as queue, SparkCounter(session) as counter:
-        later_ms = _now_ms() + 3_600_000
+    with open_queue(session.fresh("match")) as queue, SparkCounter(session) as counter:
+        later_ms = now_ms() + 3_600_000
         rows = []
         for partition in queue.topic.route.partitions:
-            spans = [Span(at, 32) for at in range(0, messages // _PARTITIONS, 32)]
+            spans = [Span(at, 32) for at in range(0, messages // PARTITIONS, 32)]
             for number in range(REVIVE_QUEUES):
                 pop = queue.pop(partition, at_ms=later_ms, queue=number)
                 mine = spans[number::REVIVE_QUEUES]
                 queue.store(partition, number, [Checkpoint(pop=pop, span=span) for span in mine])
                 rows += [(partition, span.start_offset, pop.revive_time_ms, span.full, 0, 0, 0) for span in mine]
         said = f"looking for what is due with {messages:,} messages in flight, none due"
-        due = DueCheckpoints(Follower(queue.warehouse, queue.conf.warehouse.cluster, _BROKERS))
+        due = DueCheckpoints(Follower(queue.warehouse, queue.conf.warehouse.cluster, BROKERS))
         due.refresh()
 
         def in_memory(_: float) -> Window:
             began = time.perf_counter()
             due.refresh()
-            assert due.take(_now_ms()) == []
+            assert due.take(now_ms()) == []
             return {"took": (time.perf_counter() - began) * 1e3}
 
         yield session.figure_of("revive.match.memory", said, "ms", "took", session.windows(in_memory))
@@ -305,7 +308,7 @@ def _match(session: Session, messages: int) -> Iterator[Figure]:
             def by_query(_: float) -> Window:
                 began = time.perf_counter()
                 table = spark.read.format("delta").load(place)
-                assert table.where(f"revive_ms <= {_now_ms()} AND {open_bits}").collect() == []
+                assert table.where(f"revive_ms <= {now_ms()} AND {open_bits}").collect() == []
                 return {"took": (time.perf_counter() - began) * 1e3}
 
             yield session.figure_of(
@@ -325,8 +328,8 @@ def delay(session: Session) -> Iterator[Figure]:
 def late(session: Session) -> Iterator[Figure]:
     """How late a message comes again or is delivered, by the jobs on their default schedules."""
     folder = session.fresh("late")
-    with _queue(folder) as queue, _driver(folder):
-        windows = session.windows(_lateness(queue))
+    with open_queue(folder) as queue, driver(folder):
+        windows = session.windows(lateness(queue))
         for name, what in (("revive", "a message whose invisible time has ended"), ("delay", "a delayed message")):
             for part in ("p50", "p99"):
                 said = f"{what} is appended so much after it was due, 100 a second"

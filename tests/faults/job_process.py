@@ -75,10 +75,12 @@ class JobProcess:
         every_s: float | None = None,
         waits: bool = True,
         program: Sequence[str] = _DELTAMQ,
+        engine: str | None = None,
     ) -> None:
         """`program` is what knows `jobs run`; one that `waits` stands by while another application runs."""
         flags = [] if every_s is None else ["--every", str(every_s)]
         flags += [] if waits else ["--no-wait"]
+        flags += [] if engine is None else ["--engine", engine]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.host = socket.gethostname()

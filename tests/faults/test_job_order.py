@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from jobs.queue.delay import Forwarder
-from jobs.queue.revive import Reviver
 from mq.checkpoint import Checkpoint
 from mq.queue_limits import ACK_SETTLE_MS
 from tables.store import MemoryStore
+from tests.queue_engines import COLD, ENGINES, delay_job, revive_job
 from tests.queue_tables import QueueTables
 
 _MS = 1_000
@@ -24,7 +23,9 @@ Said = tuple[Counter[str], Counter[str], Counter[str]]
 class _World:
     """A warehouse that fills up with time, and the jobs that look at it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, engines: Sequence[str]) -> None:
+        self._engines = engines
+        self._chosen = random.Random(seed)
         self.tables = QueueTables("orders", MemoryStore())
         self.topic, self.late = self.tables.topic(partitions=2), self.tables.topic("late")
         self.group = self.tables.group(max_attempts=2)
@@ -36,8 +37,8 @@ class _World:
 
     def fresh(self, job: str) -> None:
         """Another process takes the job up: it knows what the tables say."""
-        made = Reviver if job == "revive" else Forwarder
-        self._jobs[job] = made(self.tables.warehouse, self.tables.conf).run
+        made = revive_job if job == "revive" else delay_job
+        self._jobs[job] = made(self._chosen.choice(self._engines), self.tables.warehouse, self.tables.conf).run
 
     def work(self) -> None:
         """What the service stores in a second; the same for the same seed, whatever the jobs did."""
@@ -97,9 +98,9 @@ def _at_random(drawn: random.Random) -> Callable[[_World], None]:
     return runs
 
 
-def _played(seed: int, runs: Callable[[_World], None], seconds: int = 15) -> Said:
+def _played(seed: int, runs: Callable[[_World], None], engines: Sequence[str] = ENGINES[:1], seconds: int = 15) -> Said:
     """The work of so many seconds with some runs in between, and what is due when all is over."""
-    world = _World(seed)
+    world = _World(seed, engines)
     for _ in range(seconds):
         world.work()
         runs(world)
@@ -116,7 +117,10 @@ def _check(seed: int, orders: int) -> None:
     assert all(expected), "each kind of outcome is there"
     assert max(max(found.values()) for found in expected) == 1, "each message came out once"
     for order in range(orders):
-        assert _played(seed, _at_random(random.Random(order))) == expected, f"seed {seed}, order {order}"
+        # Of another order other engines, too, in turn and each going on where the one before it ended.
+        engines = (ENGINES[:1], ENGINES[1:], (*ENGINES, COLD))[order % 3]
+        found = _played(seed, _at_random(random.Random(order)), engines)
+        assert found == expected, f"seed {seed}, order {order}, engines {engines}"
 
 
 def test_f13_the_order_of_the_jobs_means_nothing() -> None:

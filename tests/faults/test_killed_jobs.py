@@ -99,7 +99,9 @@ def test_retry_05_delay_killed_at_a_point_delivers_each_once(
         assert found == [f"p{partition}-m{i}" for i in reversed(range(40)) if (partition, i) != (0, 3)]
 
 
-def _storm(tmp_path: Path, runs: JobRuns, tables: QueueTables, *, rounds: int, seed: int) -> None:
+def _storm(
+    tmp_path: Path, runs: JobRuns, tables: QueueTables, *, rounds: int, seed: int, engine: str = "local"
+) -> None:
     """A driver of both jobs is killed at random moments while pops, acks and delayed messages keep coming."""
     drawn = random.Random(seed)
     warehouse = tmp_path / "w"
@@ -108,7 +110,7 @@ def _storm(tmp_path: Path, runs: JobRuns, tables: QueueTables, *, rounds: int, s
     expected: Counter[str] = Counter()
     delayed: Counter[str] = Counter()
     for turn in range(rounds):
-        driver = JobProcess(warehouse, "revive", "delay", every_s=0.05)
+        driver = JobProcess(warehouse, "revive", "delay", every_s=0.05, engine=engine)
         for step in range(drawn.randint(1, 12)):
             partition = drawn.randint(0, 1)
             bodies = [f"{turn}-{step}-{i}" for i in range(drawn.randint(1, 32))]
@@ -153,6 +155,16 @@ def test_f12_jobs_killed_many_times_deliver_each_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables, seed: int
 ) -> None:
     _storm(tmp_path, runs, tables, rounds=60, seed=100 + seed)
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_spark_07_drivers_of_the_spark_engine_killed_at_random_moments_deliver_each_once(
+    tmp_path: Path, runs: JobRuns, tables: QueueTables
+) -> None:
+    """In the end the local engine takes over what they left: it finds what they stored."""
+    _storm(tmp_path, runs, tables, rounds=4, seed=7, engine="spark")
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

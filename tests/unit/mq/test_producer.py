@@ -152,3 +152,18 @@ def test_the_window_depends_only_on_the_order_of_the_parts(steps: list[tuple[str
         one.add(each)
     two.extend(parts)
     assert [one.seen(p) for p in "abcdefg"] == [two.seen(p) for p in "abcdefg"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 5), st.integers(0, 30)), max_size=40))
+def test_send_05_a_window_says_from_when_on_it_remembers_all(sent: list[tuple[str, int, int]]) -> None:
+    """What it forgot for lack of room was seen before; what has become too old is another matter."""
+    found, now_ms, last_ms = window(), 0, dict[str, int]()
+    for producer, seq, later_ms in sent:
+        now_ms += later_ms
+        last_ms[producer] = now_ms
+        found.add(part(producer, seq, time_ms=now_ms))
+        for name, time_ms in last_ms.items():
+            if time_ms >= max(found.whole_since_ms, now_ms - WINDOW_MS):
+                assert found.seen(name) is not None
+    if len(last_ms) < PRODUCERS:
+        assert found.whole_since_ms == 0

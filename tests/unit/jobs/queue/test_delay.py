@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.queue.delay import Forwarder
 from jobs.queue.delay_queue import ranges_of
 from jobs.queue.waiting_offsets import WaitingOffsets
 from mq.delay_mark import Ended
@@ -22,6 +21,7 @@ from tables.delay_marks import DelayMarks, ended_below, void_marks_below
 from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
 from tables.store import MemoryStore
 from tables.warehouse import Warehouse
+from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 
@@ -29,17 +29,18 @@ from tests.rows import batch
 class Bench:
     """A service's tables with one topic, and a job in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.engine = engine
         self.tables = QueueTables(folder)
         self.topic: Topic = self.tables.topic()
         self._warehouses: list[Warehouse] = []
         self.job = self.new_job()
 
-    def new_job(self) -> Forwarder:
+    def new_job(self) -> QueueJob:
         """The job as it starts."""
         warehouse = Warehouse.open(self.tables.warehouse.uri)
         self._warehouses.append(warehouse)
-        return Forwarder(warehouse, self.tables.conf)
+        return delay_job(self.engine, warehouse, self.tables.conf)
 
     def delay(self, *messages: tuple[str, int]) -> list[int]:
         return self.tables.delay(self.topic, *messages)
@@ -56,9 +57,9 @@ class Bench:
         self.tables.close()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "w")
+@pytest.fixture(params=ENGINES)
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(tmp_path / "w", request.param)
     yield made
     failpoints.arm("")
     made.close()
@@ -149,7 +150,8 @@ def test_retry_05_each_arrives_once_wherever_a_run_breaks_off(
     bench: Bench, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same job goes on, or another that knows nothing: the target tells what it has."""
-    monkeypatch.setattr("jobs.queue.delay.JOB_BATCH_MESSAGES_MAX", 20)
+    for module in ("delay", "delay_task"):
+        monkeypatch.setattr(f"jobs.queue.{module}.JOB_BATCH_MESSAGES_MAX", 20)
     bodies = [f"m{i}" for i in range(50)]
     bench.delay(*[(body, 1_000 + at) for at, body in enumerate(bodies)])
     bench.tables.cancel(7)
@@ -222,7 +224,7 @@ def test_retry_06_logs_may_begin_behind_what_has_ended(bench: Bench) -> None:
 
 
 def test_retry_04_large_messages_pass_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.queue.delay.OUTBOX_BYTES_MAX", 5_000)
+    monkeypatch.setattr("jobs.queue.delay_batch.OUTBOX_BYTES_MAX", 5_000)
     bodies = [f"{i:03}" * 500 for i in range(40)]
     bench.delay(*[(body, 1_000 - at) for at, body in enumerate(bodies)])
     assert bench.job.run(2_000)["rows"] == 40

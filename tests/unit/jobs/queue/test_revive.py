@@ -296,6 +296,8 @@ def test_pop_11_finished_checkpoints_leave_the_memory(bench: Bench) -> None:
 def test_pop_11_a_storm_passes_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of few messages, read in pieces of few bytes."""
     monkeypatch.setattr("jobs.queue.revive.JOB_BATCH_MESSAGES_MAX", 100)
+    monkeypatch.setattr("jobs.queue.revive_task.BATCH_MESSAGES_MAX", 50)
+    monkeypatch.setattr("jobs.queue.revive_task._CHUNK_ROWS", 7)
     monkeypatch.setattr("jobs.queue.revive_batch.OUTBOX_BYTES_MAX", 4_000)
     bodies = [f"m{i}" for i in range(1_000)]
     offsets = bench.send(*bodies)

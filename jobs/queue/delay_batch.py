@@ -1,0 +1,216 @@
+"""One batch of delayed messages that are due: read them, append them to their targets, mark that they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
+from mq.delay import PRODUCER_PREFIX, Delayed, Forward, Skip, SkipReason, decide
+from mq.errors import Conflict, DeltaMQError
+from mq.queue_limits import CLOCKS_APART_MS
+from mq.topics import MetaState
+from tables.copies import forwarded
+from tables.delay_marks import DelayMarks
+from tables.encode import ProducerStamp, RowsPart
+from tables.log import PartitionLog
+from tables.paths import PartitionRef, Space
+from tables.picked import Picked, TooMuch, pick
+from tables.stored_requests import REMEMBERED_MS, StoredRequests
+from tables.warehouse import Warehouse
+
+__all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
+
+Int64s = npt.NDArray[np.int64]
+
+#: Messages that are read at once; fewer when they are large.
+_READ_MESSAGES: Final = 8_192
+
+
+class DueQueue(Protocol):
+    """Where delayed messages wait, and what is told of those that are due."""
+
+    @property
+    def log(self) -> PartitionLog | None: ...
+
+    @property
+    def marks(self) -> DelayMarks: ...
+
+    def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
+        """These could not be forwarded."""
+
+    def end(self, offsets: Int64s) -> None:
+        """Record that these are dealt with."""
+
+
+@dataclass(slots=True)
+class DelayOutcome:
+    """What a run did; messages are counted."""
+
+    forwarded: int = 0
+    cancelled: int = 0
+    #: Their topic is gone.
+    dropped: int = 0
+    #: Retention took them before they were forwarded.
+    lost: int = 0
+    late_ms: int = 0
+    troubles: set[str] = field(default_factory=set)
+
+
+class DelayBatch:
+    """At most JOB_BATCH_MESSAGES_MAX due messages: forward them, then mark them."""
+
+    def __init__(
+        self, warehouse: Warehouse, queue: DueQueue, topics: MetaState, now_ms: int, outcome: DelayOutcome
+    ) -> None:
+        self._warehouse = warehouse
+        self._queue = queue
+        self._topics = topics
+        self._ids = {topic.id for topic in topics.topics.values()}
+        self._now_ms = now_ms
+        self._outcome = outcome
+        self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append", confirm=self._confirm)
+        self._opened: dict[PartitionRef, PartitionLog] = {}
+        #: When the newest row was appended to each target when it was first asked what it holds.
+        self._asked_ms: dict[PartitionRef, int] = {}
+        self._sent = 0
+        self._failed: set[int] = set()
+        self._in_rows = StoredRequests(PRODUCER_PREFIX)
+
+    def run(self, times: Int64s, offsets: Int64s) -> None:
+        log = self._queue.log
+        assert log is not None, "messages wait in it"
+        at, step = 0, _READ_MESSAGES
+        while at < len(offsets):
+            part = offsets[at : at + step]
+            try:
+                picked = pick(log, np.sort(part), bytes_max=OUTBOX_BYTES_MAX if len(part) > 1 else None)
+            except TooMuch:
+                step = max(1, step // 2)
+                continue
+            self._decide(picked)
+            at += len(part)
+        self._send()
+        failed = np.isin(offsets, np.array(sorted(self._failed), dtype=np.int64))
+        self._queue.put_off(times[failed].tolist(), offsets[failed].tolist(), self._now_ms)
+        self._outcome.forwarded += self._sent
+        self._queue.end(offsets[~failed])
+        self._keep_up()
+
+    def _decide(self, picked: Picked) -> None:
+        self._outcome.lost += len(picked.gone)
+        self._outcome.troubles.update(picked.unreadable.values())
+        self._failed.update(picked.unreadable)
+        waiting = self._delayed(picked)
+        partition = self._queue.marks.delay_partition
+        cancelled = {(partition, offset) for offset in self._queue.marks.cancelled}
+        targets: dict[PartitionRef, list[Forward]] = {}
+        for one in decide(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=self._ids):
+            if isinstance(one, Skip):
+                self._skip(one)
+            else:
+                targets.setdefault(self._target(one.message), []).append(one)
+        for ref, forwards in targets.items():
+            fresh = self._not_stored(ref, forwards)
+            if fresh:
+                self._put(ref, picked, fresh)
+        if self._outbox.bytes >= OUTBOX_BYTES_MAX:
+            self._send()
+
+    def _delayed(self, picked: Picked) -> list[Delayed]:
+        """What waits in the rows, as the core sees it; a row that has no target waits for people."""
+        rows = picked.rows
+        origin = rows.column("origin")
+        times = pc.fill_null(rows.column("deliver_time").cast(pa.int64()), 0)
+        columns = [
+            rows.column("offset"),
+            rows.column("message_id"),
+            times,
+            pc.struct_field(origin, "topic"),
+            pc.struct_field(origin, "partition"),
+        ]
+        found = []
+        for offset, message_id, micros, place, partition in zip(*[one.to_pylist() for one in columns], strict=True):
+            topic_id, slash, topic = (place or "").partition("/")
+            if not slash or partition is None:
+                self._outcome.troubles.add(f"{self._queue.marks.delay_partition}: offset {offset} names no target")
+                self._failed.add(offset)
+                continue
+            found.append(
+                Delayed(
+                    delay_partition=self._queue.marks.delay_partition,
+                    offset=offset,
+                    message_id=message_id,
+                    deliver_time_ms=-(-micros // 1_000),
+                    topic=topic,
+                    topic_id=topic_id,
+                    partition=partition,
+                )
+            )
+        return found
+
+    def _skip(self, one: Skip) -> None:
+        if one.reason is SkipReason.CANCELLED:
+            self._outcome.cancelled += 1
+        else:
+            self._outcome.dropped += 1
+
+    def _target(self, message: Delayed) -> PartitionRef:
+        topic = self._topics.topics[message.topic]
+        return PartitionRef(Space.TOPICS, topic.name, message.partition, topic.generation)
+
+    def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
+        """Without those that a run forwarded long ago and could not mark: the target's memory of that is gone.
+
+        Long is a day, or as many requests of producers as a partition remembers.
+        """
+        try:
+            log = self._open(ref)
+            log.refresh()
+            self._asked_ms.setdefault(ref, log.append_ms)
+            whole_ms = log.requests_whole_since_ms
+            since_ms = min(one.message.deliver_time_ms for one in forwards) - CLOCKS_APART_MS
+            if self._now_ms - since_ms < REMEMBERED_MS and since_ms >= whole_ms:
+                return forwards
+            return [one for one in forwards if one.producer_seq not in self._in_rows.of(log, one.producer_id, since_ms)]
+        except (DeltaMQError, OSError) as error:
+            self._outcome.troubles.add(f"{type(error).__name__}: {error}")
+            self._failed.update(one.message.offset for one in forwards)
+            return []
+
+    def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
+        """Raise when the target may have forgotten what another run of this work has stored since it was asked."""
+        if target.requests_whole_since_ms > self._asked_ms[target.ref]:
+            raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
+
+    def _put(self, ref: PartitionRef, picked: Picked, forwards: Sequence[Forward]) -> None:
+        offsets = [one.message.offset for one in forwards]
+        places = picked.places(np.array(offsets, dtype=np.int64))
+        rows = forwarded(picked.rows.take(pa.array(places)))
+        parts = [RowsPart(1, ProducerStamp(one.producer_id, one.producer_seq, None, 1)) for one in forwards]
+        self._outbox.add(ref, rows, parts, offsets)
+        self._sent += len(offsets)
+
+    def _send(self) -> None:
+        for failed in self._outbox.send():
+            self._outcome.troubles.add(failed.why)
+            self._failed.update(failed.tokens)
+            self._sent -= len(failed.tokens)
+
+    def _open(self, ref: PartitionRef) -> PartitionLog:
+        log = self._opened[ref] = self._warehouse.create(ref)
+        return log
+
+    def _keep_up(self) -> None:
+        """The upkeep of targets to which perhaps nobody else writes."""
+        for log in self._opened.values():
+            try:
+                log.maintain()
+            except (DeltaMQError, OSError) as error:
+                self._outcome.troubles.add(f"{type(error).__name__}: {error}")

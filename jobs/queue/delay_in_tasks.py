@@ -1,0 +1,58 @@
+"""The job `delay` by the Spark engine: a task for each delay log, counts for the driver (SPEC SPARK-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
+from jobs.queue.task_driver import BrokerList, Looked, Tasks, summed
+from jobs.queue.task_memory import Place
+from jobs.run.registry import Facts
+from tables.config import Config
+from tables.queue_refs import DELAY, system_ref
+from tables.warehouse import Warehouse
+
+__all__ = ["TaskForwarder"]
+
+
+class TaskForwarder:
+    """What the driver knows between runs: when each delay log was last looked at. For one thread."""
+
+    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
+        self._warehouse = warehouse
+        self._cluster = conf.warehouse.cluster
+        self._place = Place.of(conf)
+        self._brokers = BrokerList(warehouse, conf)
+        self._looked = Looked()
+        self._existing: set[str] = set()
+
+    def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
+        """Forward what is due at `now_ms`, which must have been taken before the call (see `mq.delay`).
+
+        `brokers` are those that are this application's affair; None: all.
+        """
+        mine = self._brokers.at(now_ms) if brokers is None else brokers
+        items = [self._item(broker, now_ms) for broker in mine if self._exists(broker)]
+        told = tasks(items, forward_shard, DELAY_COUNTS)
+        self._looked.note(told, now_ms)
+        facts = summed(
+            told,
+            rows="forwarded",
+            cancelled="cancelled",
+            dropped="dropped",
+            lost="lost",
+            late_ms="late_ms",
+            behind_ms="behind_ms",
+            waiting="waiting",
+        )
+        behind_ms = max(int(facts["behind_ms"]), self._looked.held_ms(now_ms))
+        return {**facts, "behind_ms": behind_ms, "tasks": len(items)}
+
+    def _item(self, broker: str, now_ms: int) -> DelayItem:
+        since_ms = self._looked.since_ms((broker, 0))
+        return DelayItem(place=self._place, broker=broker, now_ms=now_ms, since_ms=since_ms)
+
+    def _exists(self, broker: str) -> bool:
+        if broker not in self._existing and self._warehouse.exists(system_ref(DELAY, self._cluster, broker)):
+            self._existing.add(broker)
+        return broker in self._existing

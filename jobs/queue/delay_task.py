@@ -1,0 +1,158 @@
+"""The work of a task of `delay`: the delay log of one broker, from what is due there to the marks that it has ended.
+
+A task may run twice, at once or one after another, beside the loop of the local engine, and be killed anywhere: it
+carries out its part by `DelayBatch`, whose appends are requests that are named after where the messages wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jobs.queue.delay_batch import DelayBatch, DelayOutcome
+from jobs.queue.delay_queue import keep_marks_up, mark_ended
+from jobs.queue.task_memory import Place, TaskMemory, memory_of
+from jobs.queue.turns import are_tried
+from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
+from tables.delay_marks import DelayMarks
+from tables.log import PartitionLog
+from tables.queue_refs import DELAY_MARKS, system_ref
+from tables.warehouse import Warehouse
+
+__all__ = ["DELAY_COUNTS", "DelayItem", "forward_shard", "run_delay_shard"]
+
+Int64s = npt.NDArray[np.int64]
+
+#: What a task tells of its shard; messages are counted, times are milliseconds.
+DELAY_COUNTS: Final = pa.schema(
+    [
+        pa.field("broker", pa.string()),
+        # A broker has one delay log.
+        pa.field("queue", pa.int32()),
+        # Nobody knows what was cancelled or has ended there, or how far the task came: it must be looked at again.
+        pa.field("held", pa.bool_()),
+        *(pa.field(name, pa.int64()) for name in ("forwarded", "cancelled", "dropped", "lost", "waiting")),
+        *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
+        pa.field("troubles", pa.list_(pa.string())),
+    ]
+)
+_TROUBLES_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayItem:
+    """One task's work; small, and without secrets."""
+
+    place: Place
+    broker: str
+    #: Taken by the driver before anything is read.
+    now_ms: int
+    #: When this driver last looked at the shard and was told of all of it; 0 for never.
+    since_ms: int
+
+
+def forward_shard(item: DelayItem) -> Iterator[pa.RecordBatch]:
+    """What an executor does for an item: one row of DELAY_COUNTS."""
+    yield run_delay_shard(memory_of(item.place), item)
+
+
+def run_delay_shard(memory: TaskMemory, item: DelayItem) -> pa.RecordBatch:
+    """Forward what is due; an error is told, so that other shards' work goes on."""
+    shard = _Shard(memory, item)
+    try:
+        shard.run()
+    except Exception as error:  # whatever it is, it holds this shard and none else
+        shard.hold(error)
+    return shard.counts()
+
+
+class _DelayLog:
+    """The delay log of a broker as `DelayBatch` sees it; remembers nothing for another run."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str, log: PartitionLog, marks: DelayMarks) -> None:
+        self.log = log
+        self.marks = marks
+        #: What could not be forwarded, and when the oldest of it was due.
+        self.waiting = 0
+        self.oldest_ms: int | None = None
+        self._warehouse = warehouse
+        self._marks_ref = system_ref(DELAY_MARKS, cluster, broker)
+
+    def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
+        """These wait for their next try."""
+        self.waiting += len(offsets)
+        self.oldest_ms = min([*times, *([] if self.oldest_ms is None else [self.oldest_ms])], default=None)
+
+    def end(self, offsets: Int64s) -> None:
+        """Record that these are dealt with."""
+        if len(offsets):
+            mark_ended(self._warehouse, self._marks_ref, self.marks.delay_partition, offsets)
+
+    def keep_up(self) -> None:
+        keep_marks_up(self._warehouse, self._marks_ref)
+
+
+class _Shard:
+    """One run of one delay log."""
+
+    def __init__(self, memory: TaskMemory, item: DelayItem) -> None:
+        self._memory = memory
+        self._item = item
+        self._outcome = DelayOutcome()
+        self._held = False
+        self._queue: _DelayLog | None = None
+
+    def hold(self, error: Exception) -> None:
+        self._held = True
+        self._outcome.troubles.add(f"{self._item.broker} is held: {type(error).__name__}: {error}")
+
+    def run(self) -> None:
+        item, memory = self._item, self._memory
+        # Marks first: of a message that is seen then, nobody but this job can have stored an end.
+        marks = memory.marks(item.place.cluster, item.broker)
+        marks.refresh()
+        log = memory.delay_log(item.place.cluster, item.broker)
+        if log is None:
+            return
+        times, offsets = memory.deliver_times.due(log, marks, item.now_ms)
+        if not len(offsets):
+            return
+        memory.meta.refresh()
+        queue = self._queue = _DelayLog(memory.warehouse, item.place.cluster, item.broker, log, marks)
+        tried = are_tried(times, since_ms=item.since_ms, now_ms=item.now_ms)
+        queue.put_off(times[~tried].tolist(), offsets[~tried].tolist(), item.now_ms)
+        self._forward(queue, times[tried], offsets[tried])
+
+    def _forward(self, queue: _DelayLog, times: Int64s, offsets: Int64s) -> None:
+        if not len(offsets):
+            return
+        item, memory = self._item, self._memory
+        self._outcome.late_ms = item.now_ms - int(times[0])
+        for start in range(0, len(offsets), JOB_BATCH_MESSAGES_MAX):
+            part = slice(start, start + JOB_BATCH_MESSAGES_MAX)
+            batch = DelayBatch(memory.warehouse, queue, memory.meta.state, item.now_ms, self._outcome)
+            batch.run(times[part], offsets[part])
+        queue.keep_up()
+
+    def counts(self) -> pa.RecordBatch:
+        outcome, queue = self._outcome, self._queue
+        oldest_ms = queue.oldest_ms if queue is not None else None
+        row = {
+            "broker": self._item.broker,
+            "queue": 0,
+            "held": self._held,
+            "forwarded": outcome.forwarded,
+            "cancelled": outcome.cancelled,
+            "dropped": outcome.dropped,
+            "lost": outcome.lost,
+            "waiting": queue.waiting if queue is not None else 0,
+            "late_ms": outcome.late_ms,
+            "behind_ms": 0 if oldest_ms is None else self._item.now_ms - oldest_ms,
+            "troubles": sorted(outcome.troubles)[:_TROUBLES_MAX],
+        }
+        return pa.RecordBatch.from_pylist([row], schema=DELAY_COUNTS)

@@ -1,0 +1,20 @@
+"""`mq.tries` for many times at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mq.tries import is_tried
+
+__all__ = ["are_tried"]
+
+
+def are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:
+    """`is_tried` of each; a storm falls due at few times."""
+    times, which = np.unique(due_ms, return_inverse=True)
+    tried = np.fromiter(
+        (is_tried(time, since_ms=since_ms, now_ms=now_ms) for time in times.tolist()), dtype=bool, count=len(times)
+    )
+    found: NDArray[np.bool_] = tried[which]
+    return found

@@ -1,0 +1,111 @@
+"""What the merge job leaves of the revive logs, made without Spark: the state table and the plan of its batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mq.checkpoint import CheckpointKey
+from mq.checkpoint_state import CheckpointState, fold
+from mq.names import split_partition
+from tables.merge_plan import Plan, Span, app_id, put_plan
+from tables.queue_refs import revive_refs
+from tables.records import records_of
+from tables.recovery import Cursor
+from tables.state_schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from tables.warehouse import Warehouse
+from tests.checkpoint_rows import rows_of_states
+
+__all__ = ["MergedCheckpoints"]
+
+_DELTA_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.string(): "string", pa.bool_(): "boolean"}
+
+
+class MergedCheckpoints:
+    """The table of a warehouse; each run replaces all of it."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
+        self._warehouse = warehouse
+        self._refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
+        self._version = -1
+        self._files: list[str] = []
+
+    def run(
+        self, *, files: int = 2, statistics: bool = True, due_time: bool = True
+    ) -> dict[CheckpointKey, CheckpointState]:
+        """Merge all that the logs hold now.
+
+        Parameters
+        ----------
+        statistics
+            Whether Delta keeps the bounds of each file.
+        due_time
+            Whether the table has that column: earlier releases made it without.
+        """
+        states: dict[CheckpointKey, CheckpointState] = {}
+        spans = {}
+        for ref in self._refs:
+            cursor = Cursor(self._warehouse, ref)
+            for rows in cursor.new_rows():
+                states = fold(states, records_of(rows))
+            spans[ref] = Span(0, cursor.offset)
+        self._version += 1
+        store = self._warehouse.store
+        put_plan(store, POP_CHECKPOINTS, Plan(batch=self._version, logs=spans))
+        table = _table(states, due_time=due_time)
+        lines: list[object] = [
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {"metaData": {"id": "t", "schemaString": _schema_string(table.schema)}},
+            {"txn": {"appId": app_id(POP_CHECKPOINTS), "version": self._version}},
+            *({"remove": {"path": path}} for path in self._files),
+        ]
+        self._files = []
+        for number in range(files):
+            part = table.take(pa.array(range(number, table.num_rows, files), pa.int64()))
+            path = f"part-{self._version}-{number}.parquet"
+            sink = pa.BufferOutputStream()
+            pq.write_table(part, sink, row_group_size=3, write_page_checksum=True)
+            store.put_if_absent(f"{POP_CHECKPOINTS}/{path}", sink.getvalue().to_pybytes(), durable=True)
+            add = {"path": path, "size": 1, "modificationTime": 0}
+            lines.append({"add": add | ({"stats": json.dumps(_stats(part))} if statistics else {})})
+            self._files.append(path)
+        commit = b"\n".join(json.dumps(line).encode() for line in lines) + b"\n"
+        store.put_if_absent(f"{POP_CHECKPOINTS}/_delta_log/{self._version:020d}.json", commit, durable=True)
+        return states
+
+
+def _table(states: dict[CheckpointKey, CheckpointState], *, due_time: bool) -> pa.Table:
+    rows = rows_of_states(states)
+    opened = [one.open for one in states.values()]
+    due = [one.revive_time_ms * 1_000 if one.open else None for one in states.values()]
+    derived = {
+        "broker": pa.array([split_partition(key.partition)[1] for key in states], pa.string()),
+        "in_flight": pa.array([bits.bit_count() for bits in opened], pa.int32()),
+        "merged_at": pa.array([0] * len(states), pa.int64()),
+        "due_time": pa.array(due, pa.int64()),
+    }
+    names = [name for name in POP_CHECKPOINTS_SCHEMA.names if due_time or name != "due_time"]
+    schema = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name).with_nullable(True) for name in names])
+    columns = [derived[name] if name in derived else rows.column(name) for name in names]
+    return pa.table([column.cast(schema.field(at).type) for at, column in enumerate(columns)], schema=schema)
+
+
+def _stats(rows: pa.Table) -> dict[str, object]:
+    """As Delta writes them: times with milliseconds."""
+    bounds: dict[str, dict[str, object]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    for name in {"pop_time", "due_time"} & set(rows.column_names):
+        found = pc.min_max(rows.column(name)).as_py()
+        bounds["nullCount"][name] = rows.column(name).null_count
+        for end, kind in (("min", "minValues"), ("max", "maxValues")):
+            if found[end] is not None:
+                bounds[kind][name] = found[end].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"numRecords": rows.num_rows, **bounds}
+
+
+def _schema_string(schema: pa.Schema) -> str:
+    fields = [{"name": one.name, "type": _DELTA_TYPES.get(one.type, "timestamp")} for one in schema]
+    return json.dumps({"type": "struct", "fields": fields})

@@ -1,0 +1,144 @@
+"""`revive` and `delay` in tasks whose Python workers are killed, in a Spark application of its own that repeats tasks.
+
+    python -m tests.spark.queue_faults FOLDER point=kill@n ...      one JSON document a point on standard output
+
+A session of tests fails a task at its first failure, as `local[*]` does; here each has four tries, as on a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from jobs.queue.delay_in_tasks import TaskForwarder
+from jobs.queue.revive_in_tasks import TaskReviver
+from jobs.run.tasks import run_in_tasks
+from jobs.sql import spark_session
+from tables import failpoints
+from tables.warehouse import Warehouse
+from tests.queue_tables import QueueTables
+
+__all__ = ["Armed", "play", "tasks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """A task's item, with the failpoint that acts in whichever worker comes to it first, and in no other."""
+
+    item: Any
+    work: Callable[[Any], Iterable[pa.RecordBatch]]
+    point: str
+    folder: str
+
+
+def armed_work(armed: Armed) -> Iterator[pa.RecordBatch]:
+    """Do the work of the item in a worker whose failpoint is armed."""
+    os.environ["MQ_FAILPOINTS_ONCE"] = armed.folder
+    failpoints.arm(armed.point)
+    try:
+        yield from armed.work(armed.item)
+    finally:
+        failpoints.arm("")
+
+
+def tasks_of(spark: SparkSession, point: str, folder: Path) -> Any:
+    """Carries items out in tasks of Spark, with a failpoint."""
+
+    def tasks(items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema) -> pa.Table:
+        return run_in_tasks(spark, [Armed(item, work, point, str(folder)) for item in items], armed_work, schema)
+
+    return tasks
+
+
+def play(spark: SparkSession, folder: Path, point: str, *, drivers: int = 1) -> dict[str, object]:
+    """Messages that are due in several queues and wait in two delay logs, moved by `drivers` at once."""
+    once = folder / "once"
+    once.mkdir(parents=True)
+    brokers = ("broker-a", "broker-b")
+    with closing(QueueTables(folder / "w")) as tables:
+        topic = tables.topic(partitions=2, brokers=brokers)
+        late, group = tables.topic("late", partitions=2, brokers=brokers), tables.group(max_attempts=2)
+        now_ms = time.time_ns() // 1_000_000
+        expected: Counter[str] = Counter()
+        tables.send(topic, "gone")
+        tables.log(topic).delete_below(1)
+        tables.pop(group, topic, [0], at_ms=now_ms - 60_000, queue=0)
+        for at in range(16):
+            bodies = [f"{at}-{number}" for number in range(5)]
+            offsets = tables.send(topic, *bodies, partition=at % 2)
+            popped = tables.pop(
+                group,
+                topic,
+                offsets,
+                partition=at % 2,
+                at_ms=now_ms - 60_000 + at,
+                queue=at % 4,
+                attempts=1 + at // 8,
+            )
+            tables.ack(popped, offsets[0])
+            expected.update(bodies[1:])
+            tables.delay(
+                late,
+                *((f"late-{body}", now_ms - 1_000 - at) for body in bodies),
+                partition=at % 2,
+                broker=brokers[at % 2],
+            )
+        tasks = tasks_of(spark, point, once)
+        failed: list[str] = []
+        running = [threading.Thread(target=_drive, args=(tables, tasks, now_ms, failed)) for _ in range(drivers)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        hit = any(once.iterdir())
+        again = [row for broker in brokers for row in tables.retried(group, topic, broker) + tables.dead(group, broker)]
+        delivered = [row for partition in (0, 1) for row in tables.delivered(late, partition)]
+        found = Counter(row["body"].decode() for row in again)
+        found_late = Counter(row["body"].decode().removeprefix("late-") for row in delivered)
+        wanted_late = Counter(f"{at}-{number}" for at in range(16) for number in range(5))
+        return {
+            "point": point,
+            "hit": hit,
+            "failed": failed,
+            "revived": found == expected,
+            "delivered": found_late == wanted_late,
+            "lost": [list(one.ranges) for one in tables.lost()],
+        }
+
+
+def _drive(tables: QueueTables, tasks: Any, now_ms: int, failed: list[str]) -> None:
+    """Both jobs of one driver, twice: the second run does what the first could not."""
+    with closing(Warehouse.open(tables.warehouse.uri)) as warehouse:
+        for made in (TaskReviver, TaskForwarder):
+            job = made(warehouse, tables.conf)
+            for later_ms in (0, 60_000):
+                try:
+                    job.run(tasks, now_ms + later_ms)
+                except Exception as error:  # the test says whether that may be
+                    failed.append(f"{type(error).__name__}: {error}")
+
+
+def main(folder: Path, points: Sequence[str]) -> None:
+    spark = spark_session("queue-faults", warehouse=folder, **{"spark.master": "local[2,4]"})
+    try:
+        for number, point in enumerate(points):
+            name, _, drivers = point.partition("*")
+            print(json.dumps(play(spark, folder / str(number), name, drivers=int(drivers or 1))), flush=True)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
