@@ -16,7 +16,7 @@ ROWS = 60
 
 
 def main(folder: str, first: int, last: int, seed: int) -> None:
-    """Write batches `[first, last)`; each has the same rows whoever writes it, and says when Spark would know it done."""
+    """Write batches `[first, last)`, each of the same rows whoever writes it; print what Spark would call done."""
     sink = Sink(LocalStore(folder))
     shuffled = random.Random(seed)
     for batch in range(first, last):
