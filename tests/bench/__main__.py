@@ -32,6 +32,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     pop,
     produce,
     revive,
+    sink,
     stored,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort

@@ -44,6 +44,8 @@ TARGETS: Final[dict[str, Target]] = {
     "late.delay.p99": at_most(2_000, "as a message whose consumer died"),
     "merge.steady.took": at_most(10, "keeps up with 20 k CK/ACK records a second"),
     "merge.backlog.rate": at_least(20_000, "20 k CK/ACK records a second"),
+    "sink.rows.rate": at_least(700_000, "exactly once, with reading; Spark's Kafka sink: 630 k, at least once"),
+    "sink.small.took": at_most(200, "a batch of 100 rows; Spark's Delta sink: 980 ms"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),
     "memory.growth": at_most(5.0, "flat under load"),
 }
