@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
 from jobs.export.plan import ExportState, Plan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from jobs.run.driver_lock import driver_lock
-from jobs.run.registry import Facts, job
+from jobs.run.registry import WHOLE, Facts, job
+from jobs.run.shard_lock import shard_lock
 from jobs.run.storage import storage
 from jobs.sql.datasource import WAREHOUSE_SETTING
 from jobs.sql.offset_range import resolve
@@ -85,10 +85,19 @@ def export_topic(
     return run_export(spark, store, save(store, wanted), _warehouse(spark, warehouse))
 
 
+def _defined(conf: Config) -> list[Definition]:
+    """Return the exports that are defined; none where there is no warehouse yet."""
+    try:
+        return definitions(storage(conf.warehouse.uri))
+    except NotFound:
+        return []
+
+
 @job(
     name="export",
     every_s=lambda conf: conf.jobs.export_every_s,
-    needs_spark=lambda conf: bool(definitions(storage(conf.warehouse.uri))),
+    needs_spark=lambda conf: bool(_defined(conf)),
+    shards=lambda conf: tuple(found.name for found in _defined(conf)) or WHOLE,
 )
 def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Append new messages of topics to typed tables: every export that is defined (deltamq jobs export add).
@@ -103,8 +112,13 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     facts: dict[str, int | str] = {"exports": 0, "rows": 0, "quarantined": 0}
     failed: list[str] = []
     for found in definitions(store):
+        if shards is not None and found.name not in shards:
+            continue
         try:
-            done = run_export(spark, store, found, conf.warehouse.uri)
+            if shards is None:
+                done = run_export(spark, store, found, conf.warehouse.uri)
+            else:
+                done = _Export(spark, store, found, conf.warehouse.uri).run()
         except DeltaMQError as error:
             failed.append(f"{found.name}: {error}")
             continue
@@ -125,13 +139,13 @@ def run_export(spark: SparkSession, store: Store, found: Definition, warehouse: 
     Refused
         `data_lost`: retention took messages that were not exported yet, and the definition does not allow that.
     """
-    with driver_lock(store, f"export-{found.id}"):
+    with shard_lock(store, "export", found.name):
         return _Export(spark, store, found, warehouse).run()
 
 
 def replay_quarantine(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
     """Parse what is in quarantine again, by the definition's schema of now: what fits moves to the typed table."""
-    with driver_lock(store, f"export-{found.id}"):
+    with shard_lock(store, "export", found.name):
         export_now = _Export(spark, store, found, warehouse)
         export_now.resume()
         return export_now.replay()
