@@ -20,7 +20,6 @@ from api.hosted_meta import HostedMeta
 from api.owners import together
 from api.partition import Partitions
 from mq.checkpoint import LaneKey
-from mq.errors import NotFound
 from mq.group import (
     Group,
     GroupEvent,
@@ -28,11 +27,12 @@ from mq.group import (
     decide_begin,
     decide_delete_group,
     decide_put_group,
-    decide_reset_offsets,
 )
 from mq.group_settings import GroupRequest
-from mq.names import check_group, split_partition
+from mq.lane_keys import lanes_of
+from mq.names import check_group
 from mq.progress import StartKind
+from mq.reset import decide_reset
 from mq.retry_topic import DeadLetterTopic, RetryTopic
 from mq.topics import Topic
 from tables.fences import RESET_FENCE
@@ -115,11 +115,9 @@ class Groups:
 
         def decide(meta: Meta) -> tuple[GroupEvent, ...]:
             nonlocal epoch
-            if meta.topics.topic(topic.name).id != topic.id:
-                raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")
-            events = decide_reset_offsets(meta.groups, name, topic.name, offsets)
+            events = decide_reset(meta, name, topic, offsets)
             epoch = meta.groups.apply_all(events).epoch
-            return (*decide_begin(meta.groups, name, _partitions([topic])), *events)
+            return events
 
         await self._meta.submit_groups(decide)
         log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
@@ -198,15 +196,6 @@ class Groups:
 def _partitions(topics: Iterable[Topic]) -> dict[str, int]:
     """How many partitions topics have now, by their ids."""
     return {topic.id: len(topic.route.partitions) for topic in topics}
-
-
-def lanes_of(group: str, topic: Topic) -> list[LaneKey]:
-    """The partitions of a topic as a group sees them: its own in route order, then a retry partition of each broker."""
-    partitions = topic.route.partitions
-    brokers = dict.fromkeys(split_partition(partition)[1] for partition in partitions)
-    retry = RetryTopic(group, topic.name)
-    normal = [LaneKey(topic.id, group, False, partition) for partition in partitions]
-    return [*normal, *(LaneKey(topic.id, group, True, retry.partition(broker)) for broker in brokers)]
 
 
 def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:

@@ -23,9 +23,7 @@ from api.service import HostedTopic, Service
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.group import Group
 from mq.limits import MIB
-from mq.names import split_partition
-from mq.replay import Replay
-from mq.routing import logical_partition
+from mq.replay import Replay, origin_of, retry_broker
 from tables.copies import sent_back
 from tables.encode import ProducerStamp
 from tables.log import PartitionLog
@@ -156,7 +154,7 @@ class _Targets:
     def __init__(self, service: Service, group: Group, dead: str, to: Target) -> None:
         self._service = service
         self._group = group
-        self._broker = split_partition(dead)[1]
+        self._dead = dead
         self._to = to
         self._topics: dict[str, HostedTopic | None] = {}
 
@@ -169,11 +167,7 @@ class _Targets:
             retry = self._retry(topic)
             return _Target(retry, self._service.fencing.known(retry.name))
         places = self._service.topics.placement(topic)
-        name = origin["partition"]
-        if name not in places.partitions:
-            # The topic was made again, with other partitions.
-            at = offset % len(places.partitions) if key is None else places.table[logical_partition(key)]
-            name = places.partitions[at]
+        name = origin_of(origin["partition"], key, offset, places)
         return _Target(topic.partition(name), places.known[name])
 
     async def _topic(self, name: str) -> HostedTopic | None:
@@ -185,8 +179,7 @@ class _Targets:
         return self._topics[name]
 
     def _retry(self, topic: HostedTopic) -> Partition:
-        """On the broker of the dead letters, if the topic is there: the group looks for retries on the topic's."""
-        brokers = [split_partition(partition)[1] for partition in topic.route.partitions]
-        broker = self._broker if self._broker in brokers else brokers[0]
+        """On the broker of the dead letters, if the topic is there."""
+        broker = retry_broker(self._dead, topic.route.partitions)
         ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.topic.generation, broker)
         return self._service.partitions.of(ref)

@@ -11,8 +11,10 @@ import json
 from typing import NamedTuple
 
 from mq.limits import PRODUCER_REQUESTS_KEPT
+from mq.names import split_partition
+from mq.routing import Places, logical_partition
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "origin_of", "retry_broker"]
 
 
 class Replay(NamedTuple):
@@ -33,3 +35,21 @@ class Replay(NamedTuple):
     @property
     def producer_seq(self) -> int:
         return self.offset % PRODUCER_REQUESTS_KEPT
+
+
+def origin_of(partition: str, key: str | None, offset: int, places: Places) -> str:
+    """Where a dead letter that came from `partition` goes in its topic; `offset` is its own, among the dead letters.
+
+    The topic may have been made again, with other partitions: then it goes by its key.
+    """
+    if partition in places.partitions:
+        return partition
+    at = offset % len(places.partitions) if key is None else int(places.table[logical_partition(key)])
+    return places.partitions[at]
+
+
+def retry_broker(dead_partition: str, partitions: tuple[str, ...]) -> str:
+    """On which broker a dead letter is retried: on its own if the topic is there, since groups look on the topic's."""
+    brokers = [split_partition(partition)[1] for partition in partitions]
+    own = split_partition(dead_partition)[1]
+    return own if own in brokers else brokers[0]

@@ -20,6 +20,7 @@ from typing import Final
 
 import click
 
+from jobs.cli.export_commands import export_group, replay_command, reset_command
 from jobs.cli.jobs_text import as_json, as_text
 from jobs.run.application import Holder
 from jobs.run.job_state import job_state
@@ -57,6 +58,11 @@ def _checked_master(_context: click.Context, _option: click.Parameter, master: s
 @click.group(name="jobs")
 def jobs_command() -> None:
     """Run the Spark jobs, or list them with their shards, owners and last runs."""
+
+
+jobs_command.add_command(export_group)
+jobs_command.add_command(replay_command)
+jobs_command.add_command(reset_command)
 
 
 @jobs_command.command(name="run")

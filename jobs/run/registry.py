@@ -46,6 +46,7 @@ class Run(Protocol):
 
 #: Modules that register jobs when they are imported.
 _MODULES: Final = (
+    "jobs.export.export",
     "jobs.queue.delay",
     "jobs.merge.merge",
     "jobs.upkeep.compact",

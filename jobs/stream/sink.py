@@ -17,39 +17,27 @@ nothing. A query is known by its checkpoint's id; a batch write is one of a kind
 
 from __future__ import annotations
 
-import logging
-import threading
 import uuid
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jobs.stream.sink_append import append_manifest
-from jobs.stream.sink_columns import SinkColumns, check_schema, pieces
-from jobs.stream.sink_manifest import Manifests, planned, sweep_writes
+from jobs.stream.sink_batch import commit_staged, decoded, stage_rows
+from jobs.stream.sink_columns import SinkColumns, check_schema
+from jobs.stream.sink_manifest import Manifests, sweep_writes
 from jobs.stream.sink_options import SinkOptions, parse_sink_options
 from jobs.stream.sink_place import SinkSettings, place_of
-from jobs.stream.sink_routing import route_rows
-from jobs.stream.sink_staging import StagedMessage, StagedRows, Stager
-from mq.errors import DeltaMQError, Refused, Unavailable
-from mq.limits import MIB
+from mq.errors import Refused, Unavailable
 from tables.config import load
-from tables.log import PartitionLog
 
 __all__ = ["batch_writer", "stream_writer"]
 
-_log: Final = logging.getLogger("deltamq.jobs")
-#: Rows that a task converts and routes at once: Spark's batches are small, and each costs its split by partition.
-PIECE_BYTES_MAX: Final = 8 * MIB
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-_decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, warehouse: str | None) -> DataSourceStreamArrowWriter:
@@ -87,13 +75,14 @@ class StreamSink(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
         name, batch = _query_and_batch()
-        return _staged(iterator, self._options, self._columns, self._settings, name, batch)
+        place, topic = place_of(self._settings), self._options.topic
+        return stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append the batch, unless it is appended."""
-        staged = _decoded(messages)
+        staged = decoded(messages)
         if staged:
-            _commit(self._settings, self._options, staged[0].name, batchId, staged)
+            commit_staged(place_of(self._settings), staged[0].name, batchId, staged, flush=self._options.flush)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave what is staged: a manifest may name it, and the next batch that is done sweeps it."""
@@ -110,13 +99,16 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage a task's rows."""
-        return _staged(iterator, self._options, self._columns, self._settings, self._name, self._options.batch)
+        place, options = place_of(self._settings), self._options
+        name, batch, task = self._name, options.batch, _task()
+        return stage_rows(place, self._columns, options.topic, iterator, name=name, batch=batch, task=task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the rows, unless the write is named and was done before."""
-        staged = _decoded(messages)
+        staged = decoded(messages)
         if staged:
-            _commit(self._settings, self._options, self._name, self._options.batch, staged)
+            options = self._options
+            commit_staged(place_of(self._settings), self._name, options.batch, staged, flush=options.flush)
         place = place_of(self._settings)
         if self._options.name is None:
             place.warehouse.store.delete_tree(Manifests(place.warehouse.store, self._name).folder)
@@ -148,71 +140,6 @@ def _query_and_batch() -> tuple[str, int]:
     return f"query-{query}", int(batch)
 
 
-def _staged(
-    batches: Iterator[pa.RecordBatch],
-    options: SinkOptions,
-    columns: SinkColumns,
-    settings: SinkSettings,
-    name: str,
-    batch: int,
-) -> StagedMessage:
-    """Stage the rows of one task."""
-    place = place_of(settings)
-    place.refresh()
-    store = place.warehouse.store
+def _task() -> int:
     context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
-    stager = Stager(store, Manifests(store, name).folder, name, batch, task)
-    now_ms = place.now_ms()
-    # all tasks of a small batch put rows without a key into one partition: one commit, not several
-    draw = zlib.crc32(f"{name}#{batch}".encode())
-    for piece in pieces(batches, PIECE_BYTES_MAX):
-        stager.add(
-            route_rows(
-                columns.rows(piece, now_ms),
-                options.topic,
-                place.routed,
-                draw=draw,
-                now_ms=now_ms,
-            )
-        )
-    return stager.finish()
-
-
-def _decoded(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
-    return [_decode_staged.decode(message.staged) for message in messages if isinstance(message, StagedMessage)]
-
-
-def _commit(settings: SinkSettings, options: SinkOptions, name: str, batch: int, staged: list[StagedRows]) -> None:
-    """Append what the batch's manifest says: this one, or the one that an earlier run has put."""
-    place = place_of(settings)
-    manifests = Manifests(place.warehouse.store, name)
-    if manifests.last_done() >= batch:
-        return
-    manifest = planned(name, batch, place.now_ms(), staged)
-    manifest, is_new = manifests.put(manifest)
-    touched = append_manifest(place, manifest, flush=options.flush, again=not is_new)
-    manifests.finish(batch)
-    _tend(touched)
-
-
-# Upkeep -------------------------------------------------------------------------------------------------------
-
-_tending = threading.Lock()
-
-
-def _tend(logs: list[PartitionLog]) -> None:
-    """Do the upkeep that is due in the background; what is left out is due again after the next batch."""
-    if logs and _tending.acquire(blocking=False):
-        threading.Thread(target=_tend_all, args=(logs,), name="mq-sink-upkeep", daemon=True).start()
-
-
-def _tend_all(logs: list[PartitionLog]) -> None:
-    try:
-        for log in logs:
-            log.maintain()
-    except (DeltaMQError, OSError) as error:
-        # due again after the next batch; what it found wrong, that append will be told
-        _log.warning("event=upkeep_failed detail=%r", str(error))
-    finally:
-        _tending.release()
+    return 0 if context is None else context.partitionId()

@@ -35,6 +35,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     produce,
     revive,
     revive_spark,
+    sink,
     stored,
     verify,
     stream,

@@ -1,0 +1,70 @@
+"""A JSON schema as the DDL of a table: objects, arrays, and the formats that have a type in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mq.errors import Refused
+
+__all__ = ["struct_of_json_schema"]
+
+_TYPES: Final = {"string": "STRING", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
+
+
+def struct_of_json_schema(schema: Mapping[str, object]) -> str:
+    """Return the fields of an object's schema as DDL; what is `required` is NOT NULL.
+
+    Raises
+    ------
+    Refused
+        The schema is none of an object, or has a keyword whose type cannot be told.
+    """
+    return ", ".join(_fields(schema, "json_schema", " "))
+
+
+def _fields(schema: Mapping[str, object], where: str, between: str) -> list[str]:
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, Mapping) or not properties:
+        raise _wrong(where, 'must be of type "object" and have properties')
+    required = schema.get("required", [])
+    if not isinstance(required, list):
+        raise _wrong(f"{where}.required", "must be a list of names")
+    unknown = [name for name in required if name not in properties]
+    if unknown:
+        raise _wrong(f"{where}.required", f"{unknown[0]!r} is not one of the properties")
+    found = []
+    for name, field in properties.items():
+        if not isinstance(field, Mapping):
+            raise _wrong(f"{where}.{name}", "must be a schema")
+        kind, nullable = _type(field, f"{where}.{name}")
+        needed = " NOT NULL" if name in required and not nullable else ""
+        found.append(f"`{name.replace('`', '``')}`{between}{kind}{needed}")
+    return found
+
+
+def _type(field: Mapping[str, object], where: str) -> tuple[str, bool]:
+    """Return the type, and whether null is one of the values."""
+    kind = field.get("type")
+    nullable = False
+    if isinstance(kind, list):
+        kinds = [one for one in kind if one != "null"]
+        nullable = len(kinds) < len(kind)
+        kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object":
+        return f"STRUCT<{', '.join(_fields(field, where, ': '))}>", nullable
+    if kind == "array":
+        items = field.get("items")
+        if not isinstance(items, Mapping):
+            raise _wrong(f"{where}.items", "is needed: of what type are the elements?")
+        return f"ARRAY<{_type(items, f'{where}.items')[0]}>", nullable
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise _wrong(where, f"has type {kind!r}; there are {', '.join([*_TYPES, 'object', 'array'])}, each with null")
+    if kind == "string":
+        return _FORMATS.get(str(field.get("format")), "STRING"), nullable
+    return _TYPES[kind], nullable
+
+
+def _wrong(where: str, what: str) -> Refused:
+    return Refused(f"{where}: {what}", code="invalid_json_schema", field=where)

@@ -1,0 +1,121 @@
+"""The batches of an export: planned in a file before anything is written, as those of merge are (I13).
+
+    <warehouse>/jobs/export/<id>/00000000000000000007.plan     created once: what batch 7 reads, and by which schema
+    <warehouse>/jobs/export/<id>/state.json                    the last batch that is in both tables, and where it ended
+
+A batch writes to two tables; each commit carries the batch's number as Delta's `txn`. A kill between them leaves a plan
+that is not in the state: it is carried out again, and the table that has its number takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mq.errors import Conflict, Corrupt
+from tables.failpoints import failpoint
+from tables.store import FileMissing, Store
+
+__all__ = ["ExportState", "Plan", "Plans", "next_ranges"]
+
+#: For each partition, with the generation of its topic behind a colon: the offsets `[start, stop)`.
+Ranges = Mapping[str, tuple[int, int]]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch: offsets of the topic, or the quarantine table as it was at a version."""
+
+    batch: int
+    schema: str
+    ranges: dict[str, tuple[int, int]] = {}
+    quarantine_version: int | None = None
+
+
+class ExportState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an export is; `ends` are the next offsets."""
+
+    batch: int = -1
+    ends: dict[str, int] = {}
+    rows: int = 0
+    quarantined: int = 0
+
+
+_decode_plan: Final = msgspec.json.Decoder(Plan)
+_decode_state: Final = msgspec.json.Decoder(ExportState)
+
+
+class Plans:
+    """The plans of one export; for one driver at a time."""
+
+    def __init__(self, store: Store, export_id: str) -> None:
+        self._store = store
+        self._folder = f"jobs/export/{export_id}"
+
+    def state(self) -> ExportState:
+        """Return how far the export is."""
+        try:
+            return _decode_state.decode(bytes(self._store.read(f"{self._folder}/state.json")))
+        except FileMissing:
+            return ExportState()
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{self._folder}/state.json is damaged: {error}") from error
+
+    def unfinished(self, state: ExportState) -> Plan | None:
+        """Return the plan that was made and may be carried out in part."""
+        try:
+            return _decode_plan.decode(bytes(self._store.read(self._key(state.batch + 1))))
+        except FileMissing:
+            return None
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{self._key(state.batch + 1)} is damaged: {error}") from error
+
+    def put(self, plan: Plan) -> Plan:
+        """Store a plan; a second driver's is refused."""
+        failpoint("export.before_plan")
+        if not self._store.put_if_absent(self._key(plan.batch), msgspec.json.encode(plan), durable=True):
+            raise Conflict(f"batch {plan.batch} of this export was planned by another driver", code="driver_busy")
+        failpoint("export.after_plan")
+        return plan
+
+    def finish(self, plan: Plan, before: ExportState, *, rows: int, quarantined: int) -> ExportState:
+        """Note that a batch is in both tables; older plans go."""
+        ends = before.ends | {name: stop for name, (_, stop) in plan.ranges.items()}
+        replayed = plan.quarantine_version is not None
+        after = ExportState(
+            batch=plan.batch,
+            ends=ends,
+            rows=before.rows + rows,
+            quarantined=quarantined if replayed else before.quarantined + quarantined,
+        )
+        failpoint("export.before_state")
+        self._store.replace(f"{self._folder}/state.json", msgspec.json.encode(after))
+        failpoint("export.after_state")
+        for name in self._store.names(self._folder):
+            if name.endswith(".plan") and int(name[:20]) <= plan.batch:
+                self._store.delete(f"{self._folder}/{name}")
+        return after
+
+    def _key(self, batch: int) -> str:
+        return f"{self._folder}/{batch:020d}.plan"
+
+
+def next_ranges(ends: Mapping[str, int], stored: Ranges, rows_max: int) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return what a batch reads of the partitions that hold `stored`, and how many rows retention took before it.
+
+    Rows are divided in proportion to what waits, at least one for each partition that has any, as Spark's Kafka source
+    does it.
+    """
+    waiting: dict[str, tuple[int, int]] = {}
+    lost = 0
+    for name, (low, high) in stored.items():
+        at = ends.get(name, low)
+        lost += max(0, low - at)
+        if high > max(at, low):
+            waiting[name] = (max(at, low), high)
+    total = sum(high - low for low, high in waiting.values())
+    if total > rows_max:
+        share = rows_max / total
+        waiting = {name: (low, low + max(1, int((high - low) * share))) for name, (low, high) in waiting.items()}
+    return waiting, lost

@@ -1,0 +1,281 @@
+"""Dead letters are sent back with storage credentials alone, in tasks where there are many (SPEC RETRY-3, SPARK-10).
+
+    ranges of the group's dead letters -> tasks: read, filter, group by target, append -> counts
+
+Each dead letter is a request of a producer that is named after where it lies, as in the service's replay (`mq.replay`):
+both may be asked for the same, at once or again, and a partition stores it once as long as it remembers its producers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.run.tasks import run_in_tasks
+from jobs.stream.sink_place import FENCED_S, SinkPlace, SinkSettings, place_of
+from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
+from mq.group import Group
+from mq.names import split_partition
+from mq.replay import Replay, origin_of, retry_broker
+from mq.topics import Topic
+from tables.copies import one_record_batch, sent_back
+from tables.encode import ProducerStamp, RowsPart
+from tables.failpoints import failpoint
+from tables.log import PartitionLog
+from tables.pages import pages
+from tables.placement import Known, known_of_broker
+from tables.queue_refs import dead_ref, retry_ref
+from tables.settings import Flush
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Chosen", "Replayed", "replay_dead_letters"]
+
+Target = Literal["origin", "retry"]
+#: The dead letters that one task looks at.
+TASK_OFFSETS_MAX: Final = 50_000
+_UNKNOWN_TRIES: Final = 3
+_COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), ("count", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which dead letters are meant; what is None excludes none."""
+
+    #: Where they came from.
+    topics: frozenset[str] | None = None
+    message_ids: frozenset[str] | None = None
+    #: When they died, `[since, until)`.
+    since: datetime | None = None
+    until: datetime | None = None
+    #: By partition of the dead letters.
+    offsets: Mapping[str, frozenset[int]] | None = None
+
+    def mask(self, partition: str, rows: pa.Table) -> pa.ChunkedArray:
+        """Return which rows of a partition are meant."""
+        kept = pc.is_valid(rows.column("offset"))
+        if self.offsets is not None:
+            kept = pc.and_(kept, _among(rows.column("offset"), self.offsets.get(partition, frozenset())))
+        if self.topics is not None:
+            kept = pc.and_(kept, _among(pc.struct_field(rows.column("origin"), "topic"), self.topics))
+        if self.message_ids is not None:
+            kept = pc.and_(kept, _among(rows.column("message_id"), self.message_ids))
+        died = rows.column("append_time")
+        if self.since is not None:
+            kept = pc.and_(kept, pc.greater_equal(died, pa.scalar(self.since, died.type)))
+        if self.until is not None:
+            kept = pc.and_(kept, pc.less(died, pa.scalar(self.until, died.type)))
+        return kept
+
+
+def _among(column: pa.ChunkedArray, values: frozenset[str] | frozenset[int]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array(sorted(values), column.type))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of the dead letters that were chosen; after a dry run all of them are only `matched`."""
+
+    matched: int = 0
+    replayed: int = 0
+    #: At their target since an earlier replay.
+    duplicates: int = 0
+    #: By code: `topic_not_found`, or what an append was refused for.
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Work(NamedTuple):
+    """One task: offsets `[low, high)` of one partition of dead letters."""
+
+    settings: SinkSettings
+    group: str
+    broker: str
+    low: int
+    high: int
+    to: Target
+    chosen: Chosen
+    dry_run: bool
+
+
+def replay_dead_letters(
+    settings: SinkSettings,
+    group: str,
+    chosen: Chosen,
+    *,
+    to: Target = "origin",
+    dry_run: bool = False,
+    spark: SparkSession | None = None,
+) -> Replayed:
+    """Send a group's dead letters back; durable when this returns, and asked for again nothing is stored twice.
+
+    Parameters
+    ----------
+    to
+        `origin`: where they came from, for all groups; `retry`: to this group alone.
+    spark
+        Divides the work into tasks; without it, this process does it.
+
+    Raises
+    ------
+    NotFound
+        There is no such group, or a partition is named that has no dead letters.
+    Unavailable, Unknown
+        Some may be sent back: ask again.
+    """
+    if to not in ("origin", "retry"):
+        raise Refused("to must be origin or retry", field="to")
+    place = place_of(settings)
+    work = list(_divided(place, group, chosen, to, dry_run))
+    if spark is None:
+        counts = pa.Table.from_batches([batch for one in work for batch in _replay(one)], schema=_COUNTS)
+    else:
+        counts = run_in_tasks(spark, work, _replay, _COUNTS)
+    total: Counter[str] = Counter()
+    for row in counts.to_pylist():
+        total[row["what"]] += row["count"]
+    if chosen == Chosen(offsets=chosen.offsets) and chosen.offsets is not None:
+        total["offset_out_of_range"] += sum(map(len, chosen.offsets.values())) - total["matched"]
+    known = ("matched", "replayed", "duplicate")
+    return Replayed(
+        matched=total["matched"],
+        replayed=total["replayed"],
+        duplicates=total["duplicate"],
+        failed={code: count for code, count in sorted(total.items()) if count and code not in known},
+    )
+
+
+def _divided(place: SinkPlace, group: str, chosen: Chosen, to: Target, dry_run: bool) -> Iterator[_Work]:
+    """Yield the tasks: of every broker that there ever was, since its topics may be gone."""
+    meta = place.refresh()
+    its_group = meta.groups.group(group)
+    routes = [topic.route.partitions for topic in meta.topics.topics.values()]
+    brokers = {*place.settings.brokers, *meta.brokers.brokers}
+    brokers |= {split_partition(name)[1] for route in routes for name in route}
+    names = {dead_ref(group, its_group.epoch, broker).name: broker for broker in sorted(brokers)}
+    for partition in chosen.offsets or ():
+        if partition not in names:
+            detail = f"offsets: there are no dead letters in {partition!r}, but in {', '.join(names)}"
+            raise NotFound(detail, code="partition_not_found", field="offsets")
+    for partition, broker in names.items():
+        ref = dead_ref(group, its_group.epoch, broker)
+        if (chosen.offsets is not None and partition not in chosen.offsets) or not place.warehouse.exists(ref):
+            continue
+        log = place.warehouse.open_partition(ref)
+        log.refresh()
+        for low in range(log.min_offset, log.end_offset, TASK_OFFSETS_MAX):
+            high = min(low + TASK_OFFSETS_MAX, log.end_offset)
+            yield _Work(place.settings, group, broker, low, high, to, chosen, dry_run)
+
+
+def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
+    """Send back what is chosen of one task's offsets; yield counts."""
+    place = place_of(work.settings)
+    its_group = place.refresh().groups.group(work.group)
+    log = place.warehouse.open_partition(dead_ref(work.group, its_group.epoch, work.broker))
+    log.refresh()
+    counts: Counter[str] = Counter()
+    for page in pages(log, max(work.low, log.min_offset)):
+        rows = page.rows.filter(pc.less(page.rows.column("offset"), work.high))
+        rows = rows.filter(work.chosen.mask(log.ref.name, rows))
+        counts["matched"] += rows.num_rows
+        if rows.num_rows and not work.dry_run:
+            counts += _Sender(place, its_group, log.ref.name, work.to).send(one_record_batch(rows))
+        if page.next_offset >= work.high:
+            break
+    found = [{"partition": log.ref.name, "what": what, "count": count} for what, count in counts.items()]
+    if found:
+        yield pa.RecordBatch.from_pylist(found, schema=_COUNTS)
+
+
+class _Place(NamedTuple):
+    """A partition that dead letters go to: of a topic, or (without a name) the group's retries of it."""
+
+    topic: str
+    partition: str | None
+
+
+class _Sender:
+    """Appends the dead letters of one partition."""
+
+    def __init__(self, place: SinkPlace, group: Group, dead: str, to: Target) -> None:
+        self._place = place
+        self._group = group
+        self._dead = dead
+        self._to = to
+        self._topics: dict[str, Topic | None] = {}
+
+    def send(self, rows: pa.RecordBatch) -> Counter[str]:
+        """Append rows where they belong; return what became of them."""
+        counts: Counter[str] = Counter()
+        by_place: dict[_Place, list[int]] = {}
+        columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+        for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
+            where = self._where(offset, origin, key)
+            if where is None:
+                counts["topic_not_found"] += 1
+            else:
+                by_place.setdefault(where, []).append(at)
+        for where, places in by_place.items():
+            counts += self._append(where, rows.take(pa.array(places)))
+        return counts
+
+    def _where(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Place | None:
+        topic = origin["topic"]
+        if topic not in self._topics:
+            self._topics[topic] = self._place.meta.state.topics.get(topic)
+        if self._topics[topic] is None:
+            return None
+        if self._to == "retry":
+            return _Place(topic, None)
+        _, placement = self._place.routed(topic)
+        return _Place(topic, origin_of(origin["partition"], key, offset, placement))
+
+    def _append(self, where: _Place, rows: pa.RecordBatch) -> Counter[str]:
+        back = sent_back(rows, to_retry=self._to == "retry")
+        parts = [RowsPart(1, self._stamp(offset)) for offset in rows.column("offset").to_pylist()]
+        try:
+            appended = self._stored(where, back, parts)
+        except (Unknown, Unavailable):
+            raise
+        except DeltaMQError as error:
+            return Counter({error.code: rows.num_rows})
+        return Counter("duplicate" if one else "replayed" for one in appended)
+
+    def _stamp(self, offset: int) -> ProducerStamp:
+        name = Replay(self._group.name, self._group.epoch, self._dead, offset)
+        return ProducerStamp(name.producer_id, name.producer_seq, None, 1)
+
+    def _stored(self, where: _Place, rows: pa.RecordBatch, parts: Sequence[RowsPart]) -> list[bool]:
+        """Append; return of each row whether it was there. A fence is passed when what it stands for is known."""
+        until_s = time.monotonic() + FENCED_S
+        tries = 0
+        while True:
+            topic, log, known = self._target(where)
+            failpoint("replay.before_append")
+            try:
+                done = log.append_rows(rows, parts, flush=Flush.SYNC, known=known)
+            except Fenced as error:
+                self._place.learn(topic, error, until_s)
+            except Unknown:
+                tries += 1
+                if tries == _UNKNOWN_TRIES:
+                    raise
+            else:
+                failpoint("replay.after_append")
+                return [one.duplicate for one in done]
+
+    def _target(self, where: _Place) -> tuple[Topic, PartitionLog, Known]:
+        topic, placement = self._place.routed(where.topic)
+        if where.partition is not None:
+            return topic, self._place.log(topic, where.partition), placement.known[where.partition]
+        broker = retry_broker(self._dead, topic.route.partitions)
+        ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.generation, broker)
+        return topic, self._place.warehouse.create(ref), known_of_broker(self._place.meta.meta.brokers, broker)

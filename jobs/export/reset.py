@@ -1,0 +1,176 @@
+"""A group's offsets are reset with storage credentials alone: by hand, by a schedule, from a notebook (SPEC SPARK-10).
+
+It is the service's reset, made of the same decisions: an event in `sys/meta` by compare-and-set, which begins a new
+epoch, then fences in the group's retries and dead letters, so that no revive run brings back what was in flight before
+(I12, I14). A service beside it reads the event at its next look at `sys/meta`; what it stores until then is of an epoch
+that is over, and void by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from mq.checkpoint import LaneKey
+from mq.errors import NotFound, Refused, Unprocessable
+from mq.group import Group
+from mq.lane_keys import lanes_of
+from mq.names import split_partition
+from mq.progress import Bounds, Start, reset_position
+from mq.reset import decide_reset
+from mq.topics import Topic
+from tables.failpoints import failpoint
+from tables.fences import RESET_FENCE
+from tables.log import PartitionLog
+from tables.metadata import MetaLog
+from tables.paths import PartitionRef, Space
+from tables.queue_refs import dead_ref, retry_ref
+from tables.warehouse import Warehouse
+
+__all__ = ["Reset", "reset_offsets", "target_of"]
+
+Retries = Literal["keep", "drop"]
+_WORDS: Final = {"earliest": "first", "latest": "last"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """Where the group goes on; `epoch` is None after a dry run."""
+
+    group: str
+    topic: str
+    epoch: int | None
+    offsets: Mapping[str, int]
+    #: Where it would go by its end: how many messages it gets from there on.
+    messages: int
+
+
+def target_of(text: str) -> Start:
+    """Return where `first` (`earliest`), `last` (`latest`) or an RFC 3339 time is."""
+    return Start.from_json(_WORDS.get(text, text), field="to")
+
+
+def reset_offsets(
+    warehouse: Warehouse,
+    group: str,
+    topic: str,
+    to: Start | Mapping[str, int],
+    *,
+    retries: Retries = "keep",
+    dry_run: bool = False,
+) -> Reset:
+    """Put a group elsewhere in a topic, in a new epoch; durable when this returns.
+
+    Parameters
+    ----------
+    to
+        `target_of("first")` or another start for all partitions, or offsets of partitions by name.
+    retries
+        Whether messages that wait to be delivered again still are.
+    dry_run
+        Only say where the group would go on.
+
+    Raises
+    ------
+    NotFound
+        There is no such group, topic or partition.
+    Unprocessable
+        `offset_out_of_range`: an offset lies behind the end.
+    Unknown
+        The reset may be stored: asking again is safe, and is another epoch.
+    """
+    if retries not in ("keep", "drop"):
+        raise Refused("retries must be keep or drop", field="retries")
+    meta = MetaLog(warehouse)
+    its_group, life = meta.groups.group(group), meta.state.topic(topic)
+    asked = _Reset(warehouse, meta, its_group, life)
+    offsets = asked.targets(to)
+    if retries == "drop":
+        offsets |= asked.past_retries()
+    epoch = None
+    if not dry_run:
+        epoch, ends = asked.apply(offsets)
+        if retries == "drop" and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
+            # a revive run appended while we looked: past that, too; what comes now knows of a reset
+            offsets |= ends
+            epoch, _ = asked.apply(offsets)
+    messages = sum(max(0, asked.bounds(lane).end_offset - at) for lane, at in offsets.items())
+    told = {lane.partition: offset for lane, offset in offsets.items()}
+    return Reset(group=group, topic=topic, epoch=epoch, offsets=told, messages=messages)
+
+
+class _Reset:
+    """One reset of one group in one topic."""
+
+    def __init__(self, warehouse: Warehouse, meta: MetaLog, group: Group, topic: Topic) -> None:
+        self._warehouse = warehouse
+        self._meta = meta
+        self._group = group
+        self._topic = topic
+        self._lanes = {lane.partition: lane for lane in lanes_of(group.name, topic)}
+
+    def targets(self, to: Start | Mapping[str, int]) -> dict[LaneKey, int]:
+        """Return the offset of each lane that is to be reset."""
+        if isinstance(to, Start):
+            lanes = [lane for lane in self._lanes.values() if not lane.retry]
+            return {lane: reset_position(to, self.bounds(lane, to.time_ms)) for lane in lanes}
+        if not to:
+            raise Unprocessable("to must name at least one partition", field="to")
+        return {lane: self._at(lane, offset) for lane, offset in self._named(to).items()}
+
+    def _named(self, to: Mapping[str, int]) -> dict[LaneKey, int]:
+        for partition in to:
+            if partition not in self._lanes:
+                have = ", ".join(self._lanes)
+                detail = f"to: topic {self._topic.name} has no partition {partition!r}; there are {have}"
+                raise NotFound(detail, code="partition_not_found", field=f"to.{partition}")
+        return {self._lanes[partition]: offset for partition, offset in to.items()}
+
+    def _at(self, lane: LaneKey, offset: int) -> int:
+        bounds = self.bounds(lane)
+        if not 0 <= offset <= bounds.end_offset:
+            detail = f"to: {offset} is not from 0 to the end offset {bounds.end_offset} of {lane.partition}"
+            extra = {"end_offset": bounds.end_offset}
+            raise Unprocessable(detail, code="offset_out_of_range", field=f"to.{lane.partition}", extra=extra)
+        return reset_position(offset, bounds)
+
+    def past_retries(self) -> dict[LaneKey, int]:
+        """Return the end of each of the group's retry partitions that exist."""
+        retries = [lane for lane in self._lanes.values() if lane.retry and self._warehouse.exists(self._ref(lane))]
+        return {lane: self.bounds(lane).end_offset for lane in retries}
+
+    def apply(self, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
+        """Store the reset and shut out what was in flight; return its epoch, and the ends of the retry partitions."""
+        failpoint("reset.before_event")
+        after = self._meta.submit_any(partial(decide_reset, group=self._group.name, topic=self._topic, offsets=offsets))
+        failpoint("reset.after_event")
+        epoch = max(after.groups.resets[lane].epoch for lane in offsets)
+        ends: dict[LaneKey, int] = {}
+        for broker in sorted({split_partition(lane.partition)[1] for lane in offsets}):
+            name, life = self._group.name, self._group.epoch
+            retry = retry_ref(name, life, self._topic.name, self._topic.generation, broker)
+            ends[LaneKey(self._topic.id, name, True, retry.name)] = self._fence(retry, epoch)
+            failpoint("reset.between_fences")
+            self._fence(dead_ref(name, life, broker), epoch)
+        return epoch, ends
+
+    def _fence(self, ref: PartitionRef, epoch: int) -> int:
+        return self._warehouse.create(ref).fence(RESET_FENCE, epoch)
+
+    def bounds(self, lane: LaneKey, time_ms: int | None = None) -> Bounds:
+        """Return what a lane's partition holds, and where a time lies in it."""
+        ref = self._ref(lane)
+        if not self._warehouse.exists(ref):
+            return Bounds(0, 0, 0)
+        log: PartitionLog = self._warehouse.open_partition(ref)
+        log.refresh()
+        return Bounds(log.min_offset, log.end_offset, None if time_ms is None else log.offset_at(time_ms * 1000))
+
+    def _ref(self, lane: LaneKey) -> PartitionRef:
+        topic = self._topic
+        if not lane.retry:
+            return PartitionRef(Space.TOPICS, topic.name, lane.partition, topic.generation)
+        broker = split_partition(lane.partition)[1]
+        return retry_ref(self._group.name, self._group.epoch, topic.name, topic.generation, broker)

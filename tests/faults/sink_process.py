@@ -1,0 +1,31 @@
+"""A driver of the sink that is killed at a failpoint: `python -m tests.faults.sink_process WAREHOUSE ROWS.. `
+
+It stages and commits batches one after another on a local disk, from the batch that its caller names, as a streaming
+query does that Spark has restarted: with the rows of a batch in another order each time.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+
+from tables.local_store import LocalStore
+from tests.unit.jobs.stream.sinks import Sink, keyed
+
+ROWS = 60
+
+
+def main(folder: str, first: int, last: int, seed: int) -> None:
+    """Write batches `[first, last)`, each of the same rows whoever writes it; print what Spark would call done."""
+    sink = Sink(LocalStore(folder))
+    shuffled = random.Random(seed)
+    for batch in range(first, last):
+        names = [f"m{number:06d}" for number in range(batch * ROWS, (batch + 1) * ROWS)]
+        shuffled.shuffle(names)
+        cut = shuffled.randrange(1, ROWS)
+        sink.write(batch, keyed(names[:cut]), keyed(names[cut:]))
+        print(batch, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
