@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
@@ -287,6 +287,7 @@ class Service:
             Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
+            Gauge("deltamq_open_partitions", "Open in this process.", lambda: len(self.warehouse.open_logs)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
             Gauge("deltamq_hosted_brokers", "Served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
             Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
@@ -301,12 +302,12 @@ class Service:
             Gauge("deltamq_lapsed_clients", "Called offline without a word.", lambda: self.online.lapsed),
             Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
         ]
-        self.metrics.partitions = self._gauges
 
-    def _gauges(self) -> Iterator[PartitionGauges]:
+    def partition_gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
+        """The open partitions of these topics, or all; as this process knows them."""
         for partition in self.partitions:
             opened = partition.log
-            if opened is not None:
+            if opened is not None and (topics is None or partition.topic in topics):
                 stats = opened.stats()
                 yield PartitionGauges(
                     topic=partition.topic,
