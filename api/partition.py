@@ -48,6 +48,7 @@ class Partition:
         "_fenced",
         "_followed_until",
         "_in_upkeep",
+        "_is_at_rest",
         "_is_lazy",
         "_opening",
         "_owner",
@@ -81,6 +82,8 @@ class Partition:
         self._fenced = 0
         self._followed_until = 0.0
         self._in_upkeep = False
+        #: Whether nobody had used it when it came up last.
+        self._is_at_rest = False
         #: When it comes up in `Partitions.tending`; infinity for never.
         self.tended_at_s = float("inf")
 
@@ -214,18 +217,20 @@ class Partition:
     async def tend(self) -> None:
         """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go.
 
-        One that nobody uses gives its memory back, and is left alone until upkeep is due.
+        One that nobody uses gives its memory back, and is left alone until upkeep is due; an hour at most, since other
+        processes may let files of it go.
         """
         opened = self.log
         if opened is None or opened.stopped is not None:
             return
         is_idle = not self.has_waiters and opened.rest()
-        wait_s = opened.due_in_ms() / 1000 if is_idle else 0.0
+        was_at_rest, self._is_at_rest = self._is_at_rest, False
+        wait_s = opened.due_in_ms() / 1000 if is_idle and not was_at_rest else 0.0
         self._owner.tending.again(self, wait_s or self._owner.tending.every_s)
         if wait_s:
+            self._is_at_rest = True
             return
-        if not is_idle:
-            await self.look()
+        await self.look()
         if not self._in_upkeep:
             self._in_upkeep = True
             self._owner.upkeep.submit(self._maintain)

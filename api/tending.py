@@ -3,7 +3,7 @@
     opened, committed --every `every_s` while it is used--> news of other processes, upkeep
                             '--not used--> at rest: nothing in memory for readers --upkeep is due--> upkeep
 
-At rest a partition comes up again when its next clean-up or sweep is due, hours later.
+At rest a partition comes up again when its next clean-up or sweep is due, or after an hour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tending"]
 
-#: A partition at rest comes up at least this often: its clock may have been set forward.
+#: A partition at rest comes up at least this often, for what other processes did there.
 _REST_S_MAX: Final = 3_600.0
 #: Of thousands that were opened together, so many come up in one turn: waiting readers have theirs in between.
 _TURN_MAX: Final = 32

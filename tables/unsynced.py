@@ -33,12 +33,16 @@ class Unsynced:
     def add(self, keys: Sequence[str]) -> None:
         """These files are written, data before commit."""
         with self._keys_lock:
+            if self._is_dropped:
+                return
             self._keys += keys
         self._on_added(self)
 
     def add_failed(self, keys: Sequence[str]) -> None:
         """These files are written, and syncing them or their folder has failed."""
         with self._keys_lock:
+            if self._is_dropped:
+                return
             self._keys += keys
             self._failed = True
         self._on_added(self)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from mq.errors import Corrupt
-from tables.actions import commit_name
+from tables.actions import DataFile, commit_name
 from tables.checkpoint import checkpoint_name, write_checkpoint
 from tables.clock import Clock
 from tables.dead_files import DeadFiles
