@@ -203,7 +203,10 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
     clients = client_views(service, group.name) if exclusive else seen_views(service, group.name, heard)
     allocation = allocation_views(service, group.name)
     wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
+    touched, told = service.lanes.topics_of(group.name), others.topics if others is not None else set()
     for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
+        if topic.id not in touched and topic.name not in wanted and topic.name not in told:
+            continue
         try:
             consumed = topic.name not in wanted
             lanes = await lane_views(service, group.name, topic, consumed=consumed, others=others)

@@ -26,6 +26,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     fetch,
     flat,
     handover,
+    many,
     memory,
     merge,
     metadata,

@@ -45,5 +45,12 @@ TARGETS: Final[dict[str, Target]] = {
     "merge.steady.took": at_most(10, "keeps up with 20 k CK/ACK records a second"),
     "merge.backlog.rate": at_least(20_000, "20 k CK/ACK records a second"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),
+    "many.start": at_most(2.0, "a restart with 12,001 partitions"),
+    "many.idle.cpu": at_most(3.0, "3 % of a core with 12,001 idle partitions"),
+    "many.idle.rss": at_most(300, "300 MiB with 12,001 idle partitions"),
+    "many.metrics.took": at_most(100, "a scrape with 3,000 topics"),
+    "many.metrics.bytes": at_most(1_000, "a scrape with 3,000 topics"),
+    "many.topics.took": at_most(100, "a list of 3,000 topics"),
+    "many.topics.bytes": at_most(1_000, "a list of 3,000 topics"),
     "memory.growth": at_most(5.0, "flat under load"),
 }
