@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from api.openapi import Json, problems
-from api.topics import Running
+from api.metrics import of_partitions, rendered
+from api.openapi import TOPIC_PATTERN, Json, problems
+from api.topics import Running, brought_up
 from mq.brokers import META_ROLE, Host
 from mq.errors import Unavailable
 from mq.names import split_partition
@@ -26,6 +29,10 @@ _METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknow
 # TYPE deltamq_produced_messages_total counter
 deltamq_produced_messages_total{topic="flights"} 123.0
 """
+
+
+#: More is asked for by several calls.
+_TOPICS_MAX: Final = 100
 
 
 class BrokerView(BaseModel):
@@ -144,11 +151,36 @@ async def ready(service: Running) -> Any:
         200: {
             "content": {"text/plain": {"schema": {"type": "string"}, "example": _METRICS_TEXT}},
             "description": "Metrics",
-        }
+        },
+        **problems(400, 404, 422, 500),
     },
 )
-async def metrics(service: Running) -> Response:
-    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+async def metrics(
+    service: Running,
+    topic: Annotated[
+        Sequence[str],
+        Query(
+            max_length=_TOPICS_MAX,
+            description="Only what concerns these topics, their partitions included.",
+            json_schema_extra={"items": {"type": "string", "pattern": TOPIC_PATTERN}},
+            examples=[["flights"]],
+        ),
+    ] = (),
+    partitions: Annotated[
+        bool, Query(description="Also every partition that this process has open: large with many topics.")
+    ] = False,
+) -> Response:
+    if topic:
+        for name in topic:
+            await brought_up(service, await service.topics.require(name))
+        families = [*service.metrics.of_topics(topic), *of_partitions(service.partition_gauges(topic))]
+    else:
+        families = list(service.metrics.of_process())
+        if partitions:
+            families += of_partitions(service.partition_gauges())
+    # Formatting takes some microseconds for each sample.
+    text = await service.run(partial(rendered, families))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/", summary="The console", response_class=HTMLResponse)

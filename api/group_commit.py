@@ -102,6 +102,8 @@ class Part:
 class CommitQueue:
     """What waits for one partition. `put` belongs to the event loop, everything else to the commit threads."""
 
+    __slots__ = ("_busy", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
+
     def __init__(
         self,
         open_log: Callable[[], PartitionLog],

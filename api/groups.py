@@ -12,6 +12,7 @@ from api.group_clients import AllocationView, ClientView, allocation_views, clie
 from api.json_body import json_object
 from api.lane_views import LaneView, Others, ask_others, lane_views
 from api.openapi import TOPIC_PATTERN, problems
+from api.page import After, Limit, page
 from api.peers import Call, is_forwarded
 from api.service import Service
 from api.topics import Running, rfc3339
@@ -131,14 +132,22 @@ class GroupView(BaseModel):
 
 
 class GroupList(BaseModel):
-    """Names of all groups, sorted."""
+    """Names of groups, sorted; `next` is there when more follow, and is what to send as `after` for them."""
 
     groups: list[str]
+    next: str | None = None
 
 
-@router.get("", summary="Names of all groups", response_model=GroupList, responses=problems(500))
-async def list_groups(service: Running) -> Any:
-    return {"groups": sorted(service.groups.state.groups)}
+@router.get(
+    "",
+    summary="Names of all groups, or a page of them",
+    response_model=GroupList,
+    response_model_exclude_none=True,
+    responses=problems(400, 422, 500),
+)
+async def list_groups(service: Running, limit: Limit = None, after: After = None) -> Any:
+    names, following = page(service.groups.state.groups, limit, after)
+    return {"groups": names, "next": following}
 
 
 @router.get(
@@ -194,7 +203,10 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
     clients = client_views(service, group.name) if exclusive else seen_views(service, group.name, heard)
     allocation = allocation_views(service, group.name)
     wanted = {*allocation, *(topic for client in clients for topic in client.topics)}
+    touched, told = service.lanes.topics_of(group.name), others.topics if others is not None else set()
     for topic in sorted(service.topics.state.topics.values(), key=lambda one: one.name):
+        if topic.id not in touched and topic.name not in wanted and topic.name not in told:
+            continue
         try:
             consumed = topic.name not in wanted
             lanes = await lane_views(service, group.name, topic, consumed=consumed, others=others)

@@ -89,6 +89,11 @@ class Others:
             told = LaneView.model_validate(view)
             self._views[topic, told.partition] = told
 
+    @property
+    def topics(self) -> set[str]:
+        """The names of the topics that they spoke of."""
+        return {topic for topic, _ in self._views}
+
     def get(self, topic: str, partition: str) -> LaneView | None:
         """The lane, if somebody who serves it has said that its group has touched it."""
         return self._views.get((topic, partition))

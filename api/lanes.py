@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
 from typing import Final
 
 from api.match import Match
@@ -148,6 +149,15 @@ class Lanes:
     def known(self, lane: LaneKey) -> Committed | None:
         """The group's progress in its present epoch, as the offsets log will have it; None before it begins there."""
         return self._meta.groups.committed_in(lane, self._offsets.get(lane))
+
+    def topics_of(self, group: str) -> set[str]:
+        """The ids of the topics in which this process knows anything of the group.
+
+        It looks at what groups have touched, and not at the thousands of partitions that no group has.
+        """
+        opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
+        known = chain(self._offsets.lanes, self._states, self._consumed_ms, *opened)
+        return {key.topic_id for key in known if key.group == group}
 
     def in_flight(self, lane: LaneKey) -> int:
         """Messages that clients of the group hold, or that wait to be delivered again because their time is over."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -90,6 +90,11 @@ class OffsetLog:
                 records = [one for page in pages(log, begun) for one in offset_records_of(_of_streams(page.rows))]
                 return committed_of({}, records)
         return recover_progress(self._partitions.warehouse, self._cluster, [broker])
+
+    @property
+    def lanes(self) -> Collection[LaneKey]:
+        """The lanes of which progress is known."""
+        return self._known.keys()
 
     def note(self, lane: LaneKey, topic: str, committed: Committed) -> None:
         """Progress to be stored with the next flush."""

@@ -134,10 +134,10 @@ _CLUSTER: Final[Json] = {
 }
 
 _EXAMPLES: Final[Json] = {
-    "TopicList": {"topics": ["flights"]},
+    "TopicList": {"topics": ["flights"], "next": "flights"},
     "TopicView": _TOPIC,
     "OffsetsByTime": _BY_TIME,
-    "GroupList": {"groups": ["billing"]},
+    "GroupList": {"groups": ["billing"], "next": "billing"},
     "GroupView": _GROUP,
     "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},
     "CommittedOffsets": _COMMITTED,

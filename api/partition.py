@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from api.fencing import Fencing
 from api.group_commit import CommitQueue, Part
 from api.metrics import Metrics
+from api.tending import Tending
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
 from mq.topics import Topic
@@ -41,6 +42,27 @@ _UPKEEP_AFTER_S: Final = 0.02
 class Partition:
     """One physical partition: of one life of a topic, or one of the queue's own logs."""
 
+    __slots__ = (
+        "_closed",
+        "_failed",
+        "_fenced",
+        "_followed_until",
+        "_in_upkeep",
+        "_is_at_rest",
+        "_is_lazy",
+        "_opening",
+        "_owner",
+        "_table_id",
+        "_waiters",
+        "log",
+        "name",
+        "queue",
+        "ref",
+        "refreshed_at",
+        "tended_at_s",
+        "topic",
+    )
+
     def __init__(self, owner: Partitions, ref: PartitionRef, table_id: str | None = None) -> None:
         self.topic = ref.topic
         self.name = ref.name
@@ -58,9 +80,12 @@ class Partition:
         self.refreshed_at = 0.0
         #: The epoch of the broker's owner up to which this process has put up the fence.
         self._fenced = 0
-        #: Until when the commits of other processes are looked for though nobody waits.
-        self.followed_until = 0.0
+        self._followed_until = 0.0
         self._in_upkeep = False
+        #: Whether nobody had used it when it came up last.
+        self._is_at_rest = False
+        #: When it comes up in `Partitions.tending`; infinity for never.
+        self.tended_at_s = float("inf")
 
     def open(self) -> PartitionLog:
         """The log; blocking, for threads. Creates the table when the topic's creation was cut short."""
@@ -72,7 +97,8 @@ class Partition:
                 raise NotFound(f"{self.topic} was deleted", code="topic_not_found", field="topic")
             opened = self.log or self._open_once()
             self.log = opened
-            return opened
+        self._owner.loop.call_soon_threadsafe(self._owner.tending.soon, self)
+        return opened
 
     def _open_once(self) -> PartitionLog:
         if self._failed is not None and time.monotonic() < self._failed[0]:
@@ -100,6 +126,7 @@ class Partition:
         """The topic is gone: refuse what still comes, and wake who waits. The warehouse closes the log."""
         self._closed = True
         self.log = None
+        self._owner.tending.drop(self)
         self.wake()
 
     async def opened(self) -> PartitionLog:
@@ -147,7 +174,12 @@ class Partition:
     @property
     def has_waiters(self) -> bool:
         """Whether somebody wants to know of new messages."""
-        return bool(self._waiters) or self.followed_until > self._owner.loop.time()
+        return bool(self._waiters) or self._followed_until > self._owner.loop.time()
+
+    def follow(self, until_s: float) -> None:
+        """Look for the commits of other processes until then, though nobody waits."""
+        self._followed_until = until_s
+        self._owner.awaited.add(self)
 
     def wake(self) -> None:
         """Tell every waiting reader to look again."""
@@ -165,6 +197,7 @@ class Partition:
     def watch(self, waiter: asyncio.Future[None]) -> None:
         """Let a future of the caller's be done at the next commit; it may wait for several partitions."""
         self._waiters.add(waiter)
+        self._owner.awaited.add(self)
 
     def forget(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.discard(waiter)
@@ -176,12 +209,27 @@ class Partition:
         if self._waiters:
             self.wake()
         self._owner.metrics.committed(parts)
+        self._owner.tending.soon(self)
         if not self._in_upkeep:
             self._in_upkeep = True
             self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
 
     async def tend(self) -> None:
-        """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go."""
+        """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go.
+
+        One that nobody uses gives its memory back, and is left alone until upkeep is due; an hour at most, since other
+        processes may let files of it go.
+        """
+        opened = self.log
+        if opened is None or opened.stopped is not None:
+            return
+        is_idle = not self.has_waiters and opened.rest()
+        was_at_rest, self._is_at_rest = self._is_at_rest, False
+        wait_s = opened.due_in_ms() / 1000 if is_idle and not was_at_rest else 0.0
+        self._owner.tending.again(self, wait_s or self._owner.tending.every_s)
+        if wait_s:
+            self._is_at_rest = True
+            return
         await self.look()
         if not self._in_upkeep:
             self._in_upkeep = True
@@ -223,6 +271,9 @@ class Partitions:
         self.fencing: Fencing | None = None
         self._threads = threads
         self._found: dict[PartitionRef, Partition] = {}
+        self.tending = Tending(loop.time)
+        #: Those that somebody waits at or follows, and perhaps some where that has ended.
+        self.awaited: set[Partition] = set()
 
     def get(self, topic: Topic, name: str) -> Partition:
         """A topic's partition; its table is opened when it is first needed."""

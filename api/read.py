@@ -120,7 +120,7 @@ async def _brought_up(
     elif query.tags is not None or offset + query.max_messages >= end:
         is_due = age_s >= refresh_s
     else:
-        partition.followed_until = now + _FOLLOWED_S
+        partition.follow(now + _FOLLOWED_S)
         is_due = age_s >= _FOLLOWED_S
     if is_due:
         await partition.refresh()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
@@ -64,8 +64,6 @@ log = logging.getLogger("deltamq.api")
 T = TypeVar("T")
 #: A broker's logs that its owner fences beside its revive logs.
 _OWN_LOGS: Final = (OFFSETS, LOST, DELAY, DELAY_MARKS)
-#: An open partition that nobody waits at is looked at this often.
-_TEND_S: Final = 30.0
 
 
 class Service:
@@ -227,7 +225,7 @@ class Service:
         self.stopping = self.popper.stopping = self.partitions.stopping = True
         self.online.begin_stop()
         self.locks.begin_stop()
-        for partition in self.partitions:
+        for partition in self.partitions.awaited:
             partition.wake()
 
     def _void(self, lanes: Iterable[LaneKey]) -> None:
@@ -257,18 +255,20 @@ class Service:
     # Other processes' commits.
 
     async def _watch(self) -> None:
-        """Look for commits of other processes where a reader waits, and now and then everywhere."""
+        """Look for commits of other processes where a reader waits, and now and then where partitions are used."""
         every_s = self.settings.refresh_ms / 1000
         await self._guarded(self.topics.sweep, None)
         await self._guarded(self.groups.sweep, None)
         while True:
             await asyncio.sleep(every_s)
             await self._guarded(partial(settle_overdue, self.lanes), None)
-            for partition in self.partitions:
-                if partition.has_waiters and self.loop.time() - partition.refreshed_at >= every_s:
+            for partition in list(self.partitions.awaited):
+                if not partition.has_waiters:
+                    self.partitions.awaited.discard(partition)
+                elif self.loop.time() - partition.refreshed_at >= every_s:
                     await self._guarded(partition.refresh, partition)
-                elif self.loop.time() - partition.refreshed_at >= _TEND_S and partition.log is not None:
-                    await self._guarded(partition.tend, partition)
+            for partition in self.partitions.tending.take():
+                await self._guarded(partition.tend, partition)
 
     async def _guarded(self, refresh: Callable[[], Awaitable[None]], partition: Partition | None) -> None:
         """One refresh; a failure is logged, told to whoever asks next, and does not end the watch."""
@@ -287,6 +287,7 @@ class Service:
             Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
+            Gauge("deltamq_open_partitions", "Open in this process.", lambda: len(self.warehouse.open_logs)),
             Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
             Gauge("deltamq_hosted_brokers", "Served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
             Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
@@ -301,12 +302,12 @@ class Service:
             Gauge("deltamq_lapsed_clients", "Called offline without a word.", lambda: self.online.lapsed),
             Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
         ]
-        self.metrics.partitions = self._gauges
 
-    def _gauges(self) -> Iterator[PartitionGauges]:
+    def partition_gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
+        """The open partitions of these topics, or all; as this process knows them."""
         for partition in self.partitions:
             opened = partition.log
-            if opened is not None:
+            if opened is not None and (topics is None or partition.topic in topics):
                 stats = opened.stats()
                 yield PartitionGauges(
                     topic=partition.topic,

@@ -95,7 +95,7 @@ class Subscription:
         normal, retries = self._places(partition)
         until = self._loop.time() + _FOLLOWED_S
         for seat in retries:
-            seat.partition.followed_until = until
+            seat.partition.follow(until)
         return visits(normal, retries, draw=draw)
 
     def seats(self, partition: str | None) -> Iterable[Seat]:

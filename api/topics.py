@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.hosted_topic import HostedTopic
 from api.json_body import json_object
 from api.openapi import TOPIC_PATTERN, problems
+from api.page import After, Limit, page
 from api.partition import Partition
 from api.service import Service
 from mq.errors import Corrupt, Refused, Unavailable
@@ -30,7 +31,7 @@ from mq.names import check_client_topic, split_partition
 from mq.topics import TopicRequest
 from tables.log import PartitionLog
 
-__all__ = ["router", "service_of"]
+__all__ = ["brought_up", "router", "service_of"]
 
 router = APIRouter(prefix="/v1/topics", tags=["topics"])
 
@@ -101,9 +102,10 @@ class TopicView(BaseModel):
 
 
 class TopicList(BaseModel):
-    """Names of all topics, sorted."""
+    """Names of topics, sorted; `next` is there when more follow, and is what to send as `after` for them."""
 
     topics: list[str]
+    next: str | None = None
 
 
 class PartitionOffset(BaseModel):
@@ -121,9 +123,16 @@ class OffsetsByTime(BaseModel):
     offsets: list[PartitionOffset]
 
 
-@router.get("", summary="Names of all topics", response_model=TopicList, responses=problems(500))
-async def list_topics(service: Running) -> Any:
-    return {"topics": sorted(service.topics.state.topics)}
+@router.get(
+    "",
+    summary="Names of all topics, or a page of them",
+    response_model=TopicList,
+    response_model_exclude_none=True,
+    responses=problems(400, 422, 500),
+)
+async def list_topics(service: Running, limit: Limit = None, after: After = None) -> Any:
+    names, following = page(service.topics.state.topics, limit, after)
+    return {"topics": names, "next": following}
 
 
 @router.get("/{topic}", summary="One topic with its route", response_model=TopicView, responses=problems(400, 404, 500))
@@ -186,7 +195,7 @@ async def offsets_by_time(
 ) -> Any:
     time_us = parse_time(time)
     hosted = await service.topics.require(topic)
-    logs = await _seen(service, hosted)
+    logs = await brought_up(service, hosted)
     offsets = []
     for name in hosted.route.partitions:
         if name not in logs:
@@ -196,7 +205,7 @@ async def offsets_by_time(
     return {"topic": topic, "time": rfc3339(time_us), "offsets": offsets}
 
 
-async def _seen(service: Service, hosted: HostedTopic) -> Mapping[str, PartitionLog]:
+async def brought_up(service: Service, hosted: HostedTopic) -> Mapping[str, PartitionLog]:
     """The logs with what other processes have appended, up to a moment ago: an end must not seem to go back."""
     logs = await hosted.logs()
     since = service.loop.time() - service.settings.refresh_ms / 1000
@@ -225,7 +234,7 @@ def parse_time(text: str) -> int:
 
 async def _view(service: Service, hosted: HostedTopic) -> dict[str, object]:
     topic = hosted.topic
-    await _seen(service, hosted)
+    await brought_up(service, hosted)
     return {
         "topic": topic.name,
         "id": topic.id,

@@ -38,6 +38,12 @@ class DeadFiles:
         with self._lock:
             return [path for path, _ in takewhile(lambda one: one[1] <= limit, self._seen.items())]
 
+    @property
+    def first_seen_ms(self) -> int | None:
+        """The boot time at which the end of the oldest was seen; None when there are none."""
+        with self._lock:
+            return next(iter(self._seen.values()), None)
+
     def forget(self, path: str) -> None:
         """Note that a file is deleted."""
         with self._lock:

@@ -64,7 +64,9 @@ class PartitionLog:
         clock: Clock,
         cache: RowCache,
         tails: TailBudget,
+        on_unsynced: Callable[[Unsynced], None],
     ) -> None:
+        """`on_unsynced` is told of files that somebody must make durable in time."""
         self.ref = ref
         self.location = store.uri(ref.folder)
         self._store = store
@@ -75,10 +77,12 @@ class PartitionLog:
         self._tail = Tail(settings.tail_bytes_max, tails)
         self._reader = LogReader(self, self._files, self._tail, row_group_rows=settings.row_group_rows)
         self._requests = Requests()
-        self._unsynced = Unsynced(store)
+        self._unsynced = Unsynced(store, on_unsynced)
         self._stop = StopOnCorrupt()
         self._bytes = 0
         self._dead = DeadFiles(clock)
+        #: Whether anybody has read or appended since `rest` was asked for last.
+        self._used = False
         self._log = CommitLog(
             store,
             ref.folder,
@@ -156,6 +160,7 @@ class PartitionLog:
             A file does not hold what the log says; the partition stops.
         """
         self._stop.check()
+        self._used = True
         return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes)
 
     def offset_at(self, time_us: int) -> int:
@@ -239,6 +244,7 @@ class PartitionLog:
         """
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
         self._stop.check()
+        self._used = True
         durable = (flush or self._settings.flush) is Flush.SYNC
 
         def attempt() -> list[Appended]:
@@ -400,6 +406,19 @@ class PartitionLog:
         with self._stop:
             return self._upkeep.clean()
 
+    def due_in_ms(self) -> int:
+        """How long `maintain` has nothing to do unless something is appended; 0 when it has now."""
+        return self._upkeep.due_in_ms()
+
+    def rest(self) -> bool:
+        """Give back what is in memory for readers, if nobody has read or appended since this was asked for last."""
+        if self._used:
+            self._used = False
+            return False
+        self._tail.clear()
+        self._files.forget(file.path for file in self.files)
+        return True
+
     def flush(self) -> None:
         """Make what was appended with `Flush.ASYNC` durable, by us or by others."""
         self._unsynced.sync()
@@ -420,6 +439,7 @@ class PartitionLog:
     def release(self) -> None:
         """Give the memory back: the partition was deleted."""
         self._tail.clear()
+        self._unsynced.drop()
 
     def stop(self, error: Corrupt) -> None:
         """Refuse everything from now on: the stored data contradicts itself."""

@@ -32,6 +32,9 @@ __all__ = ["FileReader", "RowCache"]
 
 #: Read at once from a file's end; a footer of sixteen row groups fits.
 _FOOTER_GUESS: Final = 64 * KIB
+#: What a footer costs in memory, and each row group in it with its thirteen columns; measured, rounded up.
+_FOOTER_BYTES: Final = 20 * KIB
+_ROW_GROUP_BYTES: Final = 10 * KIB
 
 
 class RowCache:
@@ -144,7 +147,9 @@ class FileReader:
 
     def parts(self, file: DataFile) -> tuple[Part, ...]:
         """The producers' requests that the file carries."""
-        return self._footer(file).parts
+        found = self._cache.get((self._folder, file.path))
+        # Opening a partition asks for this and no more: footers of thousands that nobody reads are not kept.
+        return found.parts if isinstance(found, _Footer) else self._read_footer(file).parts
 
     def verify(self, file: DataFile) -> None:
         """Read every byte and every row of the file; raise `Corrupt` on the first contradiction."""
@@ -174,7 +179,7 @@ class FileReader:
         if isinstance(found, _Footer):
             return found
         footer = self._read_footer(file)
-        self._cache.put(key, footer, 2 * KIB + 4 * KIB * (len(footer.starts) - 1))
+        self._cache.put(key, footer, _FOOTER_BYTES + _ROW_GROUP_BYTES * (len(footer.starts) - 1))
         return footer
 
     def _read_footer(self, file: DataFile) -> _Footer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -255,7 +256,7 @@ def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
         version=version,
         batch_id=found.batch_id,
         end_offset=found.end_offset,
-        metadata=found.metadata,
+        metadata=_shared(found.metadata),
         files=sorted(found.files, key=lambda f: f.start),
         checkpoint_version=version,
         fences=found.fences,
@@ -265,7 +266,18 @@ def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
 def _first(commit: Commit, folder: str) -> Snapshot:
     if commit.metadata is None:
         raise Corrupt(f"{folder}: version 0 does not create a table")
-    return Snapshot(version=0, batch_id=commit.batch_id, end_offset=0, metadata=commit.metadata)
+    return Snapshot(version=0, batch_id=commit.batch_id, end_offset=0, metadata=_shared(commit.metadata))
+
+
+def _shared(metadata: Mapping[str, object]) -> dict[str, object]:
+    """The same with its long strings kept once for all tables: a process may have thousands of them open."""
+    return {sys.intern(key): _interned(value) for key, value in metadata.items()}
+
+
+def _interned(value: object) -> object:
+    if isinstance(value, str):
+        return sys.intern(value)
+    return _shared(value) if isinstance(value, dict) else value
 
 
 def _check_place(snapshot: Snapshot, folder: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tables.store import FileMissing, Store
 
@@ -14,8 +14,10 @@ __all__ = ["Unsynced"]
 class Unsynced:
     """The keys to sync of one partition, in the order of their commits. Safe for threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_added: Callable[[Unsynced], None] = lambda unsynced: None) -> None:
+        """`on_added` is called after each addition, so that nobody has to look for what must be synced."""
         self._store = store
+        self._on_added = on_added
         self._keys: list[str] = []
         self._keys_lock = threading.Lock()
         #: Held while syncing, so that a second caller returns only after the first one's files are durable.
@@ -23,6 +25,7 @@ class Unsynced:
         self._syncing = 0
         #: Whether a sync failed: the kernel then calls clean what it could not write, and syncing again proves nothing.
         self._failed = False
+        self._is_dropped = False
 
     def __len__(self) -> int:
         return len(self._keys) + self._syncing
@@ -30,13 +33,24 @@ class Unsynced:
     def add(self, keys: Sequence[str]) -> None:
         """These files are written, data before commit."""
         with self._keys_lock:
+            if self._is_dropped:
+                return
             self._keys += keys
+        self._on_added(self)
 
     def add_failed(self, keys: Sequence[str]) -> None:
         """These files are written, and syncing them or their folder has failed."""
         with self._keys_lock:
+            if self._is_dropped:
+                return
             self._keys += keys
             self._failed = True
+        self._on_added(self)
+
+    def drop(self) -> None:
+        """Sync nothing any more: the files are deleted."""
+        with self._keys_lock:
+            self._keys, self._is_dropped = [], True
 
     def sync(self) -> None:
         """Return when everything added before the call is durable; on an error it stays to be made so."""
@@ -55,6 +69,8 @@ class Unsynced:
                     self._store.sync(keys)
             except BaseException:
                 with self._keys_lock:
+                    if self._is_dropped:
+                        return
                     self._keys = keys + self._keys
                     self._failed = True
                 raise

@@ -16,13 +16,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from mq.errors import Corrupt
-from tables.actions import commit_name
+from tables.actions import DataFile, commit_name
 from tables.checkpoint import checkpoint_name, write_checkpoint
 from tables.clock import Clock
 from tables.dead_files import DeadFiles
@@ -59,12 +59,13 @@ class Upkeep:
         self._folder = log.ref.folder
         self._log_keep_ms = max(settings.log_keep_ms, log.keep_ms(LOG_KEEP, settings.log_keep_ms))
         self._orphan_keep_ms = max(settings.orphan_keep_ms, log.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
+        self._sweep_every_ms = self._orphan_keep_ms // 10
         self._busy = threading.Lock()
         #: (boot time, version): versions up to this one existed at that time.
-        self._sightings: deque[tuple[int, int]] = deque([(clock.boot_ms(), log.version)])
+        self._sightings = [(clock.boot_ms(), log.version)]
         self._cleaned_to = 0
-        #: Commits and checkpoints that nobody needs any more, oldest first.
-        self._old_log: deque[str] = deque()
+        #: Commits and checkpoints that nobody needs any more, oldest first; an empty queue would cost half a KiB.
+        self._old_log: deque[str] | None = None
         self._orphans: dict[str, int] = {}
         self._swept_ms = clock.boot_ms()
 
@@ -75,6 +76,26 @@ class Upkeep:
     def clean(self) -> bool:
         """Only delete dead files whose time has passed."""
         return self._alone(lambda now: self._delete_dead() | self._sweep(now))
+
+    def due_in_ms(self) -> int:
+        """How long `run` has nothing to do unless something is appended; 0 when it has now."""
+        now = self._clock.boot_ms()
+        if self._old_log or self._checkpoint_is_due() or self._planned_rollup():
+            return 0
+        due = [self._swept_ms + self._sweep_every_ms]
+        first = self._dead.first_seen_ms
+        if first is not None:
+            due.append(first + self._settings.file_keep_ms)
+        due += self._log_clean_times()
+        return max(0, min(due) - now)
+
+    def _log_clean_times(self) -> list[int]:
+        """When commits that a checkpoint covers are old enough to be deleted, if there are any."""
+        covered = self._log.checkpoint_version
+        if covered <= self._cleaned_to:
+            return []
+        known = [time for time, version in self._sightings if min(version, covered) > self._cleaned_to]
+        return [known[0] + self._log_keep_ms] if known else [self._sightings[-1][0] + self._log_keep_ms // 10]
 
     def _alone(self, work: Callable[[int], bool]) -> bool:
         if not self._busy.acquire(blocking=False):
@@ -90,14 +111,13 @@ class Upkeep:
         return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_dead() | self._sweep(now)
 
     def _sight(self, now: int) -> None:
-        """Remember how far the log was, about ten times in each `log_keep_ms`."""
-        if now - self._sightings[-1][0] >= self._log_keep_ms // 10:
+        """Remember how far the log was, about ten times in each `log_keep_ms` while it grows."""
+        time, version = self._sightings[-1]
+        if now - time >= self._log_keep_ms // 10 and version != self._log.version:
             self._sightings.append((now, self._log.version))
 
     def _roll_up(self) -> bool:
-        files = plan_rollup(
-            self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
-        )
+        files = self._planned_rollup()
         if not files:
             return False
         try:
@@ -118,8 +138,16 @@ class Upkeep:
         )
         return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
 
+    def _planned_rollup(self) -> Sequence[DataFile]:
+        return plan_rollup(
+            self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        return self._log.version - self._log.checkpoint_version >= self._settings.checkpoint_commits
+
     def _checkpoint(self) -> bool:
-        if self._log.version - self._log.checkpoint_version < self._settings.checkpoint_commits:
+        if not self._checkpoint_is_due():
             return False
         state = self._log.state()
         # A checkpoint must not be more durable than the commits it stands for.
@@ -130,28 +158,30 @@ class Upkeep:
 
     def _clean_log(self, now: int) -> bool:
         """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
-        if not self._old_log:
-            self._find_old_log(now)
-        count = min(len(self._old_log), _CLEAN_BATCH)
+        old = self._old_log or self._find_old_log(now)
+        count = min(len(old), _CLEAN_BATCH)
         for _ in range(count):
-            self._store.delete(self._old_log[0])
-            self._old_log.popleft()
+            self._store.delete(old[0])
+            old.popleft()
+        self._old_log = old or None
         return count > 0
 
-    def _find_old_log(self, now: int) -> None:
+    def _find_old_log(self, now: int) -> deque[str]:
         """List once what the next runs delete: a log that grows fast leaves more than one run may."""
-        old = -1
-        while len(self._sightings) > 1 and now - self._sightings[0][0] >= self._log_keep_ms:
-            old = self._sightings.popleft()[1]
-        keep_from = min(old, self._log.checkpoint_version)
+        found = deque[str]()
+        aged = [version for time, version in self._sightings if now - time >= self._log_keep_ms]
+        # The newest of them stays: as long as the log does not grow there is no other.
+        del self._sightings[: len(aged) - 1 if aged else 0]
+        keep_from = min(aged[-1] if aged else -1, self._log.checkpoint_version)
         if keep_from <= self._cleaned_to:
-            return
+            return found
         commits, checkpoints = log_versions(self._store, self._folder)
         log = f"{self._folder}/{LOG_FOLDER}"
-        self._old_log.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
+        found.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
         covered = [v for v in checkpoints if v <= keep_from]
-        self._old_log.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
+        found.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
         self._cleaned_to = keep_from
+        return found
 
     def _delete_dead(self) -> bool:
         """Delete files that were let go long enough ago."""
@@ -163,7 +193,7 @@ class Upkeep:
 
     def _sweep(self, now: int) -> bool:
         """Delete files that no commit has named for `orphan_keep_ms`: leftovers of killed writers."""
-        if now - self._swept_ms < self._orphan_keep_ms // 10:
+        if now - self._swept_ms < self._sweep_every_ms:
             return False
         self._swept_ms = now
         self._log.refresh()

@@ -22,6 +22,7 @@ from tables.settings import LogSettings
 from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
 from tables.store import Store, probe
 from tables.tail import TailBudget
+from tables.unsynced import Unsynced
 
 __all__ = ["Warehouse", "refs"]
 
@@ -56,6 +57,8 @@ class Warehouse:
         self._opening: dict[PartitionRef, threading.Lock] = {}
         self._closed = threading.Event()
         self._flusher: threading.Thread | None = None
+        #: Partitions with files that a power cut could still take; the others cost the flusher nothing.
+        self._unsynced: set[Unsynced] = set()
 
     @classmethod
     def open(
@@ -145,6 +148,7 @@ class Warehouse:
                     clock=self.clock,
                     cache=self._cache,
                     tails=self._tails,
+                    on_unsynced=self._unsynced.add,
                 )
                 with self._lock:
                     self._logs[ref] = found
@@ -210,9 +214,19 @@ class Warehouse:
             # An error here is met again, and reported, by the next durable append.
             with contextlib.suppress(DeltaMQError, OSError):
                 self.store.prepare()
-            for log in self.open_logs:
-                with contextlib.suppress(DeltaMQError):
-                    log.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Sync what was added since the last time; what fails waits for the next."""
+        failed = []
+        while self._unsynced:
+            # Taken before it is synced: what is added meanwhile adds it again.
+            unsynced = self._unsynced.pop()
+            try:
+                unsynced.sync()
+            except DeltaMQError:
+                failed.append(unsynced)
+        self._unsynced.update(failed)
 
     def close(self) -> None:
         """Flush everything and let go."""

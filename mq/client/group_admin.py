@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _CREATED: Final = 201
+#: Names in a page; the service gives no more at once.
+_PAGE_NAMES: Final = 1_000
 
 #: Where a group's offsets may be put: `first`, `last`, a time, or offsets by partition.
 ResetTarget: TypeAlias = Literal["first", "last"] | str | datetime | Mapping[str, int]
@@ -238,8 +240,17 @@ class GroupAdmin(Calls):
         return read_answer(answer, GroupInfo), answer.status == _CREATED
 
     def list_groups(self) -> list[str]:
-        """The names of all groups, sorted."""
-        return read_answer(self._call("GET", path_of("groups")), _GroupList).groups
+        """The names of all groups, sorted; asked for in pages, so that no answer is large."""
+        return self._names("groups")
+
+    def _names(self, kind: Literal["topics", "groups"]) -> list[str]:
+        names, query = list[str](), {"limit": str(_PAGE_NAMES)}
+        while True:
+            found = read_answer(self._call("GET", path_of(kind), query=query), _Names)
+            names += found.topics if kind == "topics" else found.groups
+            if found.next is None:
+                return names
+            query["after"] = found.next
 
     def get_group(self, group: str) -> GroupInfo:
         """One group with its progress; raises `NotFound`."""
@@ -362,8 +373,12 @@ def _moment(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-class _GroupList(msgspec.Struct):
-    groups: list[str]
+class _Names(msgspec.Struct):
+    """A page of names; a service of before there were pages answers with all of them."""
+
+    topics: list[str] = []
+    groups: list[str] = []
+    next: str | None = None
 
 
 class _Offsets(msgspec.Struct):

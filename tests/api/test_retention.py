@@ -64,23 +64,19 @@ def test_retry_6_a_topic_whose_messages_are_all_gone_goes_on_at_its_end(ten: Api
     assert [m["body"] for m in ten.fetch(TOPIC, PARTITION, "?offset=10").json["messages"]] == ["10"]
 
 
-def test_retry_6_the_minimum_offset_moves_where_nobody_writes_or_reads(
-    monkeypatch: pytest.MonkeyPatch, ten: Api, other: PartitionLog
-) -> None:
-    monkeypatch.setattr("api.service._TEND_S", 0.0)
+def test_retry_6_the_minimum_offset_moves_where_nobody_writes_or_reads(ten: Api, other: PartitionLog) -> None:
+    ten.service.partitions.tending.every_s = 0.0
     other.delete_below(4)
     until(lambda: ten.partitions(TOPIC)[PARTITION]["min_offset"] == 4)
     assert told(ten, 0) == ("offset_too_small", 4, 4)
 
 
-def test_what_a_quiet_partition_let_go_is_deleted(
-    monkeypatch: pytest.MonkeyPatch, config: Config, ten: Api, other: PartitionLog
-) -> None:
+def test_what_a_quiet_partition_let_go_is_deleted(config: Config, ten: Api, other: PartitionLog) -> None:
     """The last roll-up's files used to stay until the next message came."""
+    ten.service.partitions.tending.every_s = 0.0
     for i in range(10, 40):
         assert ten.send(TOPIC, str(i)).status == 200
     until(lambda: ten.partitions(TOPIC)[PARTITION]["files"] < 40)
-    monkeypatch.setattr("api.service._TEND_S", 0.0)
     other.refresh()
 
     def only_live_files() -> bool:

@@ -69,5 +69,12 @@ TARGETS: Final[dict[str, Target]] = {
     "sink.rows.rate": at_least(700_000, "exactly once, with reading; Spark's Kafka sink: 630 k, at least once"),
     "sink.small.took": at_most(200, "a batch of 100 rows; Spark's Delta sink: 980 ms"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),
+    "many.start": at_most(2.0, "a restart with 12,001 partitions"),
+    "many.idle.cpu": at_most(3.0, "3 % of a core with 12,001 idle partitions"),
+    "many.idle.rss": at_most(300, "300 MiB with 12,001 idle partitions"),
+    "many.metrics.took": at_most(100, "a scrape with 3,000 topics"),
+    "many.metrics.bytes": at_most(1_000, "a scrape with 3,000 topics"),
+    "many.topics.took": at_most(100, "a list of 3,000 topics"),
+    "many.topics.bytes": at_most(1_000, "a list of 3,000 topics"),
     "memory.growth": at_most(5.0, "flat under load"),
 }

@@ -26,8 +26,11 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
 
 def test_there_are_notebooks() -> None:
     assert [path.name for path in NOTEBOOKS] == [
+        "01_quick_start.py",
         "02_queue_in_sql.py",
         "03_ordered_pipeline.py",
+        "04_pop_workers.py",
+        "05_lag_and_dead_letters.py",
         "06_replay_and_time_travel.py",
         "07_streaming_medallion.py",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,14 @@ from tables.unsynced import Unsynced
 from tests.faulty_store import FaultyStore, failing
 from tests.rows import REF, all_bodies, batch
 from tests.unit.tables.conftest import OpenLog
+
+
+def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
+    """Return when `condition` holds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.002)
 
 
 def synced_before(store: FaultyStore, name: str, key: str) -> bool:
@@ -199,3 +208,39 @@ def test_a_second_flush_waits_for_the_first(store: FaultyStore) -> None:
     first.join()
     second.join()
     assert done == ["first", "second"]
+
+
+def test_r1_the_flusher_looks_only_at_what_has_something_to_sync(files: MemoryStore) -> None:
+    """Thousands of idle partitions would otherwise be locked five times a second."""
+    told: list[Unsynced] = []
+    idle, busy = Unsynced(files, told.append), Unsynced(files, told.append)
+    assert (len(idle), told) == (0, [])
+    busy.add(["a"])
+    busy.add_failed(["b"])
+    assert told == [busy, busy]
+
+
+def test_r1_an_asynchronous_append_is_made_durable_by_the_flusher(store: FaultyStore, open_log: OpenLog) -> None:
+    log = open_log(store, flush_interval_ms=1)
+    for body in (b"a", b"b"):
+        log.append([batch(body)], flush=Flush.ASYNC)
+        until(lambda: log.unsynced == 0)
+
+
+def test_r1_what_the_flusher_could_not_sync_it_tries_again(store: FaultyStore, open_log: OpenLog) -> None:
+    log = open_log(store, flush_interval_ms=1)
+    store.before["sync"] = failing(Unavailable("out"))
+    log.append([batch(b"a")], flush=Flush.ASYNC)
+    until(lambda: store.keys("sync"))
+    assert log.unsynced == 2
+    del store.before["sync"]
+    until(lambda: log.unsynced == 0)
+
+
+def test_what_is_deleted_is_synced_no_more(store: FaultyStore) -> None:
+    unsynced = Unsynced(store)
+    unsynced.add(["gone"])
+    unsynced.drop()
+    unsynced.add(["gone, too"])
+    unsynced.sync()
+    assert (len(unsynced), store.keys("sync")) == (0, [])

@@ -373,3 +373,40 @@ def test_checkpoints_of_two_processes_name_the_same_state(files: MemoryStore, op
     raw = files.read(f"{COMMITS}/{checkpoint_name(4)}").to_pybytes()
     assert two.maintain()
     assert files.read(f"{COMMITS}/{checkpoint_name(4)}").to_pybytes() == raw
+
+
+def test_upkeep_says_when_it_is_due_and_does_nothing_before(
+    files: MemoryStore, clock: SetClock, open_log: OpenLog
+) -> None:
+    """Whoever keeps thousands of partitions asks once, and comes back then (see `api.tending`)."""
+    log = open_log(rollup_files=4, checkpoint_commits=8, log_keep_ms=1_000, file_keep_ms=5_000)
+    sent = fill(log, 40)
+    assert log.due_in_ms() == 0, "roll-ups are due"
+    maintain_all(log)
+    waits = []
+    while (wait_ms := log.due_in_ms()) < 60_000:
+        assert wait_ms > 0
+        waits.append(wait_ms)
+        clock.advance_ms(wait_ms - 1)
+        before = names(files) | names(files, COMMITS)
+        assert not log.maintain()
+        assert names(files) | names(files, COMMITS) == before
+        clock.advance_ms(1)
+        maintain_all(log)
+    assert len(waits) >= 2, "the log's clean-up and the files that roll-ups let go"
+    assert {f.path for f in log.files} == {name for name in names(files) if name.endswith(".parquet")}
+    commits, _ = log_versions(files, REF.folder)
+    assert commits[0] >= log.checkpoint_version - 8
+    assert all_bodies(log) == sent
+
+
+def test_a_rested_partition_reads_the_same_from_its_files(open_log: OpenLog) -> None:
+    log = open_log()
+    sent = fill(log, 5)
+    assert not log.rest(), "it was just used"
+    assert log.rest()
+    assert not log.in_memory(0)
+    assert all_bodies(log) == sent
+    assert not log.rest(), "reading is using"
+    log.append([batch(b"on")])
+    assert log.in_memory(5)
