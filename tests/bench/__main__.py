@@ -38,8 +38,8 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     revive_spark,
     sink,
     stored,
-    verify,
     stream,
+    verify,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort
 from tests.bench.figure import Figure

@@ -65,7 +65,6 @@ TARGETS: Final[dict[str, Target]] = {
     "stream.latency.idle": at_most(5, "an idle stream"),
     "stream.plan.p50": at_most(20, "100 partitions, whatever the length of the log"),
     "stream.resume.took": at_most(3_000, "goes on after 1,000,000 commits"),
-    "merge.backlog.rate": at_least(20_000, "20 k CK/ACK records a second"),
     "sink.rows.rate": at_least(700_000, "exactly once, with reading; Spark's Kafka sink: 630 k, at least once"),
     "sink.small.took": at_most(200, "a batch of 100 rows; Spark's Delta sink: 980 ms"),
     "start.metadata.snapshots": at_most(200, "a start that does not grow with the age of the warehouse"),

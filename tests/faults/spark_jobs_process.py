@@ -43,7 +43,13 @@ def short(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
     pool = context.getLocalProperty("spark.scheduler.pool")
     options = context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     ends = "-XX:+ExitOnOutOfMemoryError" in list(options)
-    return {"rows": rows, "pool": pool, "mode": mode, "jvm": context._gateway.proc.pid, "ends_without_memory": int(ends)}
+    return {
+        "rows": rows,
+        "pool": pool,
+        "mode": mode,
+        "jvm": context._gateway.proc.pid,
+        "ends_without_memory": int(ends),
+    }
 
 
 def endless(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
