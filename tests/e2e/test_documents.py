@@ -42,6 +42,8 @@ def test_the_readme_has_an_example_of_each_door() -> None:
         "Groups",
         "Order",
         "Spark SQL",
+        "Streams",
+        "Writing, typed tables, a catalog",
         "Command line",
     ]
 
