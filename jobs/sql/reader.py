@@ -43,7 +43,7 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
     topic
         The topic; or name several with the option `subscribe`, `subscribePattern` or `assign`.
     **options
-        The options of `format("mq")`: `startingOffsets`, `endingTimestamp`, `rowFormat`, `warehouse`, ...
+        The options of `format("mq")`: `startingOffsets`, `endingTimestamp`, `asOfTime`, `columns`, `rowFormat`, ...
 
     Examples
     --------
