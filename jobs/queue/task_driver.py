@@ -67,15 +67,15 @@ class Looked:
     def note(self, told: pa.Table, now_ms: int) -> None:
         """Take note of what the tasks of a run told; a shard that was held counts as not looked at."""
         columns = [told.column(name).to_pylist() for name in ("broker", "queue", "held")]
+        before, self._held_ms = self._held_ms, {}
         for broker, queue, held in zip(*columns, strict=True):
             if held:
-                self._held_ms.setdefault((broker, queue), now_ms)
+                self._held_ms[broker, queue] = before.get((broker, queue), now_ms)
             else:
-                self._held_ms.pop((broker, queue), None)
                 self._since_ms[broker, queue] = now_ms
 
     def held_ms(self, now_ms: int) -> int:
-        """For how long the shard has been held that is longest; 0 when none is."""
+        """For how long the shard has been held that is longest, of those of the last run; 0 when none is."""
         return max((now_ms - since_ms for since_ms in self._held_ms.values()), default=0)
 
 
