@@ -16,7 +16,7 @@ from jobs.queue.delay_in_tasks import TaskForwarder
 from jobs.queue.delay_task import forward_shard, run_delay_shard
 from jobs.queue.revive import Reviver
 from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.queue.revive_task import revive_shard, run_shard
+from jobs.queue.revive_task import revive_shards, run_shard
 from jobs.queue.task_memory import TaskMemory
 from jobs.run.registry import Facts
 from tables.config import Config
@@ -28,9 +28,10 @@ ENGINES: Final = ("local", "spark")
 #: The Spark engine with tasks of which each begins in a process that knows nothing.
 COLD: Final = "cold"
 
-_WORK: Final[dict[Any, Callable[[TaskMemory, Any], pa.RecordBatch]]] = {
-    revive_shard: run_shard,
-    forward_shard: run_delay_shard,
+#: Of the work of a task: what its items are, and what is done with each.
+_WORK: Final[dict[Any, tuple[Callable[[Any], Sequence[Any]], Callable[[TaskMemory, Any], pa.RecordBatch]]]] = {
+    revive_shards: (tuple, run_shard),
+    forward_shard: (lambda item: (item,), run_delay_shard),
 }
 
 
@@ -50,7 +51,9 @@ class _InProcess:
     def __call__(
         self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
     ) -> pa.Table:
-        batches = [_WORK[work](self._memory or TaskMemory(self._warehouse), item) for item in items]
+        each, run = _WORK[work]
+        parts = [part for item in items for part in each(item)]
+        batches = [run(self._memory or TaskMemory(self._warehouse), part) for part in parts]
         return pa.Table.from_batches(batches, schema=schema)
 
 

@@ -1,10 +1,15 @@
-"""The job `revive` by the Spark engine: a task for each queue of each broker, counts for the driver (SPEC SPARK-7)."""
+"""The job `revive` by the Spark engine: tasks for the queues of each broker, counts for the driver (SPEC SPARK-7).
+
+A broker's queues append to the same retry partitions, and a partition takes one append at a time: two tasks keep it
+busy, more would race. A task without anything to do costs Spark far more than a queue in it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shard
+from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, summed
 from jobs.queue.task_memory import Place
 from jobs.run.registry import Facts
@@ -14,6 +19,8 @@ from tables.queue_refs import revive_ref
 from tables.warehouse import Warehouse
 
 __all__ = ["TaskReviver"]
+
+_TASKS_OF_A_BROKER: Final = 2
 
 
 class TaskReviver:
@@ -37,7 +44,8 @@ class TaskReviver:
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
         items = [self._item(broker, queue, now_ms) for broker, queue in self._queues(mine)]
-        told = tasks(items, revive_shard, COUNTS)
+        groups = _groups(items)
+        told = tasks(groups, revive_shards, COUNTS)
         self._looked.note(told, now_ms)
         facts = dict(
             summed(
@@ -55,7 +63,7 @@ class TaskReviver:
         revived = int(facts.pop("revived"))
         if not facts["waiting"]:
             del facts["waiting"]
-        return {"rows": revived + int(facts["dead"]), **facts, "tasks": len(items)}
+        return {"rows": revived + int(facts["dead"]), **facts, "tasks": len(groups)}
 
     def _item(self, broker: str, queue: int, now_ms: int) -> ReviveItem:
         since_ms = self._looked.since_ms((broker, queue))
@@ -68,3 +76,11 @@ class TaskReviver:
             if self._warehouse.exists(revive_ref(self._cluster, queue, broker)):
                 self._existing.add((broker, queue))
         return [one for one in found if one in self._existing]
+
+
+def _groups(items: Sequence[ReviveItem]) -> list[tuple[ReviveItem, ...]]:
+    """The items of each task: neighbouring queues, which the service takes in turn, go to different ones."""
+    groups: dict[tuple[str, int], list[ReviveItem]] = {}
+    for item in items:
+        groups.setdefault((item.broker, item.queue % _TASKS_OF_A_BROKER), []).append(item)
+    return [tuple(group) for group in groups.values()]

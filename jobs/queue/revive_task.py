@@ -1,4 +1,4 @@
-"""The work of a task of `revive`: one queue of one broker, from what is due there to the `Done` records.
+"""The work of a task of `revive`: some queues of one broker, each from what is due there to the `Done` records.
 
 A task may run twice, at once or one after another, beside the loop of the local engine, and be killed anywhere: it
 carries out its part by `ReviveBatch`, whose appends are requests that are named after the messages.
@@ -21,7 +21,7 @@ from mq.revive import Due
 from mq.tries import tries_until
 from tables.state_rows import states_of_rows
 
-__all__ = ["COUNTS", "ReviveItem", "revive_shard", "run_shard"]
+__all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]
 
 #: What a task tells of its shard; messages are counted, times are milliseconds.
 COUNTS: Final = pa.schema(
@@ -45,7 +45,7 @@ _TROUBLES_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviveItem:
-    """One task's work; small, and without secrets."""
+    """One queue's work; small, and without secrets."""
 
     place: Place
     broker: str
@@ -56,9 +56,10 @@ class ReviveItem:
     since_ms: int
 
 
-def revive_shard(item: ReviveItem) -> Iterator[pa.RecordBatch]:
-    """What an executor does for an item: one row of COUNTS."""
-    yield run_shard(memory_of(item.place), item)
+def revive_shards(items: Sequence[ReviveItem]) -> Iterator[pa.RecordBatch]:
+    """What an executor does for the queues of a task, one after another: a row of COUNTS for each."""
+    for item in items:
+        yield run_shard(memory_of(item.place), item)
 
 
 def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
