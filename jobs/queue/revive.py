@@ -4,7 +4,7 @@ Two engines carry it out by the same rules and the same `ReviveBatch`, and may d
 
     local   `Reviver`: follows the logs in the memory of one process, which knows what is due without looking: the least
             delay, on one machine
-    spark   `TaskReviver`: a task for each queue of each broker finds what is due in the merged table and the log behind
+    spark   `TaskReviver`: tasks look queue by queue for what is due in the merged table and the log behind
             it, and follows nothing: grows with the cluster, and starts cold
 """
 
@@ -167,7 +167,7 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
 
     Input: the revive logs of every broker and the state tables that are merged from them, the metadata, the messages
     where they were popped. The local engine follows the logs from where its last run ended (from the tables, after a
-    start); a task of the Spark engine reads of the table what is due in its queue, and the log behind the watermark.
+    start); a task of the Spark engine reads of the table what is due in its queues, and the logs behind the watermark.
 
     Output: copies in the groups' retry topics and dead letters, one commit for each destination of a batch; records
     of what retention took before (`LOST`); then `Done` records in the revive logs.

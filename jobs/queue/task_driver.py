@@ -1,4 +1,4 @@
-"""The driver's side of `revive` and `delay` as Spark jobs: which shards there are, and what their tasks told.
+"""The driver's side of `revive` and `delay` as Spark jobs: which shards there are, and what tasks told of them.
 
 What the driver remembers from run to run is one time for each shard, however much is in flight.
 """
