@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,14 +82,9 @@ class JobProcess:
         flags += [] if engine is None else ["--engine", engine]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.host = socket.gethostname()
-        #: What it said of its first run, or that it stands by.
-        self.first_line = self.line()
-
-    def line(self) -> str:
-        """The next line that it says."""
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        #: What it said of its first run, or that it stands by.
+        self.first_line = self._process.stdout.readline()
 
     @property
     def pid(self) -> int:

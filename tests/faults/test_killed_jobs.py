@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.run.shard_lock import holder_of, known_shards
+from jobs.run.storage import storage
 from mq.queue_limits import ACK_SETTLE_MS
 from tests.faults.job_process import JobProcess, JobRuns, job_runs
+from tests.faults.test_shared_shards import until
 from tests.queue_tables import QueueTables
 
 
@@ -190,10 +193,18 @@ def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) 
     second = JobProcess(warehouse, "revive", "delay")
     assert second.first_line.startswith("stands by for ")
     assert second.first_line.endswith(f"pid {first.pid}\n")
+    store = storage(str(warehouse))
+
+    def owners() -> set[tuple[str, int | None]]:
+        held = {
+            (job, shard): holder_of(store, job, shard)
+            for job in ("revive", "delay")
+            for shard in known_shards(store, job)
+        }
+        return {(job, holder and holder.pid) for (job, _), holder in held.items()}
+
     first.kill()
-    taken = [second.line() for _ in ("revive", "delay")]
-    took = rf"job=(revive|delay) takes over shards=\S+ from {re.escape(first.host)} pid {first.pid}\n"
-    assert {found[1] for line in taken if (found := re.fullmatch(took, line))} == {"revive", "delay"}
+    until(lambda: owners() == {("revive", second.pid), ("delay", second.pid)}, owners)
     assert second.stop() == 0
 
 
