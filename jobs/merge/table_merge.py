@@ -139,7 +139,8 @@ class TableMerge:
             plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
             planned = plan is not None
             plan = plan or self._planned(ends)
-            clean = self._may_clean()
+            # A batch without records that is planned is one in which rows were to be forgotten.
+            clean = self._may_clean() or (planned and not plan.records)
             if not (planned or plan.records or clean):
                 break
             # After the ends of the logs were known: what records are about and is not there has ended.
