@@ -134,12 +134,13 @@ class TableMerge:
         self._look()
         if create_state_table(session, self._store, self._target.table, self._log):
             self._look()
-        tries = 0
+        tries, clean = 0, self._may_clean()
         while True:
             plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
             planned = plan is not None
             plan = plan or self._planned(ends)
-            clean = self._may_clean()
+            # A batch without records that is planned is one in which rows were to be forgotten.
+            clean = clean or (planned and not plan.records)
             if not (planned or plan.records or clean):
                 break
             # After the ends of the logs were known: what records are about and is not there has ended.
@@ -155,7 +156,7 @@ class TableMerge:
             finally:
                 batch.release()
             if clean:
-                self._looked = self._present_look(whole=batch.ended)
+                self._looked, clean = self._present_look(whole=batch.ended), False
             if merged:
                 self._look()
                 if self._merged.batch < plan.batch:
