@@ -51,7 +51,7 @@ wide = rows.mapInArrow(deadly, rows.schema).drop("id")
 for batch in range(2):
     write = wide.write.format("mq").mode("append").option("topic", "orders")
     write.option("producerId", "nightly").option("batchId", str(batch)).save()
-stored = spark.read.format("mq").option("topic", "orders").load().selectExpr("CAST(body AS INT) AS n")
+stored = spark.read.format("mq").option("topic", "orders").load().selectExpr("CAST(CAST(body AS STRING) AS INT) AS n")
 found = sorted(row.n for row in stored.collect())
 assert found == sorted([*range(3000), *range(3000)]), len(found)
 print("STORED", len(found))
