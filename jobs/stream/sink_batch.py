@@ -28,6 +28,8 @@ __all__ = ["commit_staged", "decoded", "stage_rows"]
 _log: Final = logging.getLogger("deltamq.jobs")
 #: Rows that a task converts and routes at once: Spark's batches are small, and each costs its split by partition.
 PIECE_BYTES_MAX: Final = 8 * MIB
+#: From so many rows on, those without a key are spread from another partition on in each piece.
+_SMALL_ROWS: Final = 4_096
 _decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
 _tending: Final = threading.Lock()
 
@@ -62,8 +64,9 @@ def stage_rows(
     now_ms = place.now_ms()
     # all tasks of a small batch put rows without a key into one partition: one commit, not several
     draw = zlib.crc32(f"{name}#{batch}".encode())
-    for piece in pieces(batches, PIECE_BYTES_MAX):
-        stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=draw, now_ms=now_ms))
+    for number, piece in enumerate(pieces(batches, PIECE_BYTES_MAX)):
+        at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
+        stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=at, now_ms=now_ms))
     return stager.finish()
 
 

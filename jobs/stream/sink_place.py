@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from jobs.run.storage import storage
 from mq.errors import Fenced, NotFound, Unavailable
 from mq.limits import MIB
 from mq.moved_keys import moves_of
@@ -179,9 +180,16 @@ _places: Final[dict[SinkSettings, SinkPlace]] = {}
 
 
 def place_of(settings: SinkSettings) -> SinkPlace:
-    """Return the place of these settings, opened at the first call of this process."""
+    """Return the place of these settings, opened at the first call of this process.
+
+    Raises
+    ------
+    NotFound
+        There is no such warehouse.
+    """
     with _lock:
         found = _places.get(settings)
         if found is None:
+            storage(settings.warehouse)  # a misspelt warehouse is not made
             found = _places[settings] = SinkPlace(settings)
         return found

@@ -13,6 +13,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from tables.store import Store
 
 __all__ = ["Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
 
-#: A file of staged rows ends behind the part with which it reaches this.
+#: What a task holds before it writes a file.
 FILE_BYTES_MAX: Final = 64 * MIB
 #: Up to here a task's rows travel in its message to the driver, and are stored in the manifest.
 INLINE_BYTES_MAX: Final = 64 * KIB
@@ -84,49 +85,49 @@ class Stager:
         self._task = task
         self._files: list[StagedFile] = []
         self._sections: list[Section] = []
-        self._streams: list[pa.Buffer | bytes] = []
-        self._size = 0
+        self._held: dict[tuple[str, str, bool, str], list[pa.RecordBatch]] = {}
+        self._held_bytes = 0
 
     def add(self, parts: Iterable[RoutedPart]) -> None:
         """Stage parts; a full file is written, and durable then."""
         for part in parts:
-            stream = _stream(part.rows)
-            self._sections.append(
-                Section(
-                    len(self._files),
-                    self._size,
-                    stream.size,
-                    zlib.crc32(stream),
-                    part.rows.num_rows,
-                    part.topic,
-                    part.partition,
-                    part.token,
-                    part.waits,
-                )
-            )
-            padding = -stream.size % _ALIGNMENT
-            self._streams += [stream, bytes(padding)]
-            self._size += stream.size + padding
-            if self._size >= FILE_BYTES_MAX:
-                self._write()
+            self._held.setdefault((part.topic, part.partition, part.waits, part.token), []).append(part.rows)
+            self._held_bytes += part.rows.nbytes
+        if self._held_bytes >= FILE_BYTES_MAX:
+            self._write(*self._streams())
 
     def finish(self) -> StagedMessage:
         """Return what the driver is told; all that it names is durable."""
-        if self._size > INLINE_BYTES_MAX or (self._size and self._files):
-            self._write()
-        elif self._size:
-            data = b"".join(bytes(stream) for stream in self._streams)
-            self._files.append(StagedFile("", self._size, data))
+        streams, size = self._streams()
+        if size > INLINE_BYTES_MAX or (size and self._files):
+            self._write(streams, size)
+        elif size:
+            self._files.append(StagedFile("", size, bytes(_joined(streams, size))))
         staged = StagedRows(self._name, self._batch, self._task, self._files, self._sections)
         return StagedMessage(msgspec.msgpack.encode(staged))
 
-    def _write(self) -> None:
+    def _streams(self) -> tuple[list[pa.Buffer | bytes], int]:
+        """Return what is held as streams, each partition's rows together, and their size; their sections are noted."""
+        streams: list[pa.Buffer | bytes] = []
+        size = 0
+        for (topic, partition, waits, token), batches in self._held.items():
+            for _, alike in groupby(batches, key=lambda batch: batch.schema):
+                rows = pa.concat_batches(alike)
+                stream = _stream(rows)
+                crc = zlib.crc32(stream)
+                place = (len(self._files), size, stream.size, crc, rows.num_rows)
+                self._sections.append(Section(*place, topic, partition, token, waits))
+                streams += [stream, bytes(-stream.size % _ALIGNMENT)]
+                size += stream.size + -stream.size % _ALIGNMENT
+        self._held, self._held_bytes = {}, 0
+        return streams, size
+
+    def _write(self, streams: Sequence[pa.Buffer | bytes], size: int) -> None:
         key = f"{self._prefix}-{len(self._files)}.arrow"
         failpoint("sink.before_stage")
-        self._store.put(key, _joined(self._streams, self._size), durable=True)
+        self._store.put(key, _joined(streams, size), durable=True)
         failpoint("sink.after_stage")
-        self._files.append(StagedFile(key, self._size))
-        self._streams, self._size = [], 0
+        self._files.append(StagedFile(key, size))
 
 
 def _stream(rows: pa.RecordBatch) -> pa.Buffer:

@@ -10,6 +10,7 @@ from pyspark.sql import types as T
 
 from api.decode_arrow import ArrowRows
 from api.route_batch import route_messages
+from jobs.stream.sink_batch import stage_rows
 from jobs.stream.sink_manifest import Manifests, sweep_writes
 from jobs.stream.sink_staging import INLINE_BYTES_MAX
 from mq.brokers import Host, HostRegistered, RoleTaken
@@ -126,6 +127,29 @@ def test_spark_03_many_rows_are_staged_in_files_and_swept_with_their_batch() -> 
     assert sink.bodies() == big
     assert sink.files() == [f"{0:020d}.done", f"{0:020d}.manifest"]
     assert lost != messages
+
+
+def test_spark_03_rows_without_keys_are_spread_over_all_partitions_piece_by_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobs.stream.sink_batch.PIECE_BYTES_MAX", 100_000)
+    schema = T.StructType([T.StructField("value", T.StringType())])
+    sink = Sink(schema=schema)
+    sink.put_topic(partitions=9)
+    rows = pa.RecordBatch.from_pydict({"value": [f"m{number:06d}" for number in range(60_000)]})
+    task = stage_rows(
+        sink.place,
+        sink.columns,
+        "orders",
+        iter([rows.slice(low, 6_000) for low in range(0, 60_000, 6_000)]),
+        name=sink.name,
+        batch=0,
+        task=0,
+    )
+    sink.commit(0, [task])
+    found = sink.stored()
+    assert sum(map(len, found.values())) == 60_000
+    assert sum(1 for rows_ in found.values() if rows_) >= 4
 
 
 def test_spark_03_staged_rows_that_are_damaged_are_not_appended() -> None:
