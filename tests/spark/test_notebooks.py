@@ -20,9 +20,8 @@ NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
 
 
 #: The plots of the notebooks and colours that stand for their data: three partitions, three reasons.
-PLOTS = {
-    "05_lag_and_dead_letters": {name: ("#1f77b4", "#ff7f0e", "#2ca02c") for name in ("lag.png", "dead-letters.png")}
-}
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
+PLOTS = {"05_lag_and_dead_letters": {"lag.png": COLOURS, "dead-letters.png": COLOURS}}
 
 
 @pytest.fixture
