@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from tests.e2e.service_process import ServiceProcess
 
@@ -17,8 +19,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
 
 
+#: The plots of the notebooks and colours that stand for their data: three partitions, three reasons.
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
+PLOTS = {"05_lag_and_dead_letters": {"lag.png": COLOURS, "dead-letters.png": COLOURS}}
+
+
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceProcess]:
+    # The notebook of dead workers waits for it.
+    monkeypatch.setenv("DELTAMQ_QUEUE_INVISIBLE_MS_MIN", "2000")
     service = ServiceProcess(tmp_path / "warehouse")
     yield service
     service.close()
@@ -48,13 +57,26 @@ def test_a_notebook_is_in_databricks_source_format(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess) -> None:
+def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess, tmp_path: Path) -> None:
     environ = {
         **os.environ,
         "DELTAMQ_CLIENT_URL": service.url,
         "DELTAMQ_WAREHOUSE_URI": str(service.warehouse),
         "PYTHONPATH": str(path.parents[1]),
+        "NOTEBOOK_PLOTS": str(tmp_path / "plots"),
+        "MPLBACKEND": "agg",
     }
     ran = subprocess.run([sys.executable, str(path)], env=environ, capture_output=True, text=True, timeout=870)
     assert ran.returncode == 0, ran.stdout[-4_000:] + ran.stderr[-4_000:]
     assert "left=0, lost=0" in ran.stdout
+    wanted = PLOTS.get(path.stem, {})
+    assert {plot.name for plot in tmp_path.glob("plots/*")} == set(wanted)
+    for name, colours in wanted.items():
+        assert set(colours) <= colours_of(tmp_path / "plots" / name), "the data is in the plot"
+
+
+def colours_of(plot: Path) -> set[str]:
+    """The colours of an image that cover at least a hundred of its points."""
+    pixels = (imread(plot)[:, :, :3] * 255).round().astype(int).reshape(-1, 3)
+    found, counts = np.unique(pixels, axis=0, return_counts=True)
+    return {"#{:02x}{:02x}{:02x}".format(*colour) for colour, count in zip(found, counts, strict=True) if count >= 100}
