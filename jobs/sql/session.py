@@ -11,6 +11,7 @@ Where a session is given, it is used as it is and only gets the data source.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,7 +84,7 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
         check_remote(remote)
         spark = _built(app_name, {**asked, "spark.remote": remote})
         ship(spark)
-        return spark
+        return _closed_at_exit(spark)
     return _made(app_name, config, warehouse, asked)
 
 
@@ -111,7 +112,7 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     if is_connect(spark):
         remote: Any = spark
         cloned: SparkSession = remote.cloneSession()  # with the sources and the code that it has
-        return cloned
+        return _closed_at_exit(cloned)
     made: Any = spark.newSession()
     # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
     sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
@@ -121,6 +122,16 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     finally:
         sessions.setActiveSession(spark._jsparkSession)
     return cast(SparkSession, made)
+
+
+def _closed_at_exit(spark: SparkSession) -> SparkSession:
+    """Return a session of Spark Connect whose channel is closed before the interpreter ends its threads.
+
+    Otherwise the session's own finalizer closes it, waits for a thread that is no more, and the process never ends.
+    """
+    remote: Any = spark
+    atexit.register(remote.client.close)
+    return spark
 
 
 def absolute(uri: str) -> str:
