@@ -34,9 +34,7 @@ from tables.warehouse import Warehouse
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 
-#: How often rows are looked for that may be forgotten ...
-_LOOK_EVERY_S: Final = 10.0
-#: ... and how often while nothing happens: only time passes, and that makes few of them.
+#: How often rows are looked for that may be forgotten while nothing happens: only time passes, which makes few of them.
 _LOOK_IDLE_EVERY_S: Final = 60.0
 #: Records of what has ended may come late, and make rows that nobody finishes: at times all rows are looked at.
 _WHOLE_LOOK_EVERY_S: Final = 600.0
@@ -58,6 +56,8 @@ class Tuning:
     span_records_max: int = SPAN_RECORDS_MAX
     #: So many more live files than the last compaction of a state table left, and they are made into few.
     files_max: int = 24
+    #: How often rows are looked for that may be forgotten, while there is news.
+    look_every_s: float = 10.0
 
 
 @dataclass(slots=True)
@@ -198,13 +198,15 @@ class TableMerge:
     def _may_clean(self) -> bool:
         """Whether it is time to look for rows that may be forgotten."""
         elapsed_s = time.monotonic() - self._looked.at_s
-        if not self._target.forgets or elapsed_s < _LOOK_EVERY_S:
+        if not self._target.forgets or elapsed_s < self._tuning.look_every_s:
+            return False
+        if not (self._log is not None and self._log.files) and not self._meta.groups.resets:
+            # Where nothing is, all of it is seen.
+            self._looked = self._present_look(whole=True)
             return False
         present = self._present_look()
         changed = (present.versions, present.told) != (self._looked.versions, self._looked.told)
-        return (changed or elapsed_s >= _LOOK_IDLE_EVERY_S) and bool(
-            (self._log is not None and self._log.files) or self._meta.groups.resets
-        )
+        return changed or elapsed_s >= _LOOK_IDLE_EVERY_S
 
     # What is done.
 

@@ -242,12 +242,14 @@ def test_a_run_without_news_commits_nothing(tables: QueueTables, merges: Merges)
     ] == logs
 
 
-def test_spark_07_a_run_without_news_needs_no_spark(tables: QueueTables, merges: Merges) -> None:
+def test_spark_07_a_run_without_news_needs_no_spark(spark: SparkSession, tables: QueueTables) -> None:
+    merges = Merges(spark, tables, Tuning(look_every_s=3_600))
     tables.pop(tables.group(), tables.topic(), [1, 2], at_ms=NOW_MS)
     merges.run()
     nothing: Any = None
     facts = merges.merger.run(nothing, NOW)
     assert (facts["rows"], facts["batches"], facts["meta"], facts["behind_records"]) == (0, 0, 0, 0)
+    merges.close()
 
 
 def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTables, merges: Merges) -> None:
