@@ -201,8 +201,8 @@ class TableMerge:
         if not self._target.forgets or elapsed_s < self._tuning.look_every_s:
             return False
         if not (self._log is not None and self._log.files) and not self._meta.groups.resets:
-            # Where nothing is, all of it is seen.
-            self._looked = self._present_look(whole=True)
+            # Nothing to look at yet; the next look is the first, and sees all rows.
+            self._looked = _Look(at_s=time.monotonic())
             return False
         present = self._present_look()
         changed = (present.versions, present.told) != (self._looked.versions, self._looked.told)
