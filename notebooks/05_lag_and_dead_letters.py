@@ -50,7 +50,7 @@ def wait_until(what: str, seen: Callable[[], object], timeout_s: float = 300) ->
     deadline = time.monotonic() + timeout_s
     while not seen():
         assert time.monotonic() < deadline, f"not seen: {what}"
-        run_jobs(spark, conf, "merge")
+        run_jobs(spark, conf, "revive", "merge")
         # A view of a table that the first merge has just made.
         register_views(spark, conf)
 
@@ -172,10 +172,13 @@ assert edge == [200, 350, 400, 0] == [sum(step.values()) for step in steps]
 
 # MAGIC %md
 # MAGIC ## What the group could not digest
-# MAGIC A dead letter keeps the message, the reason, and the place that it came from.
+# MAGIC A dead letter keeps the message, the reason, and the place that it came from. The job `revive` files it.
 
 # COMMAND ----------
 
+wrong = [verdict(reading(number).encode()) for number in range(sent)]
+LETTERS = f"SELECT count(*) FROM mq_dead_letters WHERE `group` = '{group}'"
+wait_until("all dead letters", lambda: spark.sql(LETTERS).first()[0] == sent - wrong.count(None))
 dead = spark.sql(f"""
     SELECT reason, count(*) AS letters, count(DISTINCT origin_partition) AS partitions, min(dead_time) AS since,
            min(CAST(body AS STRING)) AS one_of_them
@@ -183,7 +186,6 @@ dead = spark.sql(f"""
 """)
 dead.show(truncate=False)
 reasons = {row.reason: row.letters for row in dead.collect()}
-wrong = [verdict(reading(number).encode()) for number in range(sent)]
 assert reasons == {reason: wrong.count(reason) for reason in set(wrong) - {None}}
 
 # COMMAND ----------
