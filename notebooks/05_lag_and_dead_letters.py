@@ -7,7 +7,7 @@
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`) and
 # MAGIC matplotlib. A notebook shows the plots; run as a script it saves them in the folder `NOTEBOOK_PLOTS`, else
-# MAGIC `plots`. The job `merge` runs here, unless `deltamq jobs run` does that already.
+# MAGIC `plots`. The jobs `revive` and `merge` run here, unless `deltamq jobs run` does that already.
 
 # COMMAND ----------
 
