@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
-from jobs.run.spark_application import is_connect
+from jobs.run.connect import is_connect
 from tables.metadata import Meta
 
 __all__ = ["Batch"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run.spark_application import is_connect
+from jobs.run.connect import cloned_session, is_connect
 from mq.limits import MIB
 from tables.state_schema import (
     ALLOCATIONS,
@@ -102,9 +102,7 @@ def writing_session(spark: SparkSession) -> SparkSession:
 
     The settings of an idempotent write hold for every write of a session: another job's must not meet them.
     """
-    # Spark Connect has no `newSession`; what it has instead other sessions lack.
-    given: Any = spark
-    session: SparkSession = given.cloneSession() if is_connect(spark) else given.newSession()
+    session: SparkSession = cloned_session(spark) if is_connect(spark) else spark.newSession()
     for key, value in _SETTINGS.items():
         session.conf.set(key, value)
     return session

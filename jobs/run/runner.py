@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from jobs.run.application import Holder
+from jobs.run.connect import is_connect
 from jobs.run.registry import Facts, Job
-from jobs.run.spark_application import SparkApplication, SparkGone, is_connect
+from jobs.run.spark_application import SparkApplication, SparkGone
 from jobs.run.task_errors import errors_of_tasks
 from tables.config import Config
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jobs.run.application import Holder
+from jobs.run.connect import is_connect
 from jobs.run.jvm_lock import forget_jvm, lock_jvm
 from jobs.run.storage import storage
 from mq.errors import Unavailable
@@ -24,7 +25,7 @@ from tables.config import Config
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkApplication", "SparkGone", "is_connect"]
+__all__ = ["SparkApplication", "SparkGone"]
 
 #: Before it is made again, by how often it died soon after it was made.
 WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -150,13 +151,6 @@ class SparkApplication:
         self._deaths = 1 if now_s - self._made_s >= _LIVED_S else self._deaths + 1
         self._died_of = of
         self._not_before_s = now_s + WAITS_S[min(self._deaths, len(WAITS_S)) - 1]
-
-
-def is_connect(spark: Any) -> bool:
-    """Whether a session is one of Spark Connect: it has no context here."""
-    from pyspark.sql import SparkSession
-
-    return not isinstance(spark, SparkSession)
 
 
 def _is_given() -> bool:

@@ -16,11 +16,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from pyspark.sql import SparkSession
-
 from mq.errors import Refused, Unavailable
 
-__all__ = ["check_master", "check_remote", "is_connect", "is_local", "is_remote"]
+__all__ = ["check_master", "check_remote", "is_local", "is_remote"]
 
 _ANSWER_S: Final = 5.0
 _MASTER_PORT: Final = 7077
@@ -35,11 +33,6 @@ def is_local(master: str) -> bool:
 def is_remote(master: str) -> bool:
     """Whether it is the address of a server of Spark Connect."""
     return master.startswith("sc://")
-
-
-def is_connect(spark: object) -> bool:
-    """Whether a session is a client of Spark Connect: it has no JVM here and no context."""
-    return not isinstance(spark, SparkSession)
 
 
 def check_master(master: str) -> None:

@@ -11,7 +11,6 @@ Where a session is given, it is used as it is and only gets the data source.
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +19,9 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
+from jobs.run.connect import cloned_session, closed_at_exit, is_connect
 from jobs.sql.datasource import register
-from jobs.sql.masters import check_master, check_remote, is_connect, is_local, is_remote
+from jobs.sql.masters import check_master, check_remote, is_local, is_remote
 from jobs.sql.session_settings import is_submitted, session_settings, submitted_settings
 from jobs.sql.shipped import ship
 from mq.errors import Refused
@@ -84,7 +84,7 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
         check_remote(remote)
         spark = _built(app_name, {**asked, "spark.remote": remote})
         ship(spark)
-        return _closed_at_exit(spark)
+        return closed_at_exit(spark)
     return _made(app_name, config, warehouse, asked)
 
 
@@ -110,9 +110,7 @@ def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object
 def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     """Return a session of the same application with settings and temporary views of its own."""
     if is_connect(spark):
-        remote: Any = spark
-        cloned: SparkSession = remote.cloneSession()  # with the sources and the code that it has
-        return _closed_at_exit(cloned)
+        return cloned_session(spark)
     made: Any = spark.newSession()
     # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
     sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
@@ -122,16 +120,6 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     finally:
         sessions.setActiveSession(spark._jsparkSession)
     return cast(SparkSession, made)
-
-
-def _closed_at_exit(spark: SparkSession) -> SparkSession:
-    """Return a session of Spark Connect whose channel is closed before the interpreter ends its threads.
-
-    Otherwise the session's own finalizer closes it, waits for a thread that is no more, and the process never ends.
-    """
-    remote: Any = spark
-    atexit.register(remote.client.close)
-    return spark
 
 
 def absolute(uri: str) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import jobs
 import mq
 import tables
-from jobs.sql.masters import is_connect
+from jobs.run.connect import is_connect
 
 __all__ = ["pack", "ship"]
 

@@ -1,0 +1,36 @@
+"""Sessions of Spark Connect: clients of a server, without a JVM or a context here."""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["cloned_session", "closed_at_exit", "is_connect"]
+
+
+def is_connect(spark: object) -> bool:
+    """Whether a session is a client of Spark Connect."""
+    # importing Spark takes longer than `deltamq jobs list` should
+    from pyspark.sql import SparkSession
+
+    return not isinstance(spark, SparkSession)
+
+
+def cloned_session(spark: SparkSession) -> SparkSession:
+    """Return another session of a Connect client, with the sources and the code of this one and settings of its own."""
+    remote: Any = spark
+    cloned: SparkSession = remote.cloneSession()
+    return closed_at_exit(cloned)
+
+
+def closed_at_exit(spark: SparkSession) -> SparkSession:
+    """Return a Connect session whose channel is closed before the interpreter ends its threads.
+
+    Otherwise the session's own finalizer closes it, waits for a thread that is no more, and the process never ends.
+    """
+    remote: Any = spark
+    atexit.register(remote.client.close)
+    return spark
