@@ -77,6 +77,20 @@ class DeliverTimes:
                     raise
         raise Unavailable(f"{log.ref.name}: files are replaced faster than they can be read", code="contention")
 
+    def next_due_ms(self, log: PartitionLog, marks: DelayMarks, after_ms: int) -> int | None:
+        """A time after `after_ms` before which nothing else is due; None when nothing waits. For use after `due`."""
+        times = []
+        for file in log.files:
+            if marks.ended.gap_from(file.start) >= file.end:
+                continue
+            if (least := _least_ms(file.stats)) is not None and least > after_ms:
+                times.append(least)
+                continue
+            waiting = self._waiting(log, file, marks).times
+            if (count := int(np.searchsorted(waiting, after_ms, side="right"))) < len(waiting):
+                times.append(int(waiting[count]))
+        return min(times, default=None)
+
     def _due(
         self, log: PartitionLog, files: Sequence[DataFile], marks: DelayMarks, until_ms: int
     ) -> tuple[Int64s, Int64s]:
@@ -121,11 +135,17 @@ class DeliverTimes:
 
 def _may_be_due(stats: str, until_ms: int) -> bool:
     """Whether a file may hold something that is due, by its statistics."""
+    least = _least_ms(stats)
+    return least is None or least <= until_ms
+
+
+def _least_ms(stats: str) -> int | None:
+    """The least deliver time of a file, rounded down; None when its statistics do not say it."""
     try:
         known = _stats.decode(stats)
         least = known.minValues.get("deliver_time")
         if not isinstance(least, str) or known.nullCount.get("deliver_time") != 0:
-            return True
-        return (datetime.fromisoformat(least) - _EPOCH) // timedelta(milliseconds=1) <= until_ms
+            return None
+        return (datetime.fromisoformat(least) - _EPOCH) // timedelta(milliseconds=1)
     except (msgspec.MsgspecError, ValueError, TypeError):
-        return True
+        return None

@@ -119,6 +119,22 @@ class CheckpointTable:
                     found.append(self._rows(path, due.rows[:count]))
         return pa.concat_tables([_ROW_SCHEMA.empty_table(), *found])
 
+    def next_due_ms(self, broker: str, queue: int, after_ms: int) -> int | None:
+        """A time after `after_ms` before which nothing else of a queue falls due; None when nothing else will.
+
+        Files that need not be opened for what is due are not opened for this either: their statistics say it.
+        """
+        times = []
+        for path, stats in self._log.files.items():
+            if not self._may_be_due(stats, after_ms):
+                least = _ms(_decoded(stats or "").minValues.get(_DUE_TIME))
+                times += [] if least is None else [least]
+                continue
+            if (due := self._due_index(path).get((broker, queue))) is not None:
+                later = due.values[int(np.searchsorted(due.values, after_ms, side="right")) :]
+                times += [int(later[0])] if len(later) else []
+        return min(times, default=None)
+
     def named(self, keys: pa.Table) -> pa.Table:
         """The rows of those of the checkpoints `keys` (`CHECKPOINT_KEY`) that are in the table."""
         if not keys.num_rows or not self._log.files:

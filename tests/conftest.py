@@ -28,9 +28,9 @@ settings.load_profile("repeatable")
 
 
 #: Files that share what takes long to start: the main job, the S3 server.
+_MAIN_JOB: Final = ("tests/e2e/test_documents.py", "tests/e2e/test_main_job.py")
 _TOGETHER: Final = {
-    "tests/e2e/test_documents.py": "main job",
-    "tests/e2e/test_main_job.py": "main job",
+    **dict.fromkeys(_MAIN_JOB, "main job"),
     "tests/contract/test_delete_below.py": "S3",
     "tests/contract/test_store.py": "S3",
 }
@@ -57,8 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_rank)
 
 
-def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
+def _rank(item: pytest.Item) -> tuple[int, bool]:
+    """The folder's place; the main job, which takes a core as long as it serves, is the last of its folder."""
+    folder = next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
+    return folder, item.nodeid.partition("::")[0] in _MAIN_JOB
 
 
 @pytest.fixture(scope="session")

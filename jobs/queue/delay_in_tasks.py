@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
-from jobs.queue.task_driver import BrokerList, Looked, Tasks, summed
+from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
 from jobs.run.registry import Facts
 from tables.config import Config
@@ -16,7 +16,7 @@ __all__ = ["TaskForwarder"]
 
 
 class TaskForwarder:
-    """What the driver knows between runs: when each delay log was last looked at. For one thread."""
+    """What the driver knows between runs: how far each delay log was at the last look. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
@@ -32,7 +32,7 @@ class TaskForwarder:
         `brokers` are those that are this application's affair; None: all.
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
-        items = [self._item(broker, now_ms) for broker in mine if self._exists(broker)]
+        items = [self._item(one, now_ms) for one in mine if self._exists(one) and not self._is_quiet(one, now_ms)]
         told = tasks(items, forward_shard, DELAY_COUNTS)
         self._looked.note(told, now_ms)
         facts = summed(
@@ -47,6 +47,10 @@ class TaskForwarder:
         )
         behind_ms = max(int(facts["behind_ms"]), self._looked.held_ms(now_ms))
         return {**facts, "behind_ms": behind_ms, "tasks": len(items)}
+
+    def _is_quiet(self, broker: str, now_ms: int) -> bool:
+        ref = system_ref(DELAY, self._cluster, broker)
+        return self._looked.is_quiet((broker, 0), lambda: end_of(self._warehouse, ref), now_ms)
 
     def _item(self, broker: str, now_ms: int) -> DelayItem:
         since_ms = self._looked.since_ms((broker, 0))

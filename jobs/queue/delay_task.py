@@ -38,6 +38,9 @@ DELAY_COUNTS: Final = pa.schema(
         pa.field("held", pa.bool_()),
         *(pa.field(name, pa.int64()) for name in ("forwarded", "cancelled", "dropped", "lost", "waiting")),
         *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
+        # As long as the log ends here, nothing is due before that time; 0: look again, null: nothing will be.
+        pa.field("log_end", pa.int64()),
+        pa.field("next_ms", pa.int64()),
         pa.field("troubles", pa.list_(pa.string())),
     ]
 )
@@ -106,6 +109,8 @@ class _Shard:
         self._outcome = DelayOutcome()
         self._held = False
         self._queue: _DelayLog | None = None
+        self._log_end = 0
+        self._next_ms: int | None = 0
 
     def hold(self, error: Exception) -> None:
         self._held = True
@@ -121,6 +126,8 @@ class _Shard:
             return
         times, offsets = memory.deliver_times.due(log, marks, item.now_ms)
         if not len(offsets):
+            self._log_end = log.end_offset
+            self._next_ms = memory.deliver_times.next_due_ms(log, marks, item.now_ms)
             return
         memory.meta.refresh()
         queue = self._queue = _DelayLog(memory.warehouse, item.place.cluster, item.broker, log, marks)
@@ -153,6 +160,8 @@ class _Shard:
             "waiting": queue.waiting if queue is not None else 0,
             "late_ms": outcome.late_ms,
             "behind_ms": 0 if oldest_ms is None else self._item.now_ms - oldest_ms,
+            "log_end": self._log_end,
+            "next_ms": self._next_ms,
             "troubles": sorted(outcome.troubles)[:_TROUBLES_MAX],
         }
         return pa.RecordBatch.from_pylist([row], schema=DELAY_COUNTS)

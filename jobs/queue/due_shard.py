@@ -12,7 +12,7 @@ to look only spares reading again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from tables.state_schema import CHECKPOINT_KEY
 from tables.store import FileMissing
 from tables.warehouse import Warehouse
 
-__all__ = ["DueShard"]
+__all__ = ["Due", "DueShard"]
 
 #: A merge and a clean-up may overtake a look; each further one sees a newer table.
 _LOOKS: Final = 5
@@ -49,6 +49,17 @@ class _Folded:
     rows: pa.Table
 
 
+class Due(NamedTuple):
+    """What a look at a queue found."""
+
+    #: The checkpoints of which something must be delivered again, the oldest first, in BATCH_SCHEMA.
+    rows: pa.Table
+    #: The log was read up to here.
+    log_end: int
+    #: Unless something is appended, nothing falls due before this time; None when nothing will, 0: look again.
+    next_ms: int | None
+
+
 class DueShard:
     """One queue of one broker. For one thread."""
 
@@ -57,8 +68,8 @@ class DueShard:
         self._table = table
         self._cache = cache
 
-    def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> pa.Table:
-        """The checkpoints of which something must be delivered again at `now_ms`, the oldest first, in BATCH_SCHEMA.
+    def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> Due:
+        """What must be delivered again at `now_ms`, and when to look again.
 
         Raises
         ------
@@ -77,16 +88,18 @@ class DueShard:
             overtaken
         )
 
-    def _due(self, ref: PartitionRef, broker: str, queue: int, until_ms: int) -> pa.Table:
+    def _due(self, ref: PartitionRef, broker: str, queue: int, until_ms: int) -> Due:
         table = self._table.look()
         newer = self._newer(ref, table.stops.get(ref, 0))
         merged = table.due(broker, queue, until_ms)
-        if not merged.num_rows and not _is_due(newer, until_ms).any():
-            return BATCH_SCHEMA.empty_table()
-        found = _only_due(fold([_as_batch(merged), newer]), until_ms)
-        return _confirmed(table, found, merged, until_ms).sort_by(_ORDER)
+        if not merged.num_rows and not _is_due(newer.rows, until_ms).any():
+            times = [table.next_due_ms(broker, queue, until_ms), _next_ms(newer.rows, until_ms)]
+            next_ms = min((time + ACK_SETTLE_MS for time in times if time is not None), default=None)
+            return Due(BATCH_SCHEMA.empty_table(), newer.stop, next_ms)
+        found = _only_due(fold([_as_batch(merged), newer.rows]), until_ms)
+        return Due(_confirmed(table, found, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
 
-    def _newer(self, ref: PartitionRef, start: int) -> pa.Table:
+    def _newer(self, ref: PartitionRef, start: int) -> _Folded:
         """The records from `start` on, folded; those of the last look are not read again."""
         kept = self._cache.get(ref)
         known = kept if isinstance(kept, _Folded) and kept.start == start else _Folded(start, start, fold([]))
@@ -95,7 +108,7 @@ class DueShard:
         if parts:
             known = _Folded(start, cursor.offset, fold([known.rows, *parts]))
         self._cache.put(ref, known, known.rows.nbytes + 1_024)
-        return known.rows
+        return known
 
 
 def _confirmed(table: CheckpointTable, found: pa.Table, merged: pa.Table, until_ms: int) -> pa.Table:
@@ -118,10 +131,27 @@ def _only_due(folded: pa.Table, until_ms: int) -> pa.Table:
 
 def _is_due(folded: pa.Table, until_ms: int) -> NDArray[np.bool_]:
     """`CheckpointState.due` in columns."""
+    found: NDArray[np.bool_] = _is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
+    return found
+
+
+def _next_ms(folded: pa.Table, after_ms: int) -> int | None:
+    """When the first of the open checkpoints falls due that are not due at `after_ms`."""
+    times = _revive_us(folded)[_is_open(folded)]
+    later = times[times > after_ms * 1_000]
+    return int(later.min()) // 1_000 if len(later) else None
+
+
+def _revive_us(folded: pa.Table) -> NDArray[np.int64]:
+    times: NDArray[np.int64] = pc.fill_null(folded.column("revive_time").cast(pa.int64()), 0).to_numpy()
+    return times
+
+
+def _is_open(folded: pa.Table) -> NDArray[np.bool_]:
+    """`CheckpointState.open` in columns."""
     full = (np.int64(1) << pc.fill_null(folded.column("num"), 0).to_numpy().astype(np.int64)) - 1
     dealt_with = np.zeros(folded.num_rows, dtype=np.int64)
     for name in ("acked", "replaced", "done"):
         dealt_with |= folded.column(name).to_numpy()
-    times = pc.fill_null(folded.column("revive_time").cast(pa.int64()), 0).to_numpy()
-    found: NDArray[np.bool_] = ((full & ~dealt_with) != 0) & (times <= until_ms * 1_000)
+    found: NDArray[np.bool_] = (full & ~dealt_with) != 0
     return found

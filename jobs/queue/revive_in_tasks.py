@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
-from jobs.queue.task_driver import BrokerList, Looked, Tasks, summed
+from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
 from jobs.run.registry import Facts
 from mq.queue_limits import REVIVE_QUEUES
@@ -24,7 +24,7 @@ _TASKS_OF_A_BROKER: Final = 2
 
 
 class TaskReviver:
-    """What the driver knows between runs: when each queue was last looked at. For one thread."""
+    """What the driver knows between runs: how far each queue was at the last look. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
@@ -43,7 +43,7 @@ class TaskReviver:
             Those whose queues are this application's affair; None: all.
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
-        items = [self._item(broker, queue, now_ms) for broker, queue in self._queues(mine)]
+        items = [self._item(*queue, now_ms) for queue in self._queues(mine) if not self._is_quiet(queue, now_ms)]
         groups = _groups(items)
         told = tasks(groups, revive_shards, COUNTS)
         self._looked.note(told, now_ms)
@@ -64,6 +64,10 @@ class TaskReviver:
         if not facts["waiting"]:
             del facts["waiting"]
         return {"rows": revived + int(facts["dead"]), **facts, "tasks": len(groups)}
+
+    def _is_quiet(self, queue: tuple[str, int], now_ms: int) -> bool:
+        ref = revive_ref(self._cluster, queue[1], queue[0])
+        return self._looked.is_quiet(queue, lambda: end_of(self._warehouse, ref), now_ms)
 
     def _item(self, broker: str, queue: int, now_ms: int) -> ReviveItem:
         since_ms = self._looked.since_ms((broker, queue))

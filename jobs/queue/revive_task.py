@@ -32,6 +32,9 @@ COUNTS: Final = pa.schema(
         pa.field("held", pa.bool_()),
         *(pa.field(name, pa.int64()) for name in ("revived", "dead", "lost", "skipped", "waiting")),
         *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
+        # As long as the log ends here, nothing is due before that time; 0: look again, null: nothing will be.
+        pa.field("log_end", pa.int64()),
+        pa.field("next_ms", pa.int64()),
         pa.field("troubles", pa.list_(pa.string())),
     ]
 )
@@ -83,6 +86,8 @@ class _Shard:
         self._waiting = 0
         self._late_ms = 0
         self._behind_ms = 0
+        self._log_end = 0
+        self._next_ms: int | None = 0
 
     def hold(self, error: Exception) -> None:
         item = self._item
@@ -91,10 +96,11 @@ class _Shard:
 
     def run(self) -> None:
         item, memory = self._item, self._memory
-        due = memory.shard.due(item.place.cluster, item.broker, item.queue, item.now_ms)
-        if not due.num_rows:
+        found = memory.shard.due(item.place.cluster, item.broker, item.queue, item.now_ms)
+        if not found.rows.num_rows:
+            self._log_end, self._next_ms = found.log_end, found.next_ms
             return
-        due = self._tried(due)
+        due = self._tried(found.rows)
         # After the logs: a group or topic that they are about and that is not there has ended.
         memory.meta.refresh()
         batch = ReviveBatch(memory.warehouse, item.place.cluster, memory.meta.meta, item.now_ms, self._failures)
@@ -140,6 +146,8 @@ class _Shard:
             "waiting": self._waiting,
             "late_ms": self._late_ms,
             "behind_ms": self._behind_ms,
+            "log_end": self._log_end,
+            "next_ms": self._next_ms,
             "troubles": sorted(total.troubles)[:_TROUBLES_MAX],
         }
         return pa.RecordBatch.from_pylist([row], schema=COUNTS)

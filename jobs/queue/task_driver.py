@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 
 from jobs.queue.brokers import brokers_of
 from jobs.run.registry import Facts
+from mq.errors import DeltaMQError
 from tables.config import Config
+from tables.paths import PartitionRef
 from tables.warehouse import Warehouse
 
-__all__ = ["BrokerList", "Looked", "Tasks", "summed"]
+__all__ = ["BrokerList", "Looked", "Tasks", "end_of", "summed"]
 
 #: How often brokers are looked for that are new, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000
@@ -54,11 +56,24 @@ class BrokerList:
 
 
 class Looked:
-    """When each shard was last looked at by a task that told of it: what had its turn until then need not be tried."""
+    """When each shard was last looked at by a task that told of it: what had its turn until then need not be tried.
+
+    A shard is quiet when nothing was due there, nothing has been appended to its log since, and the time has not come
+    at which something falls due: then it needs no task. So a warehouse at rest costs the driver a look at each log.
+    """
 
     def __init__(self) -> None:
         self._since_ms: dict[Shard, int] = {}
         self._held_ms: dict[Shard, int] = {}
+        #: Where its log ended at the last look, and when to look again; None when only an append can bring work.
+        self._quiet: dict[Shard, tuple[int, int | None]] = {}
+
+    def is_quiet(self, shard: Shard, log_end: Callable[[], int | None], now_ms: int) -> bool:
+        """Whether a shard needs no task at `now_ms`; `log_end` tells where its log ends now, None when it cannot."""
+        end, next_ms = self._quiet.get(shard, (None, None))
+        if end is None or (next_ms is not None and now_ms >= next_ms):
+            return False
+        return log_end() == end
 
     def since_ms(self, shard: Shard) -> int:
         """0 for never."""
@@ -66,17 +81,29 @@ class Looked:
 
     def note(self, told: pa.Table, now_ms: int) -> None:
         """Take note of what the tasks of a run told; a shard that was held counts as not looked at."""
-        columns = [told.column(name).to_pylist() for name in ("broker", "queue", "held")]
+        columns = [told.column(name).to_pylist() for name in ("broker", "queue", "held", "log_end", "next_ms")]
         before, self._held_ms = self._held_ms, {}
-        for broker, queue, held in zip(*columns, strict=True):
+        for broker, queue, held, log_end, next_ms in zip(*columns, strict=True):
             if held:
                 self._held_ms[broker, queue] = before.get((broker, queue), now_ms)
+                self._quiet.pop((broker, queue), None)
             else:
                 self._since_ms[broker, queue] = now_ms
+                self._quiet[broker, queue] = (log_end, next_ms)
 
     def held_ms(self, now_ms: int) -> int:
         """For how long the shard has been held that is longest, of those of the last run; 0 when none is."""
         return max((now_ms - since_ms for since_ms in self._held_ms.values()), default=0)
+
+
+def end_of(warehouse: Warehouse, ref: PartitionRef) -> int | None:
+    """Where a log ends now; None when that cannot be told, which a task then says better."""
+    try:
+        log = warehouse.open_partition(ref)
+        log.refresh()
+    except (DeltaMQError, OSError):
+        return None
+    return log.end_offset
 
 
 def summed(told: pa.Table, **named: str) -> Facts:

@@ -87,13 +87,14 @@ class World:
             found.append(changed)
         return found
 
-    def expected(self, broker: str, queue: int) -> dict[CheckpointKey, int]:
+    def expected(self, broker: str, queue: int, now_ms: int | None = None) -> dict[CheckpointKey, int]:
+        now_ms = self.now_ms if now_ms is None else now_ms
         cursor = Cursor(self.warehouse, revive_ref("c", queue, broker))
         records = [one for rows in cursor.new_rows() for one in records_of(rows)]
-        return {one.checkpoint.key: one.bits for one in due(fold({}, records).values(), self.now_ms)}
+        return {one.checkpoint.key: one.bits for one in due(fold({}, records).values(), now_ms)}
 
     def found(self, shard: DueShard, broker: str, queue: int) -> dict[CheckpointKey, int]:
-        rows = shard.due("c", broker, queue, self.now_ms)
+        rows = shard.due("c", broker, queue, self.now_ms).rows
         return {key: state.open for key, state in states_of_rows(rows)}
 
 
@@ -118,6 +119,27 @@ def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(w
                 assert world.found(world.fresh(), broker, queue) == expected
                 seen += len(expected)
     assert seen > 50, "something was due"
+
+
+def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_that_a_look_tells(world: World) -> None:
+    quiet = 0
+    for _ in range(12):
+        world.work()
+        if world.drawn.random() < 0.5:
+            world.merged.run(statistics=world.drawn.random() < 0.7, due_time=world.drawn.random() < 0.7)
+        for broker in BROKERS:
+            for queue in QUEUES:
+                look = world.shard.due("c", broker, queue, world.now_ms)
+                ref = revive_ref("c", queue, broker)
+                if world.warehouse.exists(ref):
+                    assert look.log_end == world.warehouse.open_partition(ref).end_offset
+                if look.rows.num_rows or look.next_ms == 0:
+                    continue
+                quiet += 1
+                last_ms = world.now_ms + 1_000_000 if look.next_ms is None else look.next_ms - 1
+                assert look.next_ms is None or look.next_ms > world.now_ms
+                assert world.expected(broker, queue, last_ms) == {}
+    assert quiet > 5
 
 
 def test_pop_11_a_log_that_was_cut_behind_the_watermark_is_no_loss(world: World) -> None:

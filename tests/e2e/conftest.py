@@ -34,7 +34,7 @@ def topic() -> str:
     return f"flights.{next(_numbers)}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
     """A main job that has printed its report and goes on serving; at the end Ctrl-C ends it well."""
     job = MainJob(tmp_path_factory.mktemp("main-job") / "warehouse", "--events", str(EVENTS))

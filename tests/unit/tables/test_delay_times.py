@@ -77,6 +77,11 @@ def test_retry_04_what_is_due_is_what_has_its_time_and_has_not_ended(
         due_times, offsets = found.due(_log(tables), _marks(tables), now_ms)
         expected = sorted((at, offset) for offset, at in times.items() if at <= now_ms and offset not in ended)
         assert list(zip(due_times.tolist(), offsets.tolist(), strict=True)) == expected
+        if not expected:
+            next_ms = found.next_due_ms(_log(tables), _marks(tables), now_ms)
+            waiting = [at for offset, at in times.items() if offset not in ended]
+            assert (next_ms is None) == (not waiting)
+            assert next_ms is None or now_ms < next_ms <= min(waiting)
         over = [offset for _, offset in expected if drawn.random() < 0.7]
         for offset in over:
             tables.mark(_ended(offset))
