@@ -45,6 +45,8 @@ assert MARGIN_MS < LEASE_MS / 2, "a holder must be able to renew before it must 
 #: apart, it is tried before somebody is told that it is held.
 _TRIES: Final = 20
 _TRY_S: Final = 0.01
+#: The JVM of a Python that was killed takes a second or two to notice: so long is it waited for.
+_DEAD_SPARK_S: Final = 15.0
 #: A lock whose holder has not yet written who it is.
 _NOBODY_KNOWN: Final = Holder(application="", host="a process that just took it", pid=0, since_ms=0)
 
@@ -142,6 +144,16 @@ def _busy(job: str, shard: str, holder: Holder) -> DriverBusy:
     return DriverBusy(f"job {_shown(job, shard)} is running in another process ({holder})")
 
 
+def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
+    """Whether the Spark of a dead application has ended, within so long."""
+    until_s = time.monotonic() + patience_s
+    while may_commit(store, application):
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(_TRY_S)
+    return True
+
+
 class _FileLock:
     """A lock of the operating system on a file that tells who has it."""
 
@@ -167,7 +179,8 @@ class _FileLock:
             lock = cls(file, path)
             if lock.is_mine():
                 dead = _read_holder(file)  # nobody, where it was let go of
-                if dead.engine == Engine.SPARK.value and may_commit(store, dead.application):
+                patience_s = _DEAD_SPARK_S if tries > 1 else 0.0
+                if dead.engine == Engine.SPARK.value and not _has_ended(store, dead.application, patience_s):
                     file.close()
                     raise DriverBusy(f"job {_shown(job, shard)} may still commit in a dead process's Spark ({dead})")
                 file.truncate(0)

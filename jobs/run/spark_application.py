@@ -53,13 +53,18 @@ class SparkApplication:
         me: Holder | None = None,
         on_lost: Callable[[], None] = lambda: None,
         make: Callable[[Config], SparkSession] | None = None,
+        is_given: Callable[[], bool] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`me` is who holds the jobs' shards; `on_lost` is called when it died and cannot be made again from here."""
+        """`me` is who holds the jobs' shards; `on_lost` is called when it died and cannot be made again from here.
+
+        `make` returns a session, `is_given` says whether it is somebody else's, and to be left alone at the end.
+        """
         self._conf = conf
         self._me = me
         self._on_lost = on_lost
         self._make = make or _made
+        self._is_given = is_given or _is_given
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._first: SparkSession | None = None
@@ -133,7 +138,7 @@ class SparkApplication:
         if self._monotonic_s() < self._not_before_s:
             raise SparkGone(f"Spark is made again soon; it ended by {self._died_of}")
         try:
-            self._ours = not _is_given()
+            self._ours = not self._is_given()
             self._first = self._make(self._conf)
             if self._me is not None and not is_connect(self._first):
                 self._jvm_lock = lock_jvm(self._first, storage(self._conf.warehouse.uri), self._me.application)
@@ -141,8 +146,9 @@ class SparkApplication:
             self._first = None
             self._made_s = self._monotonic_s()
             self._note_death(f"{type(error).__name__}: {error}")
-            with contextlib.suppress(Exception):  # a half-made context would be in the way of the next
-                _bury(None)
+            if self._ours and self._make is _made:
+                with contextlib.suppress(Exception):  # a half-made context would be in the way of the next
+                    _bury(None)
             raise
         self._made_s = self._monotonic_s()
 
@@ -155,9 +161,16 @@ class SparkApplication:
 
 def _is_given() -> bool:
     """Whether there is a session that somebody else made, or the platform makes."""
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    return "DATABRICKS_RUNTIME_VERSION" in os.environ or SparkSession.getActiveSession() is not None
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or SparkSession.getActiveSession() is not None:
+        return True
+    # jobs run in threads of their own, and a session is active in the thread that made it
+    try:
+        return _is_alive(SparkSession.active())
+    except PySparkRuntimeError:
+        return False
 
 
 def _made(conf: Config) -> SparkSession:

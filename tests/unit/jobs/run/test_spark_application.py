@@ -28,6 +28,13 @@ class Remote:
             raise ConnectionError("server is gone")
         return "4"
 
+    @property
+    def client(self) -> Remote:
+        return self
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def stop(self) -> None:
         self.stopped = True
 
@@ -59,7 +66,7 @@ class Maker:
         return self.made[-1]
 
     def application(self) -> SparkApplication:
-        return SparkApplication(Config(), make=self, monotonic_s=lambda: self.now_s)
+        return SparkApplication(Config(), make=self, is_given=lambda: False, monotonic_s=lambda: self.now_s)
 
 
 def test_spark_07_an_error_of_a_job_leaves_spark_alone() -> None:
