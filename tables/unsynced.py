@@ -28,7 +28,8 @@ class Unsynced:
         self._is_dropped = False
 
     def __len__(self) -> int:
-        return len(self._keys) + self._syncing
+        with self._keys_lock:
+            return len(self._keys) + self._syncing
 
     def add(self, keys: Sequence[str]) -> None:
         """These files are written, data before commit."""
@@ -71,11 +72,12 @@ class Unsynced:
                 with self._keys_lock:
                     if self._is_dropped:
                         return
-                    self._keys = keys + self._keys
+                    self._keys, self._syncing = keys + self._keys, 0
                     self._failed = True
                 raise
             finally:
-                self._syncing = 0
+                with self._keys_lock:
+                    self._syncing = 0
 
     def _write_anew(self, key: str) -> None:
         # A file that clean-up or a roll-up has removed meanwhile needs no syncing.

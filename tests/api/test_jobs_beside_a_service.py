@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from jobs.export.reset import reset_offsets, target_of
+from jobs.export.reset import Reset, reset_offsets, target_of
 from jobs.stream.sink_place import SinkSettings
 from mq.errors import NotFound, Unprocessable
 from tables.failpoints import FailpointHit, arm
 from tables.warehouse import Warehouse
 from tests.api.queue import Queue, queue_in
+from tests.api.running import until
 
 
 @pytest.fixture
@@ -34,6 +35,13 @@ def _elsewhere(queue: Queue) -> Iterator[Warehouse]:
         yield warehouse
 
 
+def _until_seen(queue: Queue, done: Reset) -> None:
+    """Wait until the service has looked at the metadata after a reset."""
+    epoch = done.epoch
+    assert epoch is not None
+    until(lambda: queue.api.service.meta.now.groups.epoch >= epoch)
+
+
 def _settings(queue: Queue) -> SinkSettings:
     return SinkSettings.of(queue.config, str(queue.folder))
 
@@ -47,7 +55,8 @@ def test_pop_18_a_reset_by_a_job_is_seen_by_the_service_and_voids_what_was_in_fl
         seen = reset_offsets(warehouse, "billing", "orders", target_of("earliest"), dry_run=True)
         assert (seen.epoch, seen.messages, seen.offsets) == (None, 3, {"orders@broker-a": 0})
         done = reset_offsets(warehouse, "billing", "orders", {"orders@broker-a": 1})
-    assert done.epoch is not None and done.messages == 2
+    assert done.messages == 2
+    _until_seen(queue, done)
     again = group.pop_again(2)
     assert again.bodies == ["b", "c"]
     assert list(group.ack(old.handles).values()) == ["handle_expired"] * 3
@@ -81,7 +90,8 @@ def test_pop_18_a_reset_that_was_killed_is_asked_for_again(queue: Queue, step: s
     finally:
         arm("")
     with _elsewhere(queue) as warehouse:
-        reset_offsets(warehouse, "billing", "orders", {"orders@broker-a": 2})
+        done = reset_offsets(warehouse, "billing", "orders", {"orders@broker-a": 2})
+    _until_seen(queue, done)
     assert queue.consumer("billing").pop_again(1).bodies == ["c"]
 
 
