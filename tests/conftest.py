@@ -21,6 +21,9 @@ for _name in [name for name in os.environ if name.startswith("DELTAMQ_") and nam
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The JVMs of tests live for seconds: to compile for the long run costs more than it brings.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # A change is judged by the same examples every time; `make faults` looks for new ones.
 settings.register_profile("repeatable", derandomize=True, print_blob=True)
 settings.register_profile("searching", derandomize=False, print_blob=True)

@@ -62,6 +62,7 @@ class Driver:
         self.process.wait()
 
 
+@pytest.mark.long
 def test_spark_07_one_jobs_failure_takes_no_other_along(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     try:

@@ -58,6 +58,7 @@ def count(spark: SparkSession, name: str) -> int:
     return spark.table(name).count()
 
 
+@pytest.mark.long
 def test_spark_11_the_catalog_follows_topics_that_grow_go_and_come_again(
     spark: SparkSession, tables: QueueTables, schema: str
 ) -> None:
