@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv/bin
 TESTS ?= tests
 # Spark on a cluster, over Connect and on S3: what takes minutes of these tests is played with the faults
-ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py
+ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/spark/test_warehouse_on_s3.py tests/spark/test_notebooks.py tests/spark/test_catalog.py
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help

@@ -17,6 +17,8 @@ from tests.e2e.service_process import ServiceProcess
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
+#: CI has not the time for all of them.
+_LONG = ("02", "04", "05", "06")
 
 
 #: The plots of the notebooks and colours that stand for their data: three partitions, three reasons.
@@ -56,7 +58,13 @@ def test_a_notebook_is_in_databricks_source_format(path: Path) -> None:
         assert all(marked) or not any(marked), "a cell is text or code"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def _by_length(path: Path) -> object:
+    """A notebook, and whether it is run by `make faults` alone: each costs a minute of two cores."""
+    marks = [pytest.mark.long] if path.name[:2] in _LONG else []
+    return pytest.param(path, marks=marks, id=path.stem)
+
+
+@pytest.mark.parametrize("path", map(_by_length, NOTEBOOKS))
 def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess, tmp_path: Path) -> None:
     environ = {
         **os.environ,
