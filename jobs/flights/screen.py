@@ -63,19 +63,9 @@ def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], 
 
 def report_table(agreement: Agreement, topic: str) -> Table:
     """Return the report."""
-    table = Table(
-        title=f"{topic}: sent by the producer, given back by REST, found by Spark SQL",
-        caption=CAPTION,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    table.add_column("")
-    for side in ("producer", "service", "Spark"):
-        table.add_column(side, justify="right")
-    table.add_column("agree", justify="center")
-    for line in agreement.lines:
-        table.add_row(escape(line.what), line.producer, line.service, line.spark, _verdict(line.agree))
-    return table
+    title = f"{topic}: sent by the producer, given back by REST, found by Spark SQL"
+    rows = [(line.what, (line.producer, line.service, line.spark), line.agree) for line in agreement.lines]
+    return _table(title, CAPTION, ("producer", "service", "Spark"), rows)
 
 
 def groups_table(agreement: Agreement, topic: str) -> Table:
@@ -104,18 +94,20 @@ def groups_table(agreement: Agreement, topic: str) -> Table:
 
 def streams_table(agreement: Agreement, topic: str) -> Table:
     """Return the report's third table."""
-    table = Table(
-        title=f"{topic} in a stream: sent by the producer, typed, summed by carrier and hour",
-        caption=STREAMS_CAPTION,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    title = f"{topic} in a stream: sent by the producer, typed, summed by carrier and hour"
+    rows = [(line.what, (line.producer, line.flights, line.hours), line.agree) for line in agreement.streams]
+    return _table(title, STREAMS_CAPTION, ("producer", "flights", "hours"), rows)
+
+
+def _table(title: str, caption: str, sides: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> Table:
+    """Return a table of what each side says, with a verdict for each row."""
+    table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
-    for side in ("producer", "flights", "hours"):
+    for side in sides:
         table.add_column(side, justify="right")
     table.add_column("agree", justify="center")
-    for line in agreement.streams:
-        table.add_row(escape(line.what), line.producer, line.flights, line.hours, _verdict(line.agree))
+    for what, said, agree in rows:
+        table.add_row(escape(what), *said, _verdict(agree))
     return table
 
 
