@@ -17,7 +17,7 @@ from jobs.flights.stream_account import StreamAccount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 __all__ = ["FlightStreams"]
 
@@ -74,10 +74,7 @@ class FlightStreams:
             f"from_json(CAST(body AS STRING), '{schema}') AS flight", "partition AS _partition", "offset AS _offset"
         ).selectExpr("flight.*", "_partition", "_offset")
 
-    def _start(self, writer: object, name: str, **options: str) -> StreamingQuery:
-        from pyspark.sql.streaming import DataStreamWriter
-
-        assert isinstance(writer, DataStreamWriter)
+    def _start(self, writer: DataStreamWriter, name: str, **options: str) -> StreamingQuery:
         checkpoint = f"{self._folder}/checkpoints/{name}"
         writer = writer.options(checkpointLocation=checkpoint, **options).queryName(f"{self._topic} {name}")
         return writer.trigger(processingTime=_EVERY).start()

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from jobs.queue.delay_queue import keep_marks_up, mark_ended
+from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
@@ -28,23 +29,7 @@ __all__ = ["DELAY_COUNTS", "DelayItem", "forward_shard", "run_delay_shard"]
 
 Int64s = npt.NDArray[np.int64]
 
-#: What a task tells of its shard; messages are counted, times are milliseconds.
-DELAY_COUNTS: Final = pa.schema(
-    [
-        pa.field("broker", pa.string()),
-        # A broker has one delay log.
-        pa.field("queue", pa.int32()),
-        # Nobody knows what was cancelled or has ended there, or how far the task came: it must be looked at again.
-        pa.field("held", pa.bool_()),
-        *(pa.field(name, pa.int64()) for name in ("forwarded", "cancelled", "dropped", "lost", "waiting")),
-        *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
-        # As long as the log ends here, nothing is due before that time; 0: look again, null: nothing will be.
-        pa.field("log_end", pa.int64()),
-        pa.field("next_ms", pa.int64()),
-        pa.field("troubles", pa.list_(pa.string())),
-    ]
-)
-_TROUBLES_MAX: Final = 3
+DELAY_COUNTS: Final = shard_counts("forwarded", "cancelled", "dropped", "lost", "waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +147,6 @@ class _Shard:
             "behind_ms": 0 if oldest_ms is None else self._item.now_ms - oldest_ms,
             "log_end": self._log_end,
             "next_ms": self._next_ms,
-            "troubles": sorted(outcome.troubles)[:_TROUBLES_MAX],
+            "troubles": sorted(outcome.troubles)[:TROUBLES_MAX],
         }
         return pa.RecordBatch.from_pylist([row], schema=DELAY_COUNTS)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from jobs.queue.revive_batch import ReviveBatch
 from jobs.queue.revive_case import Outcome
+from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
 from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
@@ -23,27 +24,12 @@ from tables.state_rows import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]
 
-#: What a task tells of its shard; messages are counted, times are milliseconds.
-COUNTS: Final = pa.schema(
-    [
-        pa.field("broker", pa.string()),
-        pa.field("queue", pa.int32()),
-        # Nobody knows what was acknowledged there, or how far the task came: it must be looked at again.
-        pa.field("held", pa.bool_()),
-        *(pa.field(name, pa.int64()) for name in ("revived", "dead", "lost", "skipped", "waiting")),
-        *(pa.field(name, pa.int64()) for name in ("late_ms", "behind_ms")),
-        # As long as the log ends here, nothing is due before that time; 0: look again, null: nothing will be.
-        pa.field("log_end", pa.int64()),
-        pa.field("next_ms", pa.int64()),
-        pa.field("troubles", pa.list_(pa.string())),
-    ]
-)
+COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")
 #: Checkpoints that are Python objects at a time.
 _CHUNK_ROWS: Final = 8_192
 #: All queues of a broker may append to one destination at once: together they have as many messages under way as one
 #: run of the local engine.
 BATCH_MESSAGES_MAX: Final = JOB_BATCH_MESSAGES_MAX // REVIVE_QUEUES
-_TROUBLES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +134,7 @@ class _Shard:
             "behind_ms": self._behind_ms,
             "log_end": self._log_end,
             "next_ms": self._next_ms,
-            "troubles": sorted(total.troubles)[:_TROUBLES_MAX],
+            "troubles": sorted(total.troubles)[:TROUBLES_MAX],
         }
         return pa.RecordBatch.from_pylist([row], schema=COUNTS)
 
