@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -22,6 +20,7 @@ import pyarrow.compute as pc
 from mq.errors import Corrupt, Unavailable
 from tables.actions import DataFile
 from tables.delay_marks import DelayMarks
+from tables.file_stats import decoded_stats, time_ms
 from tables.log import PartitionLog
 from tables.reader import RowCache
 
@@ -33,15 +32,6 @@ Int64s = npt.NDArray[np.int64]
 _LOOKS: Final = 10
 #: Of so many that are due in a file and mostly have ended, the ended ones are no longer kept.
 _TRIM_ROWS: Final = 1_024
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class _Stats(msgspec.Struct):
-    minValues: dict[str, int | str] = {}
-    nullCount: dict[str, int] = {}
-
-
-_stats: Final = msgspec.json.Decoder(_Stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +131,5 @@ def _may_be_due(stats: str, until_ms: int) -> bool:
 
 def _least_ms(stats: str) -> int | None:
     """The least deliver time of a file, rounded down; None when its statistics do not say it."""
-    try:
-        known = _stats.decode(stats)
-        least = known.minValues.get("deliver_time")
-        if not isinstance(least, str) or known.nullCount.get("deliver_time") != 0:
-            return None
-        return (datetime.fromisoformat(least) - _EPOCH) // timedelta(milliseconds=1)
-    except (msgspec.MsgspecError, ValueError, TypeError):
-        return None
+    known = decoded_stats(stats)
+    return time_ms(known.minValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import unquote
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 
 from mq.errors import Corrupt
 from mq.queue_limits import REVIVE_QUEUES
+from tables.file_stats import decoded_stats, time_ms
 from tables.merge_plan import watermark
 from tables.paths import PartitionRef
 from tables.reader import RowCache
@@ -41,19 +40,6 @@ _DUE_COLUMNS: Final = ("broker", "revive_queue", "in_flight", "revive_time")
 _ROW_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in CHECKPOINT_COLUMNS])
 #: Two factors without a pattern in common with offsets or times.
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class _Stats(msgspec.Struct):
-    """Delta's statistics of one file, as far as they are used: times are texts, with milliseconds."""
-
-    numRecords: int = -1
-    minValues: dict[str, object] = {}
-    maxValues: dict[str, object] = {}
-    nullCount: dict[str, object] = {}
-
-
-_stats: Final = msgspec.json.Decoder(_Stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +113,7 @@ class CheckpointTable:
         times = []
         for path, stats in self._log.files.items():
             if not self._may_be_due(stats, after_ms):
-                least = _ms(_decoded(stats or "").minValues.get(_DUE_TIME))
+                least = time_ms(decoded_stats(stats or "").minValues.get(_DUE_TIME))
                 times += [] if least is None else [least]
                 continue
             if (due := self._due_index(path).get((broker, queue))) is not None:
@@ -159,10 +145,10 @@ class CheckpointTable:
         """Whether something in a file may be due: its `due_time` is null in rows of which nothing is in flight."""
         if _DUE_TIME not in self._log.columns or not stats:
             return True
-        known = _decoded(stats)
+        known = decoded_stats(stats)
         if known.numRecords >= 0 and known.nullCount.get(_DUE_TIME) == known.numRecords:
             return False
-        least = _ms(known.minValues.get(_DUE_TIME))
+        least = time_ms(known.minValues.get(_DUE_TIME))
         return least is None or least <= until_ms
 
     def _due_index(self, path: str) -> dict[tuple[str, int], _Sorted]:
@@ -251,25 +237,7 @@ def _may_hold(stats: str | None, column: str, low_ms: int, high_ms: int) -> bool
     """Whether a file may have a time between the two, both included."""
     if not stats:
         return True
-    known = _decoded(stats)
-    least, greatest = _ms(known.minValues.get(column)), _ms(known.maxValues.get(column))
+    known = decoded_stats(stats)
+    least, greatest = time_ms(known.minValues.get(column)), time_ms(known.maxValues.get(column))
     # The greatest may have been cut to milliseconds.
     return least is None or greatest is None or (least <= high_ms and low_ms <= greatest + 1)
-
-
-def _decoded(stats: str) -> _Stats:
-    try:
-        return _stats.decode(stats)
-    except msgspec.MsgspecError:
-        return _Stats()  # no statistics that we know: the file is looked at
-
-
-def _ms(text: object) -> int | None:
-    """A time of the statistics in milliseconds, rounded down; None when there is none."""
-    if not isinstance(text, str):
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
