@@ -16,7 +16,7 @@ from tables.config import Config
 from tables.settings import LogSettings
 from tables.warehouse import Warehouse
 
-__all__ = ["close_warehouses", "warehouse_of"]
+__all__ = ["absolute", "close_warehouses", "warehouse_of"]
 
 #: What a job appends is seldom read by that process again, and what it reads it reads once: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
@@ -41,7 +41,7 @@ def warehouse_of(conf: Config) -> Warehouse:
         tails_bytes_max=min(conf.log.tails_bytes_max, _TAILS_BYTES_MAX),
         cache_bytes_max=min(conf.log.cache_bytes_max, _CACHE_BYTES_MAX),
     )
-    key = (_absolute(conf.warehouse.uri), settings)
+    key = (absolute(conf.warehouse.uri), settings)
     with _lock:
         found = _opened.get(key)
         if found is None:
@@ -58,6 +58,6 @@ def close_warehouses() -> None:
         warehouse.close()
 
 
-def _absolute(uri: str) -> str:
-    """The same place under one name, whatever folder the process runs in."""
+def absolute(uri: str) -> str:
+    """Return a warehouse under one name, as any process can open it, whatever folder it runs in."""
     return uri if len(urlsplit(uri).scheme) > 1 else str(Path(uri).resolve())

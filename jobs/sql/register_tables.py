@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 
 from jobs.run.registry import Facts, job
 from jobs.run.storage import storage
+from jobs.run.warehouses import absolute
 from jobs.sql.catalog_entries import PARTITIONS, entries_of, literal
 from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
 from jobs.sql.identifiers import quoted
 from jobs.sql.queue_source import register_queue_sources
-from jobs.sql.session import absolute
 from mq.errors import Conflict, Refused
 from tables.config import Config, load
 from tables.store import Store

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 from jobs.run.connect import cloned_session, closed_at_exit, is_connect
+from jobs.run.warehouses import absolute
 from jobs.sql.datasource import register
 from jobs.sql.masters import check_master, check_remote, is_local, is_remote
 from jobs.sql.session_settings import is_submitted, session_settings, submitted_settings
@@ -120,11 +119,6 @@ def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
     finally:
         sessions.setActiveSession(spark._jsparkSession)
     return cast(SparkSession, made)
-
-
-def absolute(uri: str) -> str:
-    """Return the warehouse as Spark's workers can open it, whatever folder they run in."""
-    return uri if len(urlsplit(uri).scheme) > 1 else str(Path(uri).resolve())
 
 
 def _built(app_name: str, conf: Mapping[str, object]) -> SparkSession:

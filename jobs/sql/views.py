@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 
 from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.run.storage import storage
+from jobs.run.warehouses import absolute
 from jobs.sql.queue_source import register_queue_sources
-from jobs.sql.session import absolute
 from mq.ordered_pop import CONDEMNED, REJECTED
 from mq.retry import DEAD_REASON_HEADER
 from tables.config import Config, load
