@@ -228,6 +228,8 @@ class JobsSettings:
     compact_target_bytes: int = _between(128 * MIB, 64 * KIB, 1024 * MIB)
     #: How often the exports that are defined append what is new.
     export_every_s: int = _between(60, 1, 31_536_000)
+    #: How often `replay` and `reset` look whether one that is scheduled is due.
+    scheduled_every_s: int = _between(30, 1, 31_536_000)
     #: How often `verify` checks every partition.
     verify_every_s: int = _between(3_600, 1, 31_536_000)
     #: Partitions of each run, in turn, that Spark's own Delta reader counts, too: a check of the checker.

@@ -12,16 +12,17 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import click
 
-from jobs.cli.export_commands import export_group, replay_command, reset_command
+from jobs.cli.export_commands import export_group
+from jobs.cli.group_commands import replay_command, reset_command
 from jobs.cli.jobs_text import as_json, as_text
+from jobs.cli.place import conf_of, errors_told, with_place
+from jobs.cli.scheduled_commands import scheduled_group
 from jobs.run.application import Holder
 from jobs.run.job_state import job_state
 from jobs.run.last_run import utc_now
@@ -30,10 +31,7 @@ from jobs.run.runner import SparkRunner
 from jobs.run.schedule import Scheduler
 from jobs.run.storage import storage
 from jobs.run.warehouses import close_warehouses
-from jobs.setup.jars import JarsUnusable
-from jobs.setup.java import JavaMissing
-from mq.errors import DeltaMQError
-from tables.config import Config, load
+from tables.config import Config
 from tables.config_sections import Engine
 from tables.store import Store
 
@@ -42,8 +40,6 @@ __all__ = ["jobs_command"]
 _MASTER: Final = re.compile(
     r"local|local\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\]|local-cluster\[.+\]|spark://.+|yarn|k8s://.+|sc://.+"
 )
-_warehouse = click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse.")
-_profile = click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local).")
 
 
 def _checked_master(_context: click.Context, _option: click.Parameter, master: str | None) -> str | None:
@@ -63,6 +59,7 @@ def jobs_command() -> None:
 jobs_command.add_command(export_group)
 jobs_command.add_command(replay_command)
 jobs_command.add_command(reset_command)
+jobs_command.add_command(scheduled_group)
 
 
 @jobs_command.command(name="run")
@@ -81,8 +78,7 @@ jobs_command.add_command(reset_command)
 @click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero when a job failed.")
 @click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
 @click.option("--no-wait", is_flag=True, help="Refuse when another application has a shard, instead of standing by.")
-@_warehouse
-@_profile
+@with_place
 def run_command(
     names: tuple[str, ...],
     engine: str | None,
@@ -102,8 +98,8 @@ def run_command(
     """
     # The state of the queue is millions of objects without cycles: looking for some doubles what a storm costs.
     gc.set_threshold(100_000, 50, 100)
-    with _errors_told(), contextlib.ExitStack() as ending:
-        conf = _conf(profile, warehouse, engine=engine, master=master)
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse, engine=engine, master=master)
         jobs = jobs_named(names)
         ending.callback(close_warehouses)
         _run(jobs, conf, ending, once=once, every_s=every, wait=not no_wait)
@@ -163,12 +159,11 @@ def _end_now(unfinished: list[str]) -> None:
 @jobs_command.command(name="list")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document for machines.")
 @click.option("--long", is_flag=True, help="With what each job reads and writes, and what a kill leaves.")
-@_warehouse
-@_profile
+@with_place
 def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every job: what it does, its engine and schedule, its last run, its shards and who has them."""
-    with _errors_told(), contextlib.ExitStack() as ending:
-        conf = _conf(profile, warehouse)
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse)
         store = _made(conf)
         now = utc_now()
         ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
@@ -182,24 +177,14 @@ def list_command(as_document: bool, long: bool, warehouse: str | None, profile: 
 
 @jobs_command.command(name="show")
 @click.argument("name")
-@_warehouse
-@_profile
+@with_place
 def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Show one job: what it reads and writes, what a kill leaves, its last run and its shards."""
-    with _errors_told(), contextlib.ExitStack() as ending:
-        conf = _conf(profile, warehouse)
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse)
         ending.callback(close_warehouses)
         (job,) = jobs_named((name,))
         click.echo(as_text(job_state(job, conf, _made(conf), utc_now()), long=True))
-
-
-def _conf(
-    profile: str | None, warehouse: str | None, *, engine: str | None = None, master: str | None = None
-) -> Config:
-    flags = {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master}
-    conf = load(profile, flags)
-    uri = conf.warehouse.uri
-    return conf if "://" in uri else load(profile, {**flags, "warehouse.uri": str(Path(uri).resolve())})
 
 
 def _made(conf: Config) -> Store:
@@ -207,12 +192,3 @@ def _made(conf: Config) -> Store:
     if "://" not in conf.warehouse.uri:
         Path(conf.warehouse.uri).mkdir(parents=True, exist_ok=True, mode=0o750)
     return storage(conf.warehouse.uri)
-
-
-@contextmanager
-def _errors_told() -> Iterator[None]:
-    """End the command with one line for an error that is meant for people."""
-    try:
-        yield
-    except (DeltaMQError, JavaMissing, JarsUnusable) as error:
-        raise click.ClickException(str(error)) from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -58,6 +58,8 @@ class Chosen:
     until: datetime | None = None
     #: By partition of the dead letters.
     offsets: Mapping[str, frozenset[int]] | None = None
+    #: By folder of a partition of dead letters (`Replayed.ends` of an earlier replay): from this offset on.
+    start_offsets: Mapping[str, int] = field(default_factory=dict)
 
     def mask(self, partition: str, rows: pa.Table) -> pa.ChunkedArray:
         """Return which rows of a partition are meant."""
@@ -90,19 +92,27 @@ class Replayed:
     duplicates: int = 0
     #: By code: `topic_not_found`, or what an append was refused for.
     failed: Mapping[str, int] = field(default_factory=dict)
+    #: By folder of a partition of dead letters: where it ended, and so where later ones begin.
+    ends: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
-class _Work(NamedTuple):
-    """One task: offsets `[low, high)` of one partition of dead letters."""
+class _What(NamedTuple):
+    """What is asked for."""
 
-    settings: SinkSettings
     group: str
-    broker: str
-    low: int
-    high: int
     to: Target
     chosen: Chosen
     dry_run: bool
+
+
+class _Work(NamedTuple):
+    """One task: offsets `[low, high)` of the dead letters of one broker."""
+
+    settings: SinkSettings
+    broker: str
+    low: int
+    high: int
+    what: _What
 
 
 def replay_dead_letters(
@@ -133,7 +143,9 @@ def replay_dead_letters(
     if to not in ("origin", "retry"):
         raise Refused("to must be origin or retry", field="to")
     place = place_of(settings)
-    work = list(_divided(place, group, chosen, to, dry_run))
+    what = _What(group, to, replace(chosen, start_offsets={}), dry_run)
+    letters = list(_letters(place, group, chosen))
+    work = [one for some in letters for one in _divided(place.settings, some, what)]
     if spark is None:
         counts = pa.Table.from_batches([batch for one in work for batch in _replay(one)], schema=_COUNTS)
     else:
@@ -141,7 +153,7 @@ def replay_dead_letters(
     total: Counter[str] = Counter()
     for row in counts.to_pylist():
         total[row["what"]] += row["count"]
-    if chosen == Chosen(offsets=chosen.offsets) and chosen.offsets is not None:
+    if chosen.offsets is not None and chosen == Chosen(offsets=chosen.offsets):
         total["offset_out_of_range"] += sum(map(len, chosen.offsets.values())) - total["matched"]
     known = ("matched", "replayed", "duplicate")
     return Replayed(
@@ -149,11 +161,22 @@ def replay_dead_letters(
         replayed=total["replayed"],
         duplicates=total["duplicate"],
         failed={code: count for code, count in sorted(total.items()) if count and code not in known},
+        ends={some.folder: some.high for some in letters},
     )
 
 
-def _divided(place: SinkPlace, group: str, chosen: Chosen, to: Target, dry_run: bool) -> Iterator[_Work]:
-    """Yield the tasks: of every broker that there ever was, since its topics may be gone."""
+class _Letters(NamedTuple):
+    """Dead letters of one broker: offsets `[low, high)`."""
+
+    broker: str
+    #: Names the partition in this life of the group.
+    folder: str
+    low: int
+    high: int
+
+
+def _letters(place: SinkPlace, group: str, chosen: Chosen) -> Iterator[_Letters]:
+    """Yield what there is to look at: of every broker that there ever was, since its topics may be gone."""
     meta = place.refresh()
     its_group = meta.groups.group(group)
     routes = [topic.route.partitions for topic in meta.topics.topics.values()]
@@ -170,24 +193,28 @@ def _divided(place: SinkPlace, group: str, chosen: Chosen, to: Target, dry_run: 
             continue
         log = place.warehouse.open_partition(ref)
         log.refresh()
-        for low in range(log.min_offset, log.end_offset, TASK_OFFSETS_MAX):
-            high = min(low + TASK_OFFSETS_MAX, log.end_offset)
-            yield _Work(place.settings, group, broker, low, high, to, chosen, dry_run)
+        low = max(log.min_offset, chosen.start_offsets.get(ref.folder, 0))
+        yield _Letters(broker, ref.folder, low, log.end_offset)
+
+
+def _divided(settings: SinkSettings, letters: _Letters, what: _What) -> Iterator[_Work]:
+    for low in range(letters.low, letters.high, TASK_OFFSETS_MAX):
+        yield _Work(settings, letters.broker, low, min(low + TASK_OFFSETS_MAX, letters.high), what)
 
 
 def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
     """Send back what is chosen of one task's offsets; yield counts."""
     place = place_of(work.settings)
-    its_group = place.refresh().groups.group(work.group)
-    log = place.warehouse.open_partition(dead_ref(work.group, its_group.epoch, work.broker))
+    its_group = place.refresh().groups.group(work.what.group)
+    log = place.warehouse.open_partition(dead_ref(work.what.group, its_group.epoch, work.broker))
     log.refresh()
     counts: Counter[str] = Counter()
     for page in pages(log, max(work.low, log.min_offset)):
         rows = page.rows.filter(pc.less(page.rows.column("offset"), work.high))
-        rows = rows.filter(work.chosen.mask(log.ref.name, rows))
+        rows = rows.filter(work.what.chosen.mask(log.ref.name, rows))
         counts["matched"] += rows.num_rows
-        if rows.num_rows and not work.dry_run:
-            counts += _Sender(place, its_group, log.ref.name, work.to).send(one_record_batch(rows))
+        if rows.num_rows and not work.what.dry_run:
+            counts += _Sender(place, its_group, log.ref.name, work.what.to).send(one_record_batch(rows))
         if page.next_offset >= work.high:
             break
     found = [{"partition": log.ref.name, "what": what, "count": count} for what, count in counts.items()]

@@ -8,6 +8,7 @@ that is over, and void by its number.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from mq.errors import NotFound, Refused, Unprocessable
 from mq.group import Group
 from mq.lane_keys import lanes_of
 from mq.names import split_partition
-from mq.progress import Bounds, Start, reset_position
+from mq.progress import Bounds, Start, StartKind, reset_position
 from mq.reset import decide_reset
 from mq.topics import Topic
 from tables.failpoints import failpoint
@@ -29,10 +30,13 @@ from tables.paths import PartitionRef, Space
 from tables.queue_refs import dead_ref, retry_ref
 from tables.warehouse import Warehouse
 
-__all__ = ["Reset", "reset_offsets", "target_of"]
+__all__ = ["START_TIME", "Reset", "reset_offsets", "target_of"]
 
 Retries = Literal["keep", "drop"]
 _WORDS: Final = {"earliest": "first", "latest": "last"}
+#: How long ago: `-24h`.
+START_TIME: Final = re.compile(r"-([1-9]\d{0,5})([smhd])")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +51,11 @@ class Reset:
     messages: int
 
 
-def target_of(text: str) -> Start:
-    """Return where `first` (`earliest`), `last` (`latest`) or an RFC 3339 time is."""
+def target_of(text: str, now_ms: int | None = None) -> Start:
+    """Return where `first` (`earliest`), `last` (`latest`), an RFC 3339 time, or with `now_ms` also `-24h` is."""
+    ago = START_TIME.fullmatch(text)
+    if ago is not None and now_ms is not None:
+        return Start(StartKind.TIME, now_ms - int(ago[1]) * _UNIT_MS[ago[2]])
     return Start.from_json(_WORDS.get(text, text), field="to")
 
 

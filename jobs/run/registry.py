@@ -47,6 +47,7 @@ class Run(Protocol):
 #: Modules that register jobs when they are imported.
 _MODULES: Final = (
     "jobs.export.export",
+    "jobs.export.scheduled_jobs",
     "jobs.queue.delay",
     "jobs.merge.merge",
     "jobs.upkeep.compact",

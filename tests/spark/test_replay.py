@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export.replay import Chosen, Replayed, replay_dead_letters
+from jobs.export.scheduled import ScheduledReplay, save_scheduled
+from jobs.run.run_once import run_jobs
+from jobs.run.storage import storage
 from jobs.stream.sink_place import SinkSettings
 from mq.group import decide_put_group
 from mq.group_settings import GroupRequest
@@ -23,9 +27,9 @@ from tables.warehouse import Warehouse
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 
 
-@pytest.mark.spark
-def test_spark_10_dead_letters_of_two_brokers_are_sent_back_in_tasks_once(spark: SparkSession, tmp_path: Path) -> None:
-    uri = str(tmp_path)
+def _letters(folder: Path) -> SinkSettings:
+    """Twenty dead letters of a group on each of two brokers."""
+    uri = str(folder)
     made = Warehouse.open(uri)
     meta = MetaLog(made)
     brokers = ["broker-a", "broker-b"]
@@ -39,9 +43,28 @@ def test_spark_10_dead_letters_of_two_brokers_are_sent_back_in_tasks_once(spark:
         rows = pa.RecordBatch.from_pylist(letters, schema=INTERNAL_SCHEMA)
         made.create(dead_ref("billing", group.epoch, broker)).append([Batch(rows)])
     made.close()
-    settings = SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)
+    return SinkSettings.of(load(overrides={"warehouse.uri": uri}), uri)
+
+
+@pytest.mark.spark
+def test_spark_10_dead_letters_of_two_brokers_are_sent_back_in_tasks_once(spark: SparkSession, tmp_path: Path) -> None:
+    settings = _letters(tmp_path)
     one = Chosen(message_ids=frozenset({"broker-b-3"}))
     assert replay_dead_letters(settings, "billing", one, spark=spark) == Replayed(matched=1, replayed=1)
     assert replay_dead_letters(settings, "billing", Chosen(), spark=spark) == Replayed(
         matched=40, replayed=39, duplicates=1
     )
+
+
+@pytest.mark.spark
+def test_spark_10_a_scheduled_replay_is_a_job_whose_work_is_done_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    settings = _letters(tmp_path)
+    conf = load(overrides={"warehouse.uri": str(tmp_path), "jobs.engine": "spark"})
+    now = datetime.now(UTC)
+    save_scheduled(
+        storage(conf.warehouse.uri),
+        ScheduledReplay(name="again", group="billing", to="retry", every_s=60, first_ms=int(now.timestamp() * 1_000)),
+    )
+    assert run_jobs(spark, conf, "replay")["replay"]["rows"] == 40
+    later = Replayed(matched=40, duplicates=40)
+    assert replay_dead_letters(settings, "billing", Chosen(), to="retry", spark=spark) == later

@@ -93,3 +93,36 @@ def test_spark_09_an_export_is_defined_listed_and_forgotten(warehouse: str, tmp_
     assert _invoke("export", "remove", "orders", *at)[0] == 0
     assert json.loads(_invoke("export", "list", "--json", *at)[1]) == []
     assert "there is no export" in _invoke("export", "remove", "orders", *at)[1]
+
+
+def test_spark_10_a_replay_and_a_reset_are_scheduled_listed_and_forgotten(warehouse: str) -> None:
+    at = ("--warehouse", warehouse)
+    first = ("--first", "2026-01-01T02:00:00Z")
+    code, told = _invoke(
+        "scheduled", "add-replay", "again", "--group", "billing", "--to", "retry", "--every", "1h", *at
+    )
+    assert code == 0 and "replay dead letters of group billing to retry, every 3600 s" in told
+    reset = ("scheduled", "add-reset", "nightly", "--group", "billing", "--topic", "orders", "--to", "-24h")
+    assert _invoke(*reset, "--every", "1d", *first, *at)[0] == 0
+    shown = json.loads(_invoke("scheduled", "list", "--json", *at)[1])
+    assert [one["name"] for one in shown] == ["again", "nightly"]
+    assert shown[1]["does"] == "reset group billing in topic orders to -24h"
+    assert (shown[1]["every_s"], shown[1]["due"]) == (86_400, "2026-01-01T02:00:00Z")
+    code, told = _invoke("run", "replay", "reset", "--once", *at)
+    assert code == 0 and "rows=2" in told and "rows=1" in told
+    assert "due 2026-01-01T02:00:00Z" not in _invoke("scheduled", "list", *at)[1]
+    assert _invoke("scheduled", "remove", "reset", "nightly", *at)[0] == 0
+    assert [one["name"] for one in json.loads(_invoke("scheduled", "list", "--json", *at)[1])] == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--every", "soon"), "must be a duration such as 30m"),
+        (("--every", "1s"), "every: must be 60 seconds"),
+        (("--every", "1h", "--first", "noon"), "--first"),
+    ],
+)
+def test_spark_10_a_schedule_that_cannot_be_is_one_line(warehouse: str, args: tuple[str, ...], told: str) -> None:
+    code, output = _invoke("scheduled", "add-replay", "x", "--group", "billing", "--warehouse", warehouse, *args)
+    assert code == 1 and output.startswith("Error: ") and told in output

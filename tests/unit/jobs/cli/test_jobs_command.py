@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.jobs_command import _conf, jobs_command
+from jobs.cli.jobs_command import jobs_command
+from jobs.cli.place import conf_of
 from jobs.run.application import Holder
 from jobs.run.last_run import LastRun, Recorder, write_last_run
 from jobs.run.run_once import HELD_BY_OTHERS, run_jobs
@@ -147,9 +148,9 @@ def test_a_wrong_flag_is_named_with_what_would_be_right(tmp_path: Path, flags: l
 
 def test_spark_06_engine_and_master_override_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAMQ_JOBS_ENGINE", "local")
-    conf = _conf(None, str(tmp_path), engine="spark", master="spark://host:7077")
+    conf = conf_of(None, str(tmp_path), engine="spark", master="spark://host:7077")
     assert (conf.jobs.engine, conf.jobs.master) == (Engine.SPARK, "spark://host:7077")
-    assert _conf(None, str(tmp_path)).jobs.engine is Engine.LOCAL
+    assert conf_of(None, str(tmp_path)).jobs.engine is Engine.LOCAL
 
 
 def test_run_jobs_takes_what_is_free_and_says_who_has_the_rest(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""`deltamq jobs replay` and `reset`: dead letters and offsets of a group, without a service (SPEC SPARK-10)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
+from jobs.run.last_run import utc_now
+from jobs.run.registry import with_spark_engine
+from jobs.run.storage import storage
+from mq.errors import Refused
+from tables.config import Config
+
+if TYPE_CHECKING:
+    from jobs.stream.sink_place import SinkSettings
+
+__all__ = ["replay_command", "reset_command"]
+
+
+def _settings(conf: Config) -> SinkSettings:
+    from jobs.stream.sink_place import SinkSettings
+
+    storage(conf.warehouse.uri)  # a warehouse that is not there is not made
+    return SinkSettings.of(conf, conf.warehouse.uri)
+
+
+@click.command(name="replay")
+@click.option("--group", metavar="GROUP", required=True, help="Whose dead letters.")
+@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="For all groups, or this one.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only those that came from there.")
+@click.option("--id", "message_ids", multiple=True, metavar="MESSAGE_ID", help="Only these messages.")
+@click.option("--since", metavar="TIME", help="Only those that died then or later (RFC 3339).")
+@click.option("--until", metavar="TIME", help="Only those that died before.")
+@click.option("--apply", is_flag=True, help="Send them; without it they are only counted.")
+@with_place
+def replay_command(
+    group: str,
+    to: str,
+    topics: tuple[str, ...],
+    message_ids: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    apply: bool,
+    warehouse: str | None,
+    profile: str | None,
+) -> None:
+    """Send a group's dead letters back; first look how many these are, then say --apply.
+
+    Asked for again, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
+    """
+    from jobs.export.replay import Chosen, replay_dead_letters
+
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse)
+        chosen: Chosen = Chosen(
+            topics=frozenset(topics) or None,
+            message_ids=frozenset(message_ids) or None,
+            since=None if since is None else moment_of(since, "--since"),
+            until=None if until is None else moment_of(until, "--until"),
+        )
+        spark = ending.enter_context(session(conf)) if with_spark_engine(conf) else None
+        target: Literal["origin", "retry"] = "origin" if to == "origin" else "retry"
+        done = replay_dead_letters(_settings(conf), group, chosen, to=target, dry_run=not apply, spark=spark)
+        if not apply:
+            click.echo(f"{done.matched} dead letters would be sent back; say --apply to do it")
+            return
+        click.echo(f"{done.replayed} dead letters sent back, {done.duplicates} were there already")
+        for code, count in done.failed.items():
+            click.echo(f"{count} not sent back: {code}", err=True)
+        if done.failed:
+            raise SystemExit(1)
+
+
+@click.command(name="reset")
+@click.option("--group", metavar="GROUP", required=True, help="Whose offsets.")
+@click.option("--topic", metavar="TOPIC", required=True, help="In which topic.")
+@click.option("--to", metavar="WHERE", help="earliest, latest, -24h, or an RFC 3339 time.")
+@click.option("--offset", "offsets", multiple=True, metavar="PARTITION=OFFSET", help="Instead: one partition's offset.")
+@click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="What waits to come again.")
+@click.option("--apply", is_flag=True, help="Do it; without it the offsets are only shown.")
+@with_place
+def reset_command(
+    group: str,
+    topic: str,
+    to: str | None,
+    offsets: tuple[str, ...],
+    retries: str,
+    apply: bool,
+    warehouse: str | None,
+    profile: str | None,
+) -> None:
+    """Put a group elsewhere in a topic, in a new epoch; first look where, then say --apply."""
+    from jobs.export.reset import reset_offsets, target_of
+    from jobs.stream.sink_place import place_of
+
+    with errors_told():
+        if (to is None) == (not offsets):
+            raise Refused("--to: give it or --offset, exactly one of both", field="to")
+        target = target_of(to, int(utc_now().timestamp() * 1_000)) if to is not None else dict(map(_offset, offsets))
+        place = place_of(_settings(conf_of(profile, warehouse)))
+        kept: Literal["keep", "drop"] = "keep" if retries == "keep" else "drop"
+        done = reset_offsets(place.warehouse, group, topic, target, retries=kept, dry_run=not apply)
+        for partition, offset in done.offsets.items():
+            click.echo(f"{partition} {offset}")
+        if done.epoch is None:
+            click.echo(f"group {group} would get {done.messages} messages; say --apply to do it")
+        else:
+            click.echo(f"group {group} gets {done.messages} messages, in epoch {done.epoch}")
+
+
+def _offset(text: str) -> tuple[str, int]:
+    partition, _, offset = text.rpartition("=")
+    if not partition or not offset.isdigit():
+        raise Refused(f"--offset: must be PARTITION=OFFSET, not {text!r}", field="offset")
+    return partition, int(offset)

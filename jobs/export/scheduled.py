@@ -1,0 +1,179 @@
+"""Replays and resets that are done again and again: what is asked for, when, and how far it is (SPEC SPARK-10).
+
+    <warehouse>/jobs/<kind>/scheduled/<name>.json     what the job `replay` or `reset` does, and how often
+    <warehouse>/jobs/<kind>/<id>/state.json           when it is due next; of a replay, what it has seen
+
+A time that passed while no job ran is made up for once. A state that is not there means: from the first time on.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from jobs.export.reset import START_TIME, target_of
+from mq.errors import Corrupt, NotFound, Refused
+from mq.names import check_client_topic, check_group
+from tables.store import FileMissing, Store
+
+__all__ = [
+    "EVERY_S_MIN",
+    "KINDS",
+    "AnyScheduled",
+    "Scheduled",
+    "ScheduledReplay",
+    "ScheduledReset",
+    "ScheduledState",
+    "next_due_ms",
+    "read_state",
+    "remove_scheduled",
+    "save_scheduled",
+    "scheduled",
+    "write_state",
+]
+
+Kind = Literal["replay", "reset"]
+KINDS: Final[tuple[Kind, ...]] = ("replay", "reset")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+EVERY_S_MIN: Final = 60
+EVERY_S_MAX: Final = 366 * 86_400
+
+
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """What both have in common: first at a time, then at that time plus each multiple of `every_s`."""
+
+    name: str
+    group: str
+    every_s: int
+    first_ms: int
+    #: Names its state: one that is made again under its name is another.
+    id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class ScheduledReplay(Scheduled, frozen=True, kw_only=True, tag="replay"):
+    """A group's new dead letters are sent back."""
+
+    to: Literal["origin", "retry"] = "origin"
+    #: Where they came from; none names all topics.
+    topics: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """What it does, for people."""
+        of = f" of {', '.join(self.topics)}" if self.topics else ""
+        return f"replay dead letters{of} of group {self.group} to {self.to}"
+
+
+class ScheduledReset(Scheduled, frozen=True, kw_only=True, tag="reset"):
+    """A group is put elsewhere in a topic."""
+
+    topic: str
+    to: str
+    retries: Literal["keep", "drop"] = "keep"
+
+    @property
+    def said(self) -> str:
+        """What it does, for people."""
+        return f"reset group {self.group} in topic {self.topic} to {self.to}"
+
+
+AnyScheduled = ScheduledReplay | ScheduledReset
+
+
+class ScheduledState(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one is."""
+
+    due_ms: int
+    #: Of a replay: by partition of the dead letters, the next offset.
+    offsets: Mapping[str, int] = {}
+
+
+_decode: Final = msgspec.json.Decoder(AnyScheduled)
+_decode_state: Final = msgspec.json.Decoder(ScheduledState)
+
+
+def _kind(found: AnyScheduled) -> Kind:
+    return "replay" if isinstance(found, ScheduledReplay) else "reset"
+
+
+def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
+    """Store one under its name.
+
+    Raises
+    ------
+    Refused
+        A field is not what it must be, or the name is taken: what is done by a schedule is not changed by accident.
+    """
+    if not _NAME.fullmatch(wanted.name):
+        raise Refused("name: 1 to 100 characters of A-Z a-z 0-9 . _ -", field="name")
+    if not EVERY_S_MIN <= wanted.every_s <= EVERY_S_MAX:
+        raise Refused(f"every: must be {EVERY_S_MIN} seconds to {EVERY_S_MAX // 86_400} days", field="every")
+    check_group(wanted.group)
+    if isinstance(wanted, ScheduledReset):
+        check_client_topic(wanted.topic)
+        target_of(wanted.to, now_ms=0)
+        if START_TIME.fullmatch(wanted.to) is None and target_of(wanted.to, now_ms=0).time_ms is not None:
+            raise Refused("to: by a schedule, give earliest, latest, or how long ago, such as -24h", field="to")
+    for topic in wanted.topics if isinstance(wanted, ScheduledReplay) else ():
+        check_client_topic(topic)
+    key = _key(_kind(wanted), wanted.name)
+    if not store.put_if_absent(key, msgspec.json.encode(wanted), durable=True):
+        raise Refused(f"name: there is a scheduled {_kind(wanted)} {wanted.name!r}; remove it first", field="name")
+
+
+def scheduled(store: Store, kind: Kind) -> list[AnyScheduled]:
+    """Return all of a kind, by name."""
+    names = sorted(name for name in store.names(f"jobs/{kind}/scheduled") if name.endswith(".json"))
+    return [_read(store, kind, name.removesuffix(".json")) for name in names]
+
+
+def remove_scheduled(store: Store, kind: Kind, name: str) -> None:
+    """Forget one and how far it is."""
+    found = _read(store, kind, name)
+    store.delete(_key(kind, name))
+    store.delete_tree(f"jobs/{kind}/{found.id}")
+
+
+def read_state(store: Store, found: AnyScheduled) -> ScheduledState:
+    """Return how far one is."""
+    key = _state_key(found)
+    try:
+        return _decode_state.decode(bytes(store.read(key)))
+    except FileMissing:
+        return ScheduledState(due_ms=found.first_ms)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{key} is damaged: {error}") from error
+
+
+def write_state(store: Store, found: AnyScheduled, state: ScheduledState) -> None:
+    """Store how far one is."""
+    store.replace(_state_key(found), msgspec.json.encode(state))
+
+
+def next_due_ms(found: Scheduled, now_ms: int) -> int:
+    """Return the first of its times that lies behind `now_ms`."""
+    every_ms = found.every_s * 1_000
+    passed = max(0, (now_ms - found.first_ms) // every_ms + 1)
+    return found.first_ms + passed * every_ms
+
+
+def _read(store: Store, kind: Kind, name: str) -> AnyScheduled:
+    try:
+        return _decode.decode(bytes(store.read(_key(kind, name))))
+    except FileMissing:
+        detail = f"there is no scheduled {kind} {name!r}; see deltamq jobs scheduled list"
+        raise NotFound(detail, code="scheduled_not_found") from None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{_key(kind, name)} is damaged: {error}") from error
+
+
+def _key(kind: Kind, name: str) -> str:
+    return f"jobs/{kind}/scheduled/{name}.json"
+
+
+def _state_key(found: AnyScheduled) -> str:
+    return f"jobs/{_kind(found)}/{found.id}/state.json"

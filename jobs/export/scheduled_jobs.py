@@ -1,0 +1,124 @@
+"""The jobs `replay` and `reset`: what people scheduled, done at its times (SPEC SPARK-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from jobs.export.replay import Chosen, replay_dead_letters
+from jobs.export.reset import reset_offsets, target_of
+from jobs.export.scheduled import (
+    AnyScheduled,
+    Kind,
+    ScheduledReplay,
+    ScheduledReset,
+    ScheduledState,
+    next_due_ms,
+    read_state,
+    scheduled,
+    write_state,
+)
+from jobs.run.registry import WHOLE, Facts, job, with_spark_engine
+from jobs.run.storage import storage
+from jobs.stream.sink_place import SinkSettings, place_of
+from mq.errors import DeltaMQError, NotFound, Unavailable
+from tables.config import Config
+from tables.failpoints import failpoint
+from tables.store import Store
+
+__all__ = ["replay", "reset"]
+
+_MS: Final = 1_000
+Counts = Mapping[str, int]
+
+
+def _names(kind: Kind, conf: Config) -> tuple[str, ...]:
+    """Return the names of what is scheduled; none where there is no warehouse yet."""
+    try:
+        return tuple(found.name for found in scheduled(storage(conf.warehouse.uri), kind))
+    except NotFound:
+        return ()
+
+
+@job(
+    name="replay",
+    every_s=lambda conf: conf.jobs.scheduled_every_s,
+    needs_spark=lambda conf: with_spark_engine(conf) and bool(_names("replay", conf)),
+    shards=lambda conf: _names("replay", conf) or WHOLE,
+)
+def replay(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Send new dead letters back: every replay that is scheduled (deltamq jobs scheduled) and due.
+
+    Input: what is scheduled, how far each is, and the dead letters of its group.
+    Output: messages where they came from or in the group's retries, and how far each is.
+    Idempotent: each dead letter is a request that is named after where it lies. A kill at any line before the state is
+    stored leaves all to be sent again, of which a partition stores nothing twice for 24 hours. What a topic refused
+    stays a dead letter, is counted, and is not tried again. One that fails as a whole keeps no other from its turn.
+    """
+    settings = SinkSettings.of(conf, conf.warehouse.uri)
+
+    def send(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
+        assert isinstance(found, ScheduledReplay)
+        chosen = Chosen(topics=frozenset(found.topics) or None, start_offsets=state.offsets)
+        done = replay_dead_letters(settings, found.group, chosen, to=found.to, spark=spark)
+        counts = {"rows": done.replayed, "duplicates": done.duplicates, "refused": sum(done.failed.values())}
+        return counts, done.ends
+
+    return _carry_out("replay", conf, now, shards, send)
+
+
+@job(
+    name="reset",
+    every_s=lambda conf: conf.jobs.scheduled_every_s,
+    needs_spark=lambda conf: False,
+    shards=lambda conf: _names("reset", conf) or WHOLE,
+)
+def reset(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Put groups elsewhere in a topic: every reset that is scheduled (deltamq jobs scheduled) and due.
+
+    Input: what is scheduled, and when it was done; where the topic's partitions begin and end, and where a time lies.
+    Output: an event in the metadata log that begins a new epoch, and fences in the group's retries and dead letters.
+    Idempotent: a kill at any line before the state is stored lets the next run reset once more, in another epoch.
+    One that fails keeps no other from its turn.
+    """
+    warehouse = place_of(SinkSettings.of(conf, conf.warehouse.uri)).warehouse
+
+    def put(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
+        assert isinstance(found, ScheduledReset)
+        target = target_of(found.to, now_ms)
+        reset_offsets(warehouse, found.group, found.topic, target, retries=found.retries)
+        return {"rows": 1}, {}
+
+    return _carry_out("reset", conf, now, shards, put)
+
+
+def _carry_out(
+    kind: Kind,
+    conf: Config,
+    now: datetime,
+    shards: Sequence[str] | None,
+    act: Callable[[AnyScheduled, ScheduledState, int], tuple[Counts, Mapping[str, int]]],
+) -> Facts:
+    """Do what is due, each with a state of its own."""
+    store: Store = storage(conf.warehouse.uri)
+    now_ms = int(now.timestamp() * _MS)
+    facts: dict[str, int | str] = {"due": 0, "rows": 0}
+    failed: list[str] = []
+    for found in scheduled(store, kind):
+        state = read_state(store, found)
+        if (shards is not None and found.name not in shards) or state.due_ms > now_ms:
+            continue
+        facts["due"] = int(facts["due"]) + 1
+        try:
+            counts, offsets = act(found, state, now_ms)
+        except DeltaMQError as error:
+            failed.append(f"{found.name}: {error}")
+            continue
+        failpoint("scheduled.before_state")
+        write_state(store, found, ScheduledState(due_ms=next_due_ms(found, now_ms), offsets=offsets))
+        for name, count in counts.items():
+            facts[name] = int(facts.get(name, 0)) + count
+    if failed:
+        raise Unavailable("; ".join(failed), code="scheduled_failed")
+    return facts
