@@ -1,4 +1,4 @@
-"""Queries through the catalog's views, beside the same ones through `format("delta")` on the same partitions."""
+"""Queries through views, `read_topic` and `format("mq")`, beside `format("delta")` on the same partitions."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _QUERIES: Final[dict[str, Callable[[Any], Any]]] = {
     "offsets": lambda rows: rows.where("offset >= 1000 AND offset < 2000").selectExpr("sum(length(body))"),
     "columns": lambda rows: rows.selectExpr("sum(offset)", "max(key)"),
 }
+#: What a user of `format("mq")` names in its option `columns`.
+_COLUMNS: Final = {"count": "offset", "filter": "key", "offsets": "offset, body", "columns": "offset, key"}
 
 
 @bench("catalog")
@@ -54,16 +56,26 @@ def _measured(session: Session, spark: Any) -> Iterator[Figure]:
     register_tables(spark, "bench", load(overrides={"warehouse.uri": str(folder)}, environ={}))
     warehouse.close()
 
-    def through_view() -> Any:
-        return spark.table("bench.topic_orders")
-
     def plain() -> Any:
         return reduce(DataFrame.unionAll, [spark.read.format("delta").load(place) for place in places])
 
     for name, query in _QUERIES.items():
-        ratios = _ratios(lambda query=query: query(through_view()), lambda query=query: query(plain()), session)
-        what = f"{name} through a view, against format(delta) on the same partitions"
-        yield session.figure(f"catalog.{name}.ratio", what, "", ratios)
+        for way, made in _ways(spark, str(folder), _COLUMNS[name]).items():
+            ratios = _ratios(lambda query=query, made=made: query(made()), lambda query=query: query(plain()), session)
+            what = f"{name} through {way}, against format(delta) on the same partitions"
+            yield session.figure(f"catalog.{name}.{way}.ratio", what, "", ratios)
+
+
+def _ways(spark: Any, warehouse: str, columns: str) -> dict[str, Callable[[], Any]]:
+    """Ways to read the topic other than `format("delta")`."""
+    from jobs.sql import read_topic
+
+    mq = spark.read.format("mq").options(topic="orders", warehouse=warehouse, columns=columns)
+    return {
+        "view": lambda: spark.table("bench.topic_orders"),
+        "read_topic": lambda: read_topic(spark, topic="orders", warehouse=warehouse),
+        "mq": mq.load,
+    }
 
 
 def _filled(warehouse: Warehouse, messages: int) -> list[str]:
