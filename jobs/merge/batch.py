@@ -39,6 +39,8 @@ class Batch:
     stay_buffer_ms: int
     share_records: int
     span_records_max: int
+    #: Whether rows of several logs may be about the same key, which only a shuffle puts together.
+    mixed: bool = False
     _kept: list[DataFrame] = field(default_factory=list)
 
     @property

@@ -1,9 +1,11 @@
 """Records of the revive logs as the source of the MERGE into `state/pop_checkpoints`: one row for each checkpoint.
 
-    spans --a task each--> folded by checkpoint --several tasks: shuffled by key--> folded once more --> source
+    spans --a task each--> folded by checkpoint --where a log is divided: shuffled by key--> folded once more --> source
     the table --rows that may be finished--> a task each: forgettable --without what the batch is about--> source
 
-The service stores all records about a checkpoint in one log, the queue of its revive log; but a log may be divided.
+The service stores all records about a checkpoint in one log, the queue of its revive log. A shuffle costs more than all
+else here, so it is only made where a log is divided among tasks; whoever evaluates the source counts the keys, and asks
+again with `Batch.mixed` should some log have records of another's checkpoint.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def _folded(batch: Batch) -> DataFrame:
     divided = shares(batch.spans, share_records=batch.share_records, span_records_max=batch.span_records_max)
     tasks = [_Task(warehouse=batch.warehouse, spans=spans) for spans in divided]
     rows = frame_of_tasks(batch.session, tasks, _fold_logs, BATCH_SCHEMA)
-    if len(tasks) == 1:
+    logs = [span.ref for spans in divided for span in spans]
+    if len(tasks) == 1 or (not batch.mixed and len(logs) == len(set(logs))):
         return rows
     return in_tasks(rows.repartition(len(tasks), *CHECKPOINT_KEY), _fold_rows, BATCH_SCHEMA)
 

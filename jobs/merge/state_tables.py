@@ -83,7 +83,8 @@ _SETTINGS: Final = {
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.autoCompact.enabled": "false",
     # A MERGE writes the files anew in which it changes a row, and what is due is skipped by files: not too large ones.
-    "spark.databricks.delta.optimize.minFileSize": str(32 * MIB),
+    # What a compaction made of many small files is not compacted again.
+    "spark.databricks.delta.optimize.minFileSize": str(8 * MIB),
     "spark.databricks.delta.optimize.maxFileSize": str(64 * MIB),
 }
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, count, lit, unix_micros
+from pyspark.sql.functions import col, count, count_distinct, lit, unix_micros, xxhash64
 from pyspark.sql.functions import max as greatest_of
 from pyspark.sql.functions import min as least_of
 
@@ -23,6 +23,7 @@ from jobs.merge.state_tables import create_state_table, idempotent, table_at
 from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
+from mq.queue_limits import REVIVE_QUEUES
 from tables.failpoints import failpoint
 from tables.log import PartitionLog
 from tables.merge_plan import Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
@@ -50,8 +51,8 @@ _ENDING: Final = ("topics", "groups")
 class Tuning:
     """How much at once."""
 
-    #: Records in one batch. A job that was off for long catches up in several.
-    batch_records_max: int = 500_000
+    #: Records in one batch: the queues of a broker, undivided. A job that was off for long catches up in several.
+    batch_records_max: int = REVIVE_QUEUES * SPAN_RECORDS_MAX
     share_records: int = SHARE_RECORDS
     span_records_max: int = SPAN_RECORDS_MAX
     #: So many more live files than the last compaction of a state table left, and they are made into few.
@@ -75,6 +76,8 @@ class _Evaluated:
     """A source that the executors have."""
 
     rows: int
+    #: How many keys they have; as many as rows, or rows about the same are to be put together.
+    keys: int
     #: Between which times the rows of the table lie that it is about, as SQL: other files are not even looked at.
     condition: str
 
@@ -211,18 +214,25 @@ class TableMerge:
     # What is done.
 
     def _planned(self, ends: Mapping[PartitionRef, int]) -> Plan:
-        """The next batch: what is new in each log, the logs that are furthest behind first if it is too much."""
+        """The next batch: what is new in each log; if that is too much, as much of each, the furthest behind first."""
         merged = self._merged
-        spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
         waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
+        for ref, records in waiting.items():
+            if records < 0:
+                detail = f"but offsets up to {merged.stops.get(ref, 0)} are merged already"
+                raise Corrupt(f"{ref.name} ends at {ends[ref]}, {detail}")
+        taken = dict.fromkeys(waiting, 0)
         room = self._tuning.batch_records_max
-        for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
+        # What a task takes undivided of every log comes first.
+        for most in (self._tuning.span_records_max, room):
+            for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
+                more = min(waiting[ref], max(most, taken[ref]), taken[ref] + room) - taken[ref]
+                taken[ref] += more
+                room -= more
+        spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
+        for ref, records in taken.items():
             start = merged.stops.get(ref, 0)
-            if waiting[ref] < 0:
-                raise Corrupt(f"{ref.name} ends at {ends[ref]}, but offsets up to {start} are merged already")
-            taken = min(waiting[ref], room)
-            spans[ref] = Span(start, start + taken)
-            room -= taken
+            spans[ref] = Span(start, start + records)
         return Plan(batch=merged.batch + 1, logs=spans)
 
     def _batch(
@@ -257,6 +267,10 @@ class TableMerge:
         with errors_of_tasks():
             source = batch.keep(self._target.source(batch))
             evaluated = self._evaluated(source)
+            if evaluated.keys < evaluated.rows:
+                batch = replace(batch, mixed=True)
+                source = batch.keep(self._target.source(batch))
+                evaluated = self._evaluated(source)
             for_nothing = not (planned or plan.records or evaluated.rows)
             if for_nothing or not (planned or put_plan(self._store, table, plan) == plan):
                 return False
@@ -273,14 +287,14 @@ class TableMerge:
     def _evaluated(self, source: DataFrame) -> _Evaluated:
         """Let the tasks run, once; what they found stays with the executors."""
         bounded_by = self._target.bounded_by
-        found = [count(lit(1))]
+        found = [count(lit(1)), count_distinct(xxhash64(*self._target.key))]
         if bounded_by is not None:
             found += [least_of(unix_micros(col(bounded_by))), greatest_of(unix_micros(col(bounded_by)))]
-        rows, *bounds = source.agg(*found).collect()[0]
+        rows, keys, *bounds = source.agg(*found).collect()[0]
         if bounded_by is None or not rows:
-            return _Evaluated(rows, "")
+            return _Evaluated(rows, keys, "")
         low, high = (f"timestamp_micros({at})" for at in bounds)
-        return _Evaluated(rows, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
+        return _Evaluated(rows, keys, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
 
     def _compact(self, session: SparkSession) -> None:
         """Few files again, so that neither queries nor later merges slow down; large ones stay as they are."""

@@ -37,7 +37,9 @@ class Target:
     table: str
     #: The kind of log (`tables.queue_refs`).
     logs: str
-    #: The rows of `source` in `merge`, one for each key, as a DataFrame that has not run yet.
+    key: tuple[str, ...]
+    #: The rows of `source` in `merge` as a DataFrame that has not run yet: one for each key, where the batch is `mixed`
+    #: or each log has all about its keys.
     source: Callable[[Batch], DataFrame]
     #: The SQL of the MERGE, without the table.
     merge: str
@@ -88,6 +90,7 @@ def _checkpoints_update() -> str:
 OFFSETS_OF_GROUPS: Final = Target(
     table=CONSUMER_OFFSETS,
     logs=OFFSETS,
+    key=LANE_KEY,
     source=offset_source,
     merge=f"""
         ON {_on(LANE_KEY)}
@@ -102,6 +105,7 @@ OFFSETS_OF_GROUPS: Final = Target(
 CHECKPOINTS: Final = Target(
     table=POP_CHECKPOINTS,
     logs=REVIVE_LOG,
+    key=CHECKPOINT_KEY,
     source=checkpoint_source,
     merge=f"""
         ON {_on(CHECKPOINT_KEY)}
@@ -122,6 +126,7 @@ CHECKPOINTS: Final = Target(
 LOSSES: Final = Target(
     table=LOST_MESSAGES,
     logs=LOST,
+    key=LOST_KEY,
     source=loss_source,
     merge=f"""
         ON {_on(LOST_KEY)}

@@ -85,6 +85,8 @@ class Queue:
         )
 
     def store(self, partition: str, queue: int, checkpoints: list[Checkpoint]) -> None:
+        if not checkpoints:
+            return
         broker = split_partition(partition)[1]
         log = self.warehouse.create(revive_ref(self.conf.warehouse.cluster, queue, broker))
         log.append([Batch(rows_of_records(checkpoints))])

@@ -6,6 +6,7 @@ The first queries of a session are slow, since the JVM compiles what they do: th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -203,12 +204,16 @@ def latency(session: Session) -> Iterator[Figure]:
         topic = _Topic(session.fresh("stream-latency"), _PARTITIONS)
         try:
             acked: dict[int, float] = {}
-            heard: dict[int, float] = {}
+            called: dict[int, float] = {}
+            read: dict[int, float] = {}
 
             def seen(frame: Any, _: int) -> None:
+                began = time.perf_counter()
+                rows = frame.where(f"partition = '{topic.logs[0].ref.name}'").select("offset").collect()
                 now = time.perf_counter()
-                for row in frame.where(f"partition = '{topic.logs[0].ref.name}'").select("offset").collect():
-                    heard.setdefault(row["offset"], now)
+                for row in rows:
+                    called.setdefault(row["offset"], began)
+                    read.setdefault(row["offset"], now)
 
             options = {"topic": "orders", "warehouse": topic.uri, "startingOffsets": "earliest"}
             frame = spark.readStream.format("mq").options(**options, columns="partition, offset, body").load()
@@ -223,9 +228,14 @@ def latency(session: Session) -> Iterator[Figure]:
                 acked[offset] = time.perf_counter()
                 time.sleep(_ROW_EVERY_S)
             query.processAllAvailable()
-            took = np.array([(heard[at] - acked[at]) * 1e3 for at in acked])
-            yield session.figure("stream.latency.p50", "ack to foreachBatch", "ms", [float(np.percentile(took, 50))])
-            yield session.figure("stream.latency.p99", "ack to foreachBatch", "ms", [float(np.percentile(took, 99))])
+            for name, what, times in (
+                ("called", "ack to the call of foreachBatch", called),
+                ("latency", "ack until foreachBatch has read the row", read),
+            ):
+                took = np.array([(times[at] - acked[at]) * 1e3 for at in acked])
+                for part in (50, 99):
+                    figure = float(np.percentile(took, part))
+                    yield session.figure(f"stream.{name}.p{part}", what, "ms", [figure])
             idle = [_busy_percent(_IDLE_S) for _ in range(session.effort.windows)]
             yield session.figure("stream.latency.idle", "an idle stream", "% of a core", idle)
             query.stop()
@@ -238,19 +248,18 @@ def _busy_percent(seconds: float) -> float:
     before = _cpu_s()
     began = time.perf_counter()
     time.sleep(seconds)
-    return 100 * (_cpu_s() - before) / (time.perf_counter() - began)
+    took, after = time.perf_counter() - began, _cpu_s()
+    return 100 * sum(used - before.get(process, 0.0) for process, used in after.items()) / took
 
 
-def _cpu_s() -> float:
-    """CPU seconds of this process and of those that it started."""
-    total = 0.0
+def _cpu_s() -> dict[int, float]:
+    """CPU seconds of this process and of each that it started: one that ends takes its own along."""
+    found = {}
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             used = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += used.user + used.system
-    return total
+            found[process.pid] = used.user + used.system
+    return found
 
 
 @contextmanager
