@@ -15,14 +15,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Final
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from jobs.merge.meta_tables import MetaTables
 from jobs.merge.state_tables import STATE_TABLES, writing_session
-from jobs.merge.table_merge import TableMerge, Tuning
+from jobs.merge.table_merge import Merged, TableMerge, Tuning
 from jobs.merge.targets import TARGETS
 from jobs.run.registry import Facts, job
 from jobs.run.warehouses import warehouse_of
@@ -60,7 +63,9 @@ class Merger:
         ]
         self._meta_tables = MetaTables(self._store, meta)
         self._swept_s = -1e9
-        self._sessions: tuple[SparkSession, SparkSession] | None = None
+        self._application: SparkSession | None = None
+        #: By shard: settings of a write and names of views are a session's.
+        self._sessions: dict[str, SparkSession] = {}
         self._running = threading.Lock()
 
     def run(self, spark: SparkSession, now: datetime, shards: Sequence[str] | None = None) -> Facts:
@@ -71,24 +76,42 @@ class Merger:
     def _run(self, spark: SparkSession, now: datetime, shards: Sequence[str]) -> Facts:
         began = time.monotonic()
         facts: dict[str, int] = {"rows": 0, "batches": 0, "behind_records": 0}
-        for one in self._merges:
-            if one.shard in shards:
-                merged = one.run(lambda: self._session(spark), now)
-                facts["rows"] += merged.records
-                facts["batches"] += merged.batches
-                facts["behind_records"] += merged.behind
+        for merged in self._merge_tables([one for one in self._merges if one.shard in shards], spark, now):
+            facts["rows"] += merged.records
+            facts["batches"] += merged.batches
+            facts["behind_records"] += merged.behind
         if META_SHARD in shards:
-            facts["meta"] = self._meta_tables.replace(lambda: self._session(spark))
+            facts["meta"] = self._meta_tables.replace(lambda: self._session(spark, META_SHARD))
         if began - self._swept_s >= _SWEEP_EVERY_S:
             self._swept_s = began
             facts["files_removed"] = self._sweep(shards, int(now.timestamp() * 1000))
         return facts | {"ms": int((time.monotonic() - began) * 1000)}
 
-    def _session(self, spark: SparkSession) -> SparkSession:
-        """A session for our writes, made when it is first needed; a new one where the application is another."""
-        if self._sessions is None or self._sessions[0] is not spark:
-            self._sessions = (spark, writing_session(spark))
-        return self._sessions[1]
+    def _merge_tables(self, merges: Sequence[TableMerge], spark: SparkSession, now: datetime) -> list[Merged]:
+        """Let those that have work run at once: much of a small MERGE is the driver's, and leaves the cores idle.
+
+        All end before the first error is raised.
+        """
+        busy = [one for one in merges if one.has_work()]
+        if len(busy) < 2:
+            return [one.run(partial(self._session, spark, one.shard), now) for one in busy]
+        inherits = inheritable_thread_target(spark)  # the run's group, by which it is cancelled, and its pool
+
+        def start(one: TableMerge) -> Future[Merged]:
+            given = self._session(spark, one.shard)
+            return threads.submit(inherits(one.run), lambda: given, now)
+
+        with ThreadPoolExecutor(len(busy), "merge") as threads:
+            running = [start(one) for one in busy]
+        return [one.result() for one in running]
+
+    def _session(self, spark: SparkSession, shard: str) -> SparkSession:
+        """A session for the writes of a shard, made when it is first needed; anew where the application is another."""
+        if self._application is not spark:
+            self._application, self._sessions = spark, {}
+        if shard not in self._sessions:
+            self._sessions[shard] = writing_session(spark)
+        return self._sessions[shard]
 
     def _sweep(self, shards: Sequence[str], now_ms: int) -> int:
         tables = [one for one in STATE_TABLES if _shard_of(one) in shards]

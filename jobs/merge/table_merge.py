@@ -19,7 +19,7 @@ from pyspark.sql.functions import min as least_of
 
 from jobs.merge.batch import Batch
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from jobs.merge.state_tables import create_state_table, idempotent, table_at
+from jobs.merge.state_tables import STATE_TABLES, create_state_table, idempotent, table_at
 from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
@@ -126,6 +126,18 @@ class TableMerge:
     def shard(self) -> str:
         """The part of the job that it is."""
         return self._target.shard
+
+    def has_work(self) -> bool:
+        """Whether a run would need Spark now: told in a millisecond, without it."""
+        logs = self._newest_logs()
+        if not logs:
+            return False
+        self._look()
+        if self._log is None or any(name not in self._log.columns for name in STATE_TABLES[self._target.table].names):
+            return True
+        if any(log.end_offset != self._merged.stops.get(log.ref, 0) for log in logs):
+            return True
+        return self._may_clean() or read_plan(self._store, self._target.table, self._merged.batch + 1) is not None
 
     def run(self, session: Callable[[], SparkSession], now: datetime) -> Merged:
         """Merge everything that the logs hold now; `session` is only called where there is work for Spark."""

@@ -3,12 +3,16 @@
 Half of the records are checkpoints of 32 messages, half acknowledgements, over the 8 queues of one broker, in commits
 of 500 records as a busy service makes them. What is timed is a whole run of the job, files to commit, with offsets.
 
-`merge.cores` compares one core with two (`local[1]`, `local[2]`); `merge.idle` has the metadata and progress of 3,000
-topics with 12,000 partitions in which nothing happens.
+`merge.cores` compares one worker of a standalone cluster with two, each on a core of its own; `merge.idle` has the
+metadata and progress of 3,000 topics with 12,000 partitions in which nothing happens.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import psutil
 
 from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
@@ -38,23 +43,24 @@ from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench
 from tests.bench.session import Session
+from tests.spark.cluster import cluster
 
-__all__: list[str] = []
+__all__ = ["BACKLOG_RECORDS", "WARMUP_RUNS", "Logs", "run_once"]
 
 _BROKER: Final = "broker-a"
 _GROUP: Final = "billing"
 _COMMIT_RECORDS: Final = 500
 _ARRIVING_PER_S: Final = 20_000
 #: What has piled up in half a minute.
-_BACKLOG_RECORDS: Final = 600_000
+BACKLOG_RECORDS: Final = 600_000
 #: The first runs are slow: the JVM compiles what they do.
-_WARMUP_RUNS: Final = 4
+WARMUP_RUNS: Final = 4
 _IDLE_TOPICS: Final = 3_000
 _IDLE_PARTITIONS: Final = 4
 _TOPICS_AT_ONCE: Final = 100
 
 
-class _Logs:
+class Logs:
     """The logs of a busy service."""
 
     def __init__(self, folder: Path) -> None:
@@ -143,10 +149,10 @@ def merge(session: Session) -> Iterator[Figure]:
 
 
 @contextmanager
-def _spark(session: Session, name: str, **settings: str) -> Iterator[tuple[_Logs, Any]]:
+def _spark(session: Session, name: str, **settings: str) -> Iterator[tuple[Logs, Any]]:
     from jobs.sql import spark_session
 
-    logs = _Logs(session.fresh(name))
+    logs = Logs(session.fresh(name))
     spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri, **settings)
     try:
         yield logs, spark
@@ -155,7 +161,7 @@ def _spark(session: Session, name: str, **settings: str) -> Iterator[tuple[_Logs
         logs.warehouse.close()
 
 
-def _run(merger: Any, spark: Any, logs: _Logs, records: int) -> dict[str, float]:
+def run_once(merger: Any, spark: Any, logs: Logs, records: int) -> dict[str, float]:
     """Let so many records arrive, and one run merge them."""
     records = logs.add(records)
     began = time.perf_counter()
@@ -166,19 +172,19 @@ def _run(merger: Any, spark: Any, logs: _Logs, records: int) -> dict[str, float]
     return {"rate": records / took, "seconds": took}
 
 
-def _measured(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
+def _measured(session: Session, logs: Logs, spark: Any) -> Iterator[Figure]:
     from jobs.merge.merge import Merger
 
     merger = Merger(logs.warehouse, logs.conf)
     # Each run finds what arrived while the one before it worked: where they stop growing, the job keeps up.
     took = [logs.conf.jobs.merge_every_ms / 1e3]
-    for _ in range(_WARMUP_RUNS + session.effort.windows):
+    for _ in range(WARMUP_RUNS + session.effort.windows):
         arrived = _ARRIVING_PER_S * max(took[-1], took[0])
-        took.append(_run(merger, spark, logs, int(arrived))["seconds"])
+        took.append(run_once(merger, spark, logs, int(arrived))["seconds"])
     said = f"{_ARRIVING_PER_S:,} CK/ACK records/s arrive"
-    yield session.figure("merge.steady.took", f"a run while {said}", "s", took[1 + _WARMUP_RUNS :])
+    yield session.figure("merge.steady.took", f"a run while {said}", "s", took[1 + WARMUP_RUNS :])
     before = _resident_bytes()
-    backlog = _run(merger, spark, logs, _BACKLOG_RECORDS)
+    backlog = run_once(merger, spark, logs, BACKLOG_RECORDS)
     backlog["driver_grew_mib"] = (_resident_bytes() - before) / MIB
     yield session.figure(
         "merge.backlog.rate", "CK/ACK records merged, 30 s of them", "records/s", [backlog["rate"]], **backlog
@@ -186,24 +192,23 @@ def _measured(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
 
 
 def _by_cores(session: Session) -> Iterator[Figure]:
-    """How much a second core is worth."""
-    from jobs.merge.merge import Merger
-
+    """How much a second worker is worth: each has a core of this machine, which the driver uses as well."""
     rates = {}
-    for cores in (1, 2):
-        master = {"spark.master": f"local[{cores}]"}
-        with _spark(session, f"merge-{cores}", **master) as (logs, spark):
-            merger = Merger(logs.warehouse, logs.conf)
-            for _ in range(_WARMUP_RUNS):
-                _run(merger, spark, logs, _BACKLOG_RECORDS // 4)
-            rates[cores] = _run(merger, spark, logs, _BACKLOG_RECORDS)["rate"]
+    for workers in (1, 2):
+        folder = session.fresh(f"merge-workers-{workers}")
+        with cluster(folder / "cluster", workers=workers, memory="2g") as running:
+            for core, worker in enumerate(running.workers):
+                psutil.Process(worker.pid).cpu_affinity([core % (psutil.cpu_count() or 1)])
+            command = [sys.executable, "-m", "tests.bench.merge_on", str(folder / "warehouse"), running.master]
+            environment = os.environ | running.environment
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+        rates[workers] = float(np.median(json.loads(done.stdout.splitlines()[-1])))
     extra = {"one": rates[1], "two": rates[2]}
-    yield session.figure(
-        "merge.cores.ratio", "records/s with two cores to one", "times", [rates[2] / rates[1]], **extra
-    )
+    said = "records/s with two workers of one core to one worker"
+    yield session.figure("merge.cores.ratio", said, "times", [rates[2] / rates[1]], **extra)
 
 
-def _idle(session: Session, logs: _Logs, spark: Any) -> Iterator[Figure]:
+def _idle(session: Session, logs: Logs, spark: Any) -> Iterator[Figure]:
     """The first merge of many partitions, and those after it, which find no news."""
     from jobs.merge.merge import Merger
 

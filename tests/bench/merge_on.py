@@ -1,0 +1,33 @@
+"""Records a second that the merge job folds on a given master, in a process that does nothing else.
+
+python -m tests.bench.merge_on WAREHOUSE MASTER      the rate, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from jobs.merge.merge import Merger
+from jobs.sql import spark_session
+from tests.bench.merge import BACKLOG_RECORDS, WARMUP_RUNS, Logs, run_once
+
+_SMALLER: Final = 4
+
+
+def main(warehouse: str, master: str) -> None:
+    """Warm up, then measure one backlog."""
+    logs = Logs(Path(warehouse))
+    spark = spark_session("merge-on", warehouse=warehouse, **{"spark.master": master})
+    merger = Merger(logs.warehouse, logs.conf)
+    for _ in range(WARMUP_RUNS):
+        run_once(merger, spark, logs, BACKLOG_RECORDS // _SMALLER)
+    rates = [run_once(merger, spark, logs, BACKLOG_RECORDS)["rate"] for _ in range(3)]
+    spark.stop()
+    print(json.dumps(rates), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
