@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from jobs.merge.state_tables import STATE_TABLES
 from jobs.sql.catalog import Catalog
 from jobs.sql.catalog_plan import Entry
-from jobs.sql.identifiers import dead_letters_name, partition_name, quoted, topic_name
+from jobs.sql.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.views import VIEWS
 from mq.retry import DEAD_REASON_HEADER
 from tables.paths import PartitionRef, Space
@@ -57,11 +57,6 @@ _DEAD: Final = (
 def entries_of(store: Store, schema: str) -> list[Entry]:
     """Return all that `schema` (SCHEMA or CATALOG.SCHEMA) should hold for a warehouse now."""
     return [*_topics(store, schema), *_dead_letters(store, schema), *_state(store, schema)]
-
-
-def literal(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _topics(store: Store, schema: str) -> Iterator[Entry]:

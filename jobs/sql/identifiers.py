@@ -15,7 +15,7 @@ from typing import Final
 
 from mq.names import split_partition
 
-__all__ = ["dead_letters_name", "partition_name", "quoted", "topic_name"]
+__all__ = ["dead_letters_name", "literal", "partition_name", "quoted", "topic_name"]
 
 #: Hive's metastore takes 128 characters.
 _LENGTH_MAX: Final = 120
@@ -44,6 +44,11 @@ def dead_letters_name(group: str, partition: str, generation: int) -> str:
 def quoted(*parts: str) -> str:
     """Return a name of several parts as SQL has it."""
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _life(generation: int) -> str:

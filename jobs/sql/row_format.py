@@ -1,6 +1,6 @@
 """The columns that a read returns: the message row with its place, or those of Spark's Kafka source.
 
-Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (Spark expressions), and
+Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (SQL), and
 as a projection of Arrow rows. A test holds them equal.
 """
 
@@ -11,16 +11,15 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.sql.identifiers import literal, quoted
 from jobs.sql.read_options import ReadOptions, RowFormat
 from mq.errors import Refused
 from tables.schema import MESSAGE_SCHEMA, TIME
 
-__all__ = ["arrow_columns", "schema_of", "source_columns", "spark_columns"]
+__all__ = ["arrow_columns", "schema_of", "source_columns", "sql_columns"]
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MESSAGE_ROW: Final = pa.schema([*MESSAGE_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.string())])
@@ -40,6 +39,9 @@ KAFKA_ROW: Final = pa.schema(
 LOG_APPEND_TIME: Final = 1
 #: Which column of the message row each Kafka column is made of.
 _KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
+_BINARY_HEADERS: Final = (
+    "transform(map_entries(`headers`), e -> named_struct('key', e.key, 'value', CAST(e.value AS BINARY)))"
+)
 
 
 def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
@@ -65,26 +67,19 @@ def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
     return StructType([whole[name] for name in options.columns])
 
 
-def spark_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> list[Column]:
-    """Return the projection of a partition's Delta table."""
-    places = {"topic": F.lit(topic), "partition": F.lit(partition)}
-    if options.row_format is RowFormat.MESSAGE:
-        return [places.get(name, F.col(name)).alias(name) for name in schema_of(options).names]
-    made = {
-        **places,
-        "key": F.col("key").cast("binary"),
-        "value": F.col("body"),
-        "partition": F.lit(number),
-        "offset": F.col("offset"),
-        "timestamp": F.col("append_time"),
-        "timestampType": F.lit(LOG_APPEND_TIME),
-        "headers": F.transform(F.map_entries("headers"), _binary_header),
-    }
-    return [made[name].alias(name) for name in schema_of(options).names]
-
-
-def _binary_header(entry: Column) -> Column:
-    return F.struct(entry["key"].alias("key"), entry["value"].cast("binary").alias("value"))
+def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> str:
+    """Return the projection of a partition's Delta table, as SQL."""
+    made = {"topic": literal(topic), "partition": literal(partition)}
+    if options.row_format is RowFormat.KAFKA:
+        made |= {
+            "key": "CAST(`key` AS BINARY)",
+            "value": "`body`",
+            "partition": str(number),
+            "timestamp": "`append_time`",
+            "timestampType": str(LOG_APPEND_TIME),
+            "headers": _BINARY_HEADERS,
+        }
+    return ", ".join(f"{made.get(name, quoted(name))} AS {quoted(name)}" for name in schema_of(options).names)
 
 
 def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
