@@ -30,7 +30,7 @@ __all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]
 log = logging.getLogger("deltamq.jobs.sql")
 
 #: A range of more rows is cut, so that one large partition keeps several cores busy.
-ROWS_PER_TASK_MAX: Final = 1_000_000
+ROWS_PER_TASK_MAX: Final = 2_000_000
 #: Arrow data on its way to Spark at once, for each task.
 BATCH_BYTES_MAX: Final = 16 * MIB
 #: A scan reads each row group once: only footers are worth keeping.
