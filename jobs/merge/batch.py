@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
-from jobs.run.connect import is_connect
+from jobs.run.connect import is_connect, local_checkpoint
 from tables.metadata import Meta
 
 __all__ = ["Batch"]
@@ -53,7 +53,7 @@ class Batch:
 
         Delta refuses a source of a MERGE that is cached, since it could be evaluated anew in the middle; this cannot.
         """
-        kept = frame.localCheckpoint(eager=False)
+        kept = local_checkpoint(frame)
         self._kept.append(kept)
         return kept
 

@@ -6,9 +6,9 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["cloned_session", "closed_at_exit", "is_connect"]
+__all__ = ["cloned_session", "closed_at_exit", "is_connect", "local_checkpoint"]
 
 
 def is_connect(spark: object) -> bool:
@@ -24,6 +24,25 @@ def cloned_session(spark: SparkSession) -> SparkSession:
     remote: Any = spark
     cloned: SparkSession = remote.cloneSession()
     return closed_at_exit(cloned)
+
+
+def local_checkpoint(frame: DataFrame) -> DataFrame:
+    """Return a frame that the executors keep once it is evaluated, and that belongs to the session of `frame`.
+
+    Spark Connect's client hands out the frame of the thread's active session, in which the server does not find it.
+    """
+    if not is_connect(frame.sparkSession):
+        return frame.localCheckpoint(eager=False)
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    remote: Any = RemoteSession
+    active, own = remote._active_session, frame.sparkSession
+    before = getattr(active, "session", None)
+    active.session = own
+    try:
+        return frame.localCheckpoint(eager=False)
+    finally:
+        active.session = before
 
 
 def closed_at_exit(spark: SparkSession) -> SparkSession:

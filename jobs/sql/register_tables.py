@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 from jobs.run.registry import Facts, job
 from jobs.run.storage import storage
 from jobs.run.warehouses import absolute
-from jobs.sql.catalog_entries import PARTITIONS, entries_of, literal
+from jobs.sql.catalog_entries import PARTITIONS, entries_of
 from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
-from jobs.sql.identifiers import quoted
+from jobs.sql.identifiers import literal, quoted
 from jobs.sql.queue_source import register_queue_sources
 from mq.errors import Conflict, Refused
 from tables.config import Config, load
@@ -36,6 +36,7 @@ _SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
 _COMMENT: Final = re.compile(r"^Comment:\s*(.*)$", re.MULTILINE)
 _VIEW: Final = re.compile(r"^Type:\s*VIEW\s*$", re.MULTILINE)
 _SHOWN_MAX: Final = 5
+_IN_MEMORY: Final = "in-memory"
 _STATEMENTS_AT_ONCE: Final = 8
 
 
@@ -57,7 +58,8 @@ def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[s
     Conflict
         A name is taken by a table that this job did not make; all others are as they should be.
     """
-    if "." not in conf.jobs.catalog_schema and spark.conf.get("spark.sql.catalogImplementation", "") == "in-memory":
+    implementation = spark.conf.get("spark.sql.catalogImplementation", _IN_MEMORY)
+    if "." not in conf.jobs.catalog_schema and implementation == _IN_MEMORY:
         return {"skipped": "in-memory-catalog"}
     done = _registered(spark, conf, conf.jobs.catalog_schema)
     return {"made": sum(step.make is not None for step in done), "dropped": sum(step.make is None for step in done)}

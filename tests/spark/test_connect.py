@@ -42,6 +42,34 @@ print(json.dumps(found))
 """
 
 
+_STREAMS = """
+import json, sys
+from jobs.sql import spark_session
+from tables.config import load
+
+warehouse, folder = sys.argv[1:]
+spark = spark_session("client", conf=load(overrides={"warehouse.uri": warehouse}))
+
+def run(writer, name):
+    writer = writer.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True)
+    query = writer.start() if name != "table" else writer.format("delta").start(f"{folder}/out")
+    assert query.awaitTermination(300)
+    return query.lastProgress
+
+read = spark.readStream.format("mq").option("topic", "orders").option("startingOffsets", "earliest").load()
+run(read.writeStream, "table")
+found = {"table": spark.read.format("delta").load(f"{folder}/out").count()}
+run(read.selectExpr("key", "body AS value").writeStream.format("mq").option("topic", "copies"), "sink")
+run(read.selectExpr("key", "body AS value").writeStream.format("mq").option("topic", "copies"), "sink")
+found["copies"] = spark.read.format("mq").option("topic", "copies").load().count()
+rows = spark.read.format("mq").option("topic", "orders").load().selectExpr("key", "body AS value")
+for _ in range(2):
+    rows.write.format("mq").option("topic", "copies").option("idempotencyKey", "again").mode("append").save()
+found["again"] = spark.read.format("mq").option("topic", "copies").load().count()
+print(json.dumps(found))
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     with connect_server(tmp_path_factory.mktemp("connect")) as running:
@@ -87,6 +115,25 @@ def test_spark_06_jobs_over_connect(server: ConnectServer, warehouse: Path) -> N
     read = server.python(_READ, str(warehouse), "merged")
     assert read.returncode == 0, read.stderr
     assert json.loads(read.stdout) == {**_FOUND, "in flight": [0, 1]}
+
+
+@pytest.mark.long
+def test_spark_06_streams_over_connect(server: ConnectServer, warehouse: Path, tmp_path: Path) -> None:
+    made = QueueTables(warehouse)
+    made.topic("copies")
+    made.close()
+    ran = server.python(_STREAMS, str(warehouse), str(tmp_path / "streams"))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"table": 3, "copies": 3, "again": 6}
+
+
+@pytest.mark.long
+def test_spark_06_the_jobs_of_the_queue_over_connect(server: ConnectServer, warehouse: Path) -> None:
+    command = (str(Path(sys.executable).with_name("deltamq")), "jobs", "run", "--once", "--engine", "spark")
+    jobs = ("merge", "revive", "delay", "retain", "compact", "verify", "replay", "reset", "export", "catalog")
+    ran = server.run(*command, *jobs, "--warehouse", str(warehouse))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [job for job in jobs if f"job={job} ok" not in ran.stdout] == []
 
 
 def test_spark_06_a_server_that_is_not_there_is_told_in_seconds(tmp_path: Path) -> None:
