@@ -15,6 +15,7 @@ from typing import Final
 import pyspark
 
 from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
+from jobs.sql.shipped import pack
 from tests.spark.cluster import free_port, python_without_project
 
 __all__ = ["ConnectServer", "connect_server"]
@@ -45,8 +46,8 @@ class ConnectServer:
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path) -> Iterator[ConnectServer]:
-    """Run a server whose Python has the packages but not the project: clients bring it."""
+def connect_server(folder: Path, *, with_project: bool = False) -> Iterator[ConnectServer]:
+    """Run a server whose Python has the packages but not the project, unless asked: clients bring it."""
     folder.mkdir(parents=True, exist_ok=True)
     home = Path(pyspark.__file__).parent
     port = free_port()
@@ -65,6 +66,8 @@ def connect_server(folder: Path) -> Iterator[ConnectServer]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(python_without_project(folder / "python")),
     }
+    if with_project:
+        environment["PYTHONPATH"] = str(pack(folder / "deltamq.zip"))
     log = folder / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)

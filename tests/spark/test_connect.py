@@ -118,11 +118,12 @@ def test_spark_06_jobs_over_connect(server: ConnectServer, warehouse: Path) -> N
 
 
 @pytest.mark.long
-def test_spark_06_streams_over_connect(server: ConnectServer, warehouse: Path, tmp_path: Path) -> None:
+def test_spark_06_streams_over_connect_where_the_server_has_the_project(warehouse: Path, tmp_path: Path) -> None:
     made = QueueTables(warehouse)
     made.topic("copies")
     made.close()
-    ran = server.python(_STREAMS, str(warehouse), str(tmp_path / "streams"))
+    with connect_server(tmp_path / "server", with_project=True) as server:
+        ran = server.python(_STREAMS, str(warehouse), str(tmp_path / "streams"))
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {"table": 3, "copies": 3, "again": 6}
 
