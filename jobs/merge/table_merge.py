@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -29,6 +30,7 @@ from tables.log import PartitionLog
 from tables.merge_plan import Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
 from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space
+from tables.snapshot import PartitionNotFound
 from tables.state_schema import CONSUMER_OFFSETS
 from tables.state_table import StateLog, read_state_log
 from tables.warehouse import Warehouse
@@ -184,9 +186,13 @@ class TableMerge:
 
     def _newest_logs(self) -> list[PartitionLog]:
         """The target's logs of every broker that ever had one, as they are now."""
-        logs = [self._warehouse.open_partition(ref) for ref in self._warehouse.refs_of(Space.SYS, self._topic)]
-        for log in logs:
-            log.refresh()
+        logs = []
+        for ref in self._warehouse.refs_of(Space.SYS, self._topic):
+            # Whoever makes a log makes its folder first, and may be killed in between: there is nothing in it yet.
+            with suppress(PartitionNotFound):
+                log = self._warehouse.open_partition(ref)
+                log.refresh()
+                logs.append(log)
         return logs
 
     def _look(self) -> None:

@@ -252,6 +252,15 @@ def test_spark_07_a_run_without_news_needs_no_spark(spark: SparkSession, tables:
     merges.close()
 
 
+def test_a_log_whose_maker_was_killed_before_its_first_commit_is_nothing_yet(
+    tables: QueueTables, merges: Merges
+) -> None:
+    (Path(tables.conf.warehouse.uri) / revive_ref(CLUSTER, 7, BROKER).folder / "_delta_log").mkdir(parents=True)
+    assert merges.run()["rows"] == 0
+    tables.pop(tables.group(), tables.topic(), [1, 2], at_ms=NOW_MS)
+    assert merges.run()["rows"] == 1
+
+
 def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTables, merges: Merges) -> None:
     topic, group = tables.topic(), tables.group()
     lane = LaneKey(topic.id, group.name, False, f"orders@{BROKER}")
