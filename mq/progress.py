@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
+from mq.request_values import zoned_time
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
 
 __all__ = [
@@ -72,11 +73,8 @@ class Start:
             raise Refused(f"{field} must be text", code="invalid_type", field=field)
         if value in (StartKind.FIRST.value, StartKind.LAST.value):
             return cls(StartKind(value))
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
+        moment = zoned_time(value)
+        if moment is None:
             raise Unprocessable(f"{field} must be first, last, or an RFC 3339 time with its zone", field=field)
         return cls(StartKind.TIME, (moment - _EPOCH) // timedelta(milliseconds=1))
 

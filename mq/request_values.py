@@ -1,12 +1,13 @@
-"""Reading values of a JSON object that a caller sent: another type is the caller's mistake, named by its field."""
+"""Reading what a caller sent: times, and the fields of a JSON object, of which one of another type is named."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from mq.errors import Refused
 
-__all__ = ["string_or_none", "whole_or_none"]
+__all__ = ["string_or_none", "whole_or_none", "zoned_time"]
 
 
 def whole_or_none(given: Mapping[str, object], name: str) -> int | None:
@@ -23,3 +24,12 @@ def string_or_none(given: Mapping[str, object], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise Refused(f"{name} must be text", code="invalid_type", field=name)
     return value
+
+
+def zoned_time(text: str) -> datetime | None:
+    """The RFC 3339 time that a text is; None for another text, and for a time without a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobs.cli.place import conf_of, errors_told, session, with_place
+from jobs.cli.place import conf_of, errors_told, session, show, with_options, with_place
 from jobs.run.storage import storage
 
 if TYPE_CHECKING:
@@ -28,20 +27,16 @@ def export_group() -> None:
     """Topics into typed Delta tables: run one, or define what the scheduled job `export` runs."""
 
 
-def _defining(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what an export is."""
-    options = [
-        click.option("--topic", metavar="TOPIC", required=True, help="The topic."),
-        click.option("--to", metavar="TABLE_OR_PATH", required=True, help="The table; with a / it is a path."),
-        click.option("--schema", metavar="DDL", help='Fields of a body: "id BIGINT NOT NULL, amount DOUBLE".'),
-        click.option("--json-schema", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
-        click.option("--name", metavar="NAME", help="What its progress is called (the topic)."),
-        click.option("--column", "columns", multiple=True, default=("append_time",), help="Columns of the message."),
-        click.option("--allow-data-loss", is_flag=True, help="Go on when retention was faster."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: The options that say what an export is.
+_defining: Final = with_options(
+    click.option("--topic", metavar="TOPIC", required=True, help="The topic."),
+    click.option("--to", metavar="TABLE_OR_PATH", required=True, help="The table; with a / it is a path."),
+    click.option("--schema", metavar="DDL", help='Fields of a body: "id BIGINT NOT NULL, amount DOUBLE".'),
+    click.option("--json-schema", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+    click.option("--name", metavar="NAME", help="What its progress is called (the topic)."),
+    click.option("--column", "columns", multiple=True, default=("append_time",), help="Columns of the message."),
+    click.option("--allow-data-loss", is_flag=True, help="Go on when retention was faster."),
+)
 
 
 def _defined(given: dict[str, Any]) -> Definition:
@@ -126,12 +121,8 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
             progress = {"rows": state.rows, "quarantined": state.quarantined, "batch": state.batch}
             what = {"name": found.name, "topic": found.topic, "to": found.to, "schema": found.schema}
             shown.append({**what, **progress, "offsets": state.ends})
-        if as_json:
-            click.echo(json.dumps(shown, indent=2))
-            return
-        for one in shown:
-            counts = f"{one['rows']} rows, {one['quarantined']} in quarantine"
-            click.echo(f"{one['name']}: {one['topic']} -> {one['to']}, {counts}\n    {one['schema']}")
+        line = "{name}: {topic} -> {to}, {rows} rows, {quarantined} in quarantine\n    {schema}"
+        show(shown, line, as_json=as_json)
 
 
 @export_group.command(name="remove")

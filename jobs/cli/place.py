@@ -4,40 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobs.run.warehouses import absolute
 from jobs.setup.jars import JarsUnusable
 from jobs.setup.java import JavaMissing
 from mq.errors import DeltaMQError, Refused
+from mq.request_values import zoned_time
 from tables.config import Config, load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["conf_of", "errors_told", "moment_of", "session", "with_place"]
+__all__ = ["conf_of", "errors_told", "moment_of", "session", "show", "with_options", "with_place"]
 
-_warehouse = click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse.")
-_profile = click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local).")
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def with_place(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options --warehouse and --profile."""
-    return _warehouse(_profile(command))
+def with_options(*options: Option) -> Option:
+    """Return a decorator that adds options to a command, to be shown in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+with_place: Final = with_options(
+    click.option("--warehouse", metavar="DIR", help="Folder or URL of the warehouse."),
+    click.option("--profile", metavar="NAME", help="Settings of conf/NAME.toml (local)."),
+)
 
 
 def conf_of(
     profile: str | None, warehouse: str | None, *, engine: str | None = None, master: str | None = None
 ) -> Config:
     """Return the settings with what the command line says; a folder's path is made whole."""
-    flags = {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master}
-    conf = load(profile, flags)
-    uri = conf.warehouse.uri
-    return conf if "://" in uri else load(profile, {**flags, "warehouse.uri": str(Path(uri).resolve())})
+    conf = load(profile, {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master})
+    return replace(conf, warehouse=replace(conf.warehouse, uri=absolute(conf.warehouse.uri)))
 
 
 @contextlib.contextmanager
@@ -61,12 +72,18 @@ def session(conf: Config) -> Iterator[SparkSession]:
         spark.stop()
 
 
+def show(shown: Sequence[Mapping[str, Any]], text: str, *, as_json: bool) -> None:
+    """Print what was asked for: a line (or more) for each, as `text` with its fields, or one JSON document."""
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for one in shown:
+        click.echo(text.format_map(one))
+
+
 def moment_of(text: str, option: str) -> datetime:
     """Return the time that an option says; `Refused` if it is none, or has no zone."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    moment = zoned_time(text)
+    if moment is None:
         raise Refused(f"{option}: a time with its zone, such as 2026-01-31T12:00:00Z, not {text!r}", field=option)
     return moment

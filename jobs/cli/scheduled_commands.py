@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobs.cli.place import conf_of, errors_told, moment_of, with_place
+from jobs.cli.place import conf_of, errors_told, moment_of, show, with_options, with_place
+from jobs.export.durations import duration_s
 from jobs.run.last_run import utc_now
 from jobs.run.storage import storage
 from mq.errors import Refused
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["scheduled_group"]
 
 _MS: Final = 1_000
-_EVERY: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
-_UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_EVERY_DIGITS_MAX: Final = 9
 
 
 @click.group(name="scheduled")
@@ -30,17 +27,13 @@ def scheduled_group() -> None:
     """Replays and resets that are done again and again, by the jobs replay and reset."""
 
 
-def _when(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what both have in common."""
-    options = [
-        click.argument("name"),
-        click.option("--group", metavar="GROUP", required=True, help="Whose dead letters or offsets."),
-        click.option("--every", metavar="DURATION", required=True, help="How often, such as 30m, 24h, 7d."),
-        click.option("--first", metavar="TIME", help="When first (RFC 3339), and so when ever after; by default now."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: What both have in common.
+_when: Final = with_options(
+    click.argument("name"),
+    click.option("--group", metavar="GROUP", required=True, help="Whose dead letters or offsets."),
+    click.option("--every", metavar="DURATION", required=True, help="How often, such as 30m, 24h, 7d."),
+    click.option("--first", metavar="TIME", help="When first (RFC 3339), and so when ever after; by default now."),
+)
 
 
 @scheduled_group.command(name="add-replay")
@@ -86,11 +79,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
                 due = _time_of(read_state(store, found).due_ms)
                 times = {"every_s": found.every_s, "due": due}
                 shown.append({"kind": kind, "name": found.name, "does": found.said, **times})
-        if as_json:
-            click.echo(json.dumps(shown, indent=2))
-            return
-        for one in shown:
-            click.echo(f"{one['kind']} {one['name']}: {one['does']}, every {one['every_s']} s, due {one['due']}")
+        show(shown, "{kind} {name}: {does}, every {every_s} s, due {due}", as_json=as_json)
 
 
 @scheduled_group.command(name="remove")
@@ -109,14 +98,14 @@ def remove_command(kind: str, name: str, warehouse: str | None, profile: str | N
 
 def _times(given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that both have."""
-    every = _EVERY.fullmatch(given["every"])
-    if every is None:
+    every_s = duration_s(given["every"], digits_max=_EVERY_DIGITS_MAX)
+    if every_s is None:
         raise Refused(f"--every: must be a duration such as 30m, 24h or 7d, not {given['every']!r}", field="every")
     first = utc_now() if given["first"] is None else moment_of(given["first"], "--first")
     return {
         "name": given["name"],
         "group": given["group"],
-        "every_s": int(every[1]) * _UNIT_S[every[2]],
+        "every_s": every_s,
         "first_ms": int(first.timestamp() * _MS),
     }
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from jobs.run.warehouses import absolute
 from mq.client.doctor import Check, Health, Subject
 from mq.errors import DeltaMQError
 from tables.config import load
@@ -52,8 +53,7 @@ def verify_command(
 
 
 def _uri(profile: str | None, warehouse: str | None) -> str:
-    uri = load(profile, {"warehouse.uri": warehouse}).warehouse.uri
-    return uri if "://" in uri else str(Path(uri).resolve())
+    return absolute(load(profile, {"warehouse.uri": warehouse}).warehouse.uri)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,10 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from jobs.export.json_schema import struct_of_json_schema
-from mq.errors import Corrupt, NotFound, Refused
+from jobs.export.stored import check_name, names_in, read_stored
+from mq.errors import NotFound, Refused
 from mq.names import check_topic
-from tables.store import FileMissing, Store
+from tables.store import Store
 
 __all__ = ["COLUMNS", "Definition", "definition_of", "definitions", "read_definition", "remove_definition", "save"]
 
@@ -23,7 +24,6 @@ FOLDER: Final = "jobs/export/definitions"
 #: Columns of the message that may be taken along, each under its name with `_` before it.
 Extra = Literal["topic", "append_time", "born_time", "key", "tag", "headers", "message_id"]
 COLUMNS: Final = get_args(Extra)
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 BATCH_ROWS: Final = 1_000_000
 
 
@@ -78,8 +78,7 @@ def definition_of(
     if unknown:
         raise Refused(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}", field="columns")
     chosen = name or re.sub(r"[^A-Za-z0-9._-]", "_", topic)
-    if not _NAME.fullmatch(chosen):
-        raise Refused("name: 1 to 100 characters of A-Z a-z 0-9 . _ -", field="name")
+    check_name(chosen)
     if not to.strip():
         raise Refused("to: must be a path or the name of a table", field="to")
     if batch_rows < 1:
@@ -124,18 +123,15 @@ def save(store: Store, found: Definition) -> Definition:
 
 def read_definition(store: Store, name: str) -> Definition:
     """Return the definition of this name, or raise `NotFound`."""
-    try:
-        return _decode.decode(bytes(store.read(_key(name))))
-    except FileMissing:
-        raise NotFound(f"there is no export {name!r}; see deltamq jobs export list", code="export_not_found") from None
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{_key(name)} is damaged: {error}") from error
+    found = read_stored(store, _key(name), _decode)
+    if found is None:
+        raise NotFound(f"there is no export {name!r}; see deltamq jobs export list", code="export_not_found")
+    return found
 
 
 def definitions(store: Store) -> list[Definition]:
     """Return all of them, by name."""
-    names = [name.removesuffix(".json") for name in store.names(FOLDER) if name.endswith(".json")]
-    return [read_definition(store, name) for name in sorted(names)]
+    return [read_definition(store, name) for name in names_in(store, FOLDER)]
 
 
 def remove_definition(store: Store, name: str) -> None:

@@ -14,9 +14,10 @@ from typing import Final
 
 import msgspec
 
-from mq.errors import Conflict, Corrupt
+from jobs.export.stored import read_stored
+from mq.errors import Conflict
 from tables.failpoints import failpoint
-from tables.store import FileMissing, Store
+from tables.store import Store
 
 __all__ = ["ExportState", "Plan", "Plans", "next_ranges"]
 
@@ -55,21 +56,11 @@ class Plans:
 
     def state(self) -> ExportState:
         """Return how far the export is."""
-        try:
-            return _decode_state.decode(bytes(self._store.read(f"{self._folder}/state.json")))
-        except FileMissing:
-            return ExportState()
-        except msgspec.DecodeError as error:
-            raise Corrupt(f"{self._folder}/state.json is damaged: {error}") from error
+        return read_stored(self._store, f"{self._folder}/state.json", _decode_state) or ExportState()
 
     def unfinished(self, state: ExportState) -> Plan | None:
         """Return the plan that was made and may be carried out in part."""
-        try:
-            return _decode_plan.decode(bytes(self._store.read(self._key(state.batch + 1))))
-        except FileMissing:
-            return None
-        except msgspec.DecodeError as error:
-            raise Corrupt(f"{self._key(state.batch + 1)} is damaged: {error}") from error
+        return read_stored(self._store, self._key(state.batch + 1), _decode_plan)
 
     def put(self, plan: Plan) -> Plan:
         """Store a plan; a second driver's is refused."""

@@ -8,12 +8,12 @@ that is over, and void by its number.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
+from jobs.export.durations import duration_s
 from mq.checkpoint import LaneKey
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.group import Group
@@ -30,13 +30,11 @@ from tables.paths import PartitionRef, Space
 from tables.queue_refs import dead_ref, retry_ref
 from tables.warehouse import Warehouse
 
-__all__ = ["START_TIME", "Reset", "reset_offsets", "target_of"]
+__all__ = ["Reset", "ago_ms", "reset_offsets", "target_of"]
 
 Retries = Literal["keep", "drop"]
 _WORDS: Final = {"earliest": "first", "latest": "last"}
-#: How long ago: `-24h`.
-START_TIME: Final = re.compile(r"-([1-9]\d{0,5})([smhd])")
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO_DIGITS_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +49,17 @@ class Reset:
     messages: int
 
 
+def ago_ms(text: str) -> int | None:
+    """Return how long ago `-24h` is, in milliseconds; None for what says no such thing."""
+    ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
+    return None if ago is None else ago * 1_000
+
+
 def target_of(text: str, now_ms: int | None = None) -> Start:
     """Return where `first` (`earliest`), `last` (`latest`), an RFC 3339 time, or with `now_ms` also `-24h` is."""
-    ago = START_TIME.fullmatch(text)
+    ago = ago_ms(text)
     if ago is not None and now_ms is not None:
-        return Start(StartKind.TIME, now_ms - int(ago[1]) * _UNIT_MS[ago[2]])
+        return Start(StartKind.TIME, now_ms - ago)
     return Start.from_json(_WORDS.get(text, text), field="to")
 
 

@@ -8,42 +8,41 @@ A time that passed while no job ran is made up for once. A state that is not the
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from jobs.export.reset import START_TIME, target_of
-from mq.errors import Corrupt, NotFound, Refused
+from jobs.export.reset import ago_ms, target_of
+from jobs.export.stored import check_name, names_in, read_stored
+from mq.errors import NotFound, Refused
 from mq.names import check_client_topic, check_group
-from tables.store import FileMissing, Store
+from tables.store import Store
 
 __all__ = [
-    "EVERY_S_MIN",
     "KINDS",
     "AnyScheduled",
-    "Scheduled",
     "ScheduledReplay",
     "ScheduledReset",
     "ScheduledState",
     "next_due_ms",
+    "read_scheduled",
     "read_state",
     "remove_scheduled",
     "save_scheduled",
     "scheduled",
+    "scheduled_names",
     "write_state",
 ]
 
 Kind = Literal["replay", "reset"]
 KINDS: Final[tuple[Kind, ...]] = ("replay", "reset")
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
-EVERY_S_MIN: Final = 60
-EVERY_S_MAX: Final = 366 * 86_400
+_EVERY_S_MIN: Final = 60
+_EVERY_S_MAX: Final = 366 * 86_400
 
 
-class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+class _Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     """What both have in common: first at a time, then at that time plus each multiple of `every_s`."""
 
     name: str
@@ -54,7 +53,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
-class ScheduledReplay(Scheduled, frozen=True, kw_only=True, tag="replay"):
+class ScheduledReplay(_Scheduled, frozen=True, kw_only=True, tag="replay"):
     """A group's new dead letters are sent back."""
 
     to: Literal["origin", "retry"] = "origin"
@@ -68,7 +67,7 @@ class ScheduledReplay(Scheduled, frozen=True, kw_only=True, tag="replay"):
         return f"replay dead letters{of} of group {self.group} to {self.to}"
 
 
-class ScheduledReset(Scheduled, frozen=True, kw_only=True, tag="reset"):
+class ScheduledReset(_Scheduled, frozen=True, kw_only=True, tag="reset"):
     """A group is put elsewhere in a topic."""
 
     topic: str
@@ -108,15 +107,13 @@ def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
     Refused
         A field is not what it must be, or the name is taken: what is done by a schedule is not changed by accident.
     """
-    if not _NAME.fullmatch(wanted.name):
-        raise Refused("name: 1 to 100 characters of A-Z a-z 0-9 . _ -", field="name")
-    if not EVERY_S_MIN <= wanted.every_s <= EVERY_S_MAX:
-        raise Refused(f"every: must be {EVERY_S_MIN} seconds to {EVERY_S_MAX // 86_400} days", field="every")
+    check_name(wanted.name)
+    if not _EVERY_S_MIN <= wanted.every_s <= _EVERY_S_MAX:
+        raise Refused(f"every: must be {_EVERY_S_MIN} seconds to {_EVERY_S_MAX // 86_400} days", field="every")
     check_group(wanted.group)
     if isinstance(wanted, ScheduledReset):
         check_client_topic(wanted.topic)
-        target_of(wanted.to, now_ms=0)
-        if START_TIME.fullmatch(wanted.to) is None and target_of(wanted.to, now_ms=0).time_ms is not None:
+        if ago_ms(wanted.to) is None and target_of(wanted.to).time_ms is not None:
             raise Refused("to: by a schedule, give earliest, latest, or how long ago, such as -24h", field="to")
     for topic in wanted.topics if isinstance(wanted, ScheduledReplay) else ():
         check_client_topic(topic)
@@ -127,26 +124,24 @@ def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
 
 def scheduled(store: Store, kind: Kind) -> list[AnyScheduled]:
     """Return all of a kind, by name."""
-    names = sorted(name for name in store.names(f"jobs/{kind}/scheduled") if name.endswith(".json"))
-    return [_read(store, kind, name.removesuffix(".json")) for name in names]
+    return [read_scheduled(store, kind, name) for name in scheduled_names(store, kind)]
+
+
+def scheduled_names(store: Store, kind: Kind) -> list[str]:
+    """Return the names of all of a kind, in order."""
+    return names_in(store, f"jobs/{kind}/scheduled")
 
 
 def remove_scheduled(store: Store, kind: Kind, name: str) -> None:
     """Forget one and how far it is."""
-    found = _read(store, kind, name)
+    found = read_scheduled(store, kind, name)
     store.delete(_key(kind, name))
     store.delete_tree(f"jobs/{kind}/{found.id}")
 
 
 def read_state(store: Store, found: AnyScheduled) -> ScheduledState:
     """Return how far one is."""
-    key = _state_key(found)
-    try:
-        return _decode_state.decode(bytes(store.read(key)))
-    except FileMissing:
-        return ScheduledState(due_ms=found.first_ms)
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{key} is damaged: {error}") from error
+    return read_stored(store, _state_key(found), _decode_state) or ScheduledState(due_ms=found.first_ms)
 
 
 def write_state(store: Store, found: AnyScheduled, state: ScheduledState) -> None:
@@ -154,21 +149,20 @@ def write_state(store: Store, found: AnyScheduled, state: ScheduledState) -> Non
     store.replace(_state_key(found), msgspec.json.encode(state))
 
 
-def next_due_ms(found: Scheduled, now_ms: int) -> int:
+def next_due_ms(found: AnyScheduled, now_ms: int) -> int:
     """Return the first of its times that lies behind `now_ms`."""
     every_ms = found.every_s * 1_000
     passed = max(0, (now_ms - found.first_ms) // every_ms + 1)
     return found.first_ms + passed * every_ms
 
 
-def _read(store: Store, kind: Kind, name: str) -> AnyScheduled:
-    try:
-        return _decode.decode(bytes(store.read(_key(kind, name))))
-    except FileMissing:
+def read_scheduled(store: Store, kind: Kind, name: str) -> AnyScheduled:
+    """Return the one of this name, or raise `NotFound`."""
+    found = read_stored(store, _key(kind, name), _decode)
+    if found is None:
         detail = f"there is no scheduled {kind} {name!r}; see deltamq jobs scheduled list"
-        raise NotFound(detail, code="scheduled_not_found") from None
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{_key(kind, name)} is damaged: {error}") from error
+        raise NotFound(detail, code="scheduled_not_found")
+    return found
 
 
 def _key(kind: Kind, name: str) -> str:

@@ -15,13 +15,15 @@ from jobs.export.scheduled import (
     ScheduledReset,
     ScheduledState,
     next_due_ms,
+    read_scheduled,
     read_state,
-    scheduled,
+    scheduled_names,
     write_state,
 )
 from jobs.run.registry import WHOLE, Facts, job, with_spark_engine
 from jobs.run.storage import storage
-from jobs.stream.sink_place import SinkSettings, place_of
+from jobs.run.warehouses import warehouse_of
+from jobs.stream.sink_place import SinkSettings
 from mq.errors import DeltaMQError, NotFound, Unavailable
 from tables.config import Config
 from tables.failpoints import failpoint
@@ -36,7 +38,7 @@ Counts = Mapping[str, int]
 def _names(kind: Kind, conf: Config) -> tuple[str, ...]:
     """Return the names of what is scheduled; none where there is no warehouse yet."""
     try:
-        return tuple(found.name for found in scheduled(storage(conf.warehouse.uri), kind))
+        return tuple(scheduled_names(storage(conf.warehouse.uri), kind))
     except NotFound:
         return ()
 
@@ -82,12 +84,11 @@ def reset(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None 
     Idempotent: a kill at any line before the state is stored lets the next run reset once more, in another epoch.
     One that fails keeps no other from its turn.
     """
-    warehouse = place_of(SinkSettings.of(conf, conf.warehouse.uri)).warehouse
 
     def put(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
         assert isinstance(found, ScheduledReset)
         target = target_of(found.to, now_ms)
-        reset_offsets(warehouse, found.group, found.topic, target, retries=found.retries)
+        reset_offsets(warehouse_of(conf), found.group, found.topic, target, retries=found.retries)
         return {"rows": 1}, {}
 
     return _carry_out("reset", conf, now, shards, put)
@@ -105,20 +106,23 @@ def _carry_out(
     now_ms = int(now.timestamp() * _MS)
     facts: dict[str, int | str] = {"due": 0, "rows": 0}
     failed: list[str] = []
-    for found in scheduled(store, kind):
-        state = read_state(store, found)
-        if (shards is not None and found.name not in shards) or state.due_ms > now_ms:
+    for name in scheduled_names(store, kind):
+        if shards is not None and name not in shards:
             continue
-        facts["due"] = int(facts["due"]) + 1
         try:
+            found = read_scheduled(store, kind, name)
+            state = read_state(store, found)
+            if state.due_ms > now_ms:
+                continue
+            facts["due"] = int(facts["due"]) + 1
             counts, offsets = act(found, state, now_ms)
         except DeltaMQError as error:
-            failed.append(f"{found.name}: {error}")
+            failed.append(f"{name}: {error}")
             continue
         failpoint("scheduled.before_state")
         write_state(store, found, ScheduledState(due_ms=next_due_ms(found, now_ms), offsets=offsets))
-        for name, count in counts.items():
-            facts[name] = int(facts.get(name, 0)) + count
+        for what, count in counts.items():
+            facts[what] = int(facts.get(what, 0)) + count
     if failed:
         raise Unavailable("; ".join(failed), code="scheduled_failed")
     return facts

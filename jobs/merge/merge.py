@@ -15,9 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from pyspark import inheritable_thread_target
@@ -93,16 +92,11 @@ class Merger:
         All end before the first error is raised.
         """
         busy = [one for one in merges if one.has_work()]
-        if len(busy) < 2:
-            return [one.run(partial(self._session, spark, one.shard), now) for one in busy]
+        if not busy:
+            return []
         inherits = inheritable_thread_target(spark)  # the run's group, by which it is cancelled, and its pool
-
-        def start(one: TableMerge) -> Future[Merged]:
-            given = self._session(spark, one.shard)
-            return threads.submit(inherits(one.run), lambda: given, now)
-
         with ThreadPoolExecutor(len(busy), "merge") as threads:
-            running = [start(one) for one in busy]
+            running = [threads.submit(inherits(one.run), self._session(spark, one.shard), now) for one in busy]
         return [one.result() for one in running]
 
     def _session(self, spark: SparkSession, shard: str) -> SparkSession:

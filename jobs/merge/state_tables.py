@@ -6,7 +6,7 @@ mapping), so that every Delta reader can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -50,6 +50,7 @@ __all__ = [
     "create_state_table",
     "frame_of",
     "idempotent",
+    "missing_columns",
     "spark_schema",
     "table_at",
     "writing_session",
@@ -121,15 +122,18 @@ def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[Non
         session.conf.unset(_TXN_VERSION)
 
 
-def create_state_table(session: Callable[[], SparkSession], store: Store, table: str, log: StateLog | None) -> bool:
+def missing_columns(table: str, log: StateLog | None) -> list[str]:
+    """Return the columns that a state table does not have: all, or those that came after the release that made it."""
+    return [name for name in STATE_TABLES[table].names if log is None or name not in log.columns]
+
+
+def create_state_table(session: SparkSession, store: Store, table: str, log: StateLog | None) -> bool:
     """Make a state table that is not there yet, or bring one of an earlier release to this one's columns.
 
     A kill leaves it as it was, or as it should be: each is one commit.
 
     Parameters
     ----------
-    session
-        Only called when there is something to do.
     log
         What the table is now.
 
@@ -138,12 +142,12 @@ def create_state_table(session: Callable[[], SparkSession], store: Store, table:
     bool
         Whether there was.
     """
-    missing = [] if log is None else [name for name in STATE_TABLES[table].names if name not in log.columns]
+    missing = missing_columns(table, log)
     if log is None:
-        _create(session(), store, table)
+        _create(session, store, table)
     elif missing:
-        _add_columns(session(), store, table, missing)
-    return log is None or bool(missing)
+        _add_columns(session, store, table, missing)
+    return bool(missing)
 
 
 def _create(session: SparkSession, store: Store, table: str) -> None:

@@ -7,7 +7,7 @@ news, so that a run without any takes milliseconds and no Spark.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,7 +20,7 @@ from pyspark.sql.functions import min as least_of
 
 from jobs.merge.batch import Batch
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from jobs.merge.state_tables import STATE_TABLES, create_state_table, idempotent, table_at
+from jobs.merge.state_tables import create_state_table, idempotent, missing_columns, table_at
 from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
@@ -135,14 +135,14 @@ class TableMerge:
         if not logs:
             return False
         self._look()
-        if self._log is None or any(name not in self._log.columns for name in STATE_TABLES[self._target.table].names):
+        if missing_columns(self._target.table, self._log):
             return True
         if any(log.end_offset != self._merged.stops.get(log.ref, 0) for log in logs):
             return True
         return self._may_clean() or read_plan(self._store, self._target.table, self._merged.batch + 1) is not None
 
-    def run(self, session: Callable[[], SparkSession], now: datetime) -> Merged:
-        """Merge everything that the logs hold now; `session` is only called where there is work for Spark."""
+    def run(self, session: SparkSession, now: datetime) -> Merged:
+        """Merge everything that the logs hold now."""
         done = Merged()
         logs = self._newest_logs()
         if not logs:
@@ -162,7 +162,7 @@ class TableMerge:
                 break
             # After the ends of the logs were known: what records are about and is not there has ended.
             self._meta.refresh()
-            batch = self._batch(session(), plan, logs, now, clean=clean)
+            batch = self._batch(session, plan, logs, now, clean=clean)
             try:
                 merged = self._merge(batch, plan, planned=planned)
             except Exception as error:
@@ -244,7 +244,7 @@ class TableMerge:
         # What a task takes undivided of every log comes first.
         for most in (self._tuning.span_records_max, room):
             for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
-                more = min(waiting[ref], max(most, taken[ref]), taken[ref] + room) - taken[ref]
+                more = min(waiting[ref], most, taken[ref] + room) - taken[ref]
                 taken[ref] += more
                 room -= more
         spans = {ref: Span(stop, stop) for ref, stop in merged.stops.items()}
@@ -286,7 +286,7 @@ class TableMerge:
             source = batch.keep(self._target.source(batch))
             evaluated = self._evaluated(source)
             if evaluated.keys < evaluated.rows:
-                batch = replace(batch, mixed=True)
+                batch = replace(batch, mixed=True)  # with the same list of what is kept, which the caller releases
                 source = batch.keep(self._target.source(batch))
                 evaluated = self._evaluated(source)
             for_nothing = not (planned or plan.records or evaluated.rows)

@@ -25,6 +25,7 @@ from mq.admission import TriggerLimits
 from mq.errors import Refused
 from mq.limits import OFFSET_MAX
 from mq.names import check_group
+from mq.request_values import zoned_time
 
 __all__ = ["EARLIEST", "LATEST", "Bound", "Mode", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
 
@@ -273,11 +274,8 @@ def _as_of_time(text: str) -> int:
     """Return a time, in milliseconds or written out with its zone, in microseconds."""
     if text.isdigit() and int(text) <= OFFSET_MAX // 1_000:
         return int(text) * 1_000
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    moment = zoned_time(text)
+    if moment is None:
         told = "must be a time with its zone (2026-01-31T12:00:00Z) or in milliseconds since 1970"
         raise _wrong("asOfTime", f"{told}, not {text!r}")
     return (moment - _EPOCH) // timedelta(microseconds=1)

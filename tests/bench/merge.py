@@ -149,11 +149,11 @@ def merge(session: Session) -> Iterator[Figure]:
 
 
 @contextmanager
-def _spark(session: Session, name: str, **settings: str) -> Iterator[tuple[Logs, Any]]:
+def _spark(session: Session, name: str) -> Iterator[tuple[Logs, Any]]:
     from jobs.sql import spark_session
 
     logs = Logs(session.fresh(name))
-    spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri, **settings)
+    spark = spark_session(f"deltamq-bench-{name}", warehouse=logs.conf.warehouse.uri)
     try:
         yield logs, spark
     finally:

@@ -1,6 +1,6 @@
 """Records a second that the merge job folds on a given master, in a process that does nothing else.
 
-python -m tests.bench.merge_on WAREHOUSE MASTER      the rate, as JSON
+python -m tests.bench.merge_on WAREHOUSE MASTER      the rates of some runs, as JSON
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from jobs.sql import spark_session
 from tests.bench.merge import BACKLOG_RECORDS, WARMUP_RUNS, Logs, run_once
 
 _SMALLER: Final = 4
+_RUNS: Final = 3
 
 
 def main(warehouse: str, master: str) -> None:
-    """Warm up, then measure one backlog."""
+    """Warm up, then measure some backlogs."""
     logs = Logs(Path(warehouse))
     spark = spark_session("merge-on", warehouse=warehouse, **{"spark.master": master})
     merger = Merger(logs.warehouse, logs.conf)
     for _ in range(WARMUP_RUNS):
         run_once(merger, spark, logs, BACKLOG_RECORDS // _SMALLER)
-    rates = [run_once(merger, spark, logs, BACKLOG_RECORDS)["rate"] for _ in range(3)]
+    rates = [run_once(merger, spark, logs, BACKLOG_RECORDS)["rate"] for _ in range(_RUNS)]
     spark.stop()
     print(json.dumps(rates), flush=True)
 

@@ -142,6 +142,16 @@ def test_spark_10_one_that_fails_keeps_no_other_from_its_turn_and_is_tried_again
         replay(None, conf, _NOON)
 
 
+def test_spark_10_one_whose_file_is_damaged_keeps_no_other_from_its_turn(conf: Config) -> None:
+    _replay(conf, name="a-first")
+    _replay(conf)
+    _bury(conf, 1)
+    (Path(conf.warehouse.uri) / "jobs/replay/scheduled/a-first.json").write_text("{")
+    with pytest.raises(Unavailable, match=r"a-first: .*a-first\.json is damaged"):
+        replay(None, conf, _NOON)
+    assert _end_offset(conf) == 2
+
+
 def test_pop_18_a_scheduled_reset_begins_an_epoch_at_each_of_its_times(conf: Config) -> None:
     store = storage(conf.warehouse.uri)
     wanted = ScheduledReset(

@@ -1,0 +1,44 @@
+"""Small files in the warehouse that say what people defined, and how far it is."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeVar
+
+import msgspec
+
+from mq.errors import Corrupt, Refused
+from tables.store import FileMissing, Store
+
+__all__ = ["check_name", "names_in", "read_stored"]
+
+Stored = TypeVar("Stored")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_JSON: Final = ".json"
+
+
+def check_name(name: str) -> None:
+    """Raise `Refused` unless a name can be a file's."""
+    if not _NAME.fullmatch(name):
+        raise Refused("name: 1 to 100 characters of A-Z a-z 0-9 . _ -", field="name")
+
+
+def names_in(store: Store, folder: str) -> list[str]:
+    """Return the names of what is defined in a folder, in order."""
+    return sorted(name.removesuffix(_JSON) for name in store.names(folder) if name.endswith(_JSON))
+
+
+def read_stored(store: Store, key: str, decoder: msgspec.json.Decoder[Stored]) -> Stored | None:
+    """Return what a file says; None when there is no such file.
+
+    Raises
+    ------
+    Corrupt
+        The file is damaged.
+    """
+    try:
+        return decoder.decode(bytes(store.read(key)))
+    except FileMissing:
+        return None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{key} is damaged: {error}") from error
