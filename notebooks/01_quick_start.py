@@ -172,11 +172,13 @@ assert sorted(billed) == list(range(22)), "each of them once"
 
 # COMMAND ----------
 
+run_jobs(spark, conf, "merge")
+register_views(spark, conf)
+
 
 def is_done() -> bool:
     """Whether the tables say so: the service stores offsets a few times a second."""
     run_jobs(spark, conf, "merge")
-    register_views(spark, conf)
     return spark.sql(f"SELECT sum(lag) FROM mq_lag WHERE `group` = '{group}' AND NOT retry").first()[0] == 0
 
 

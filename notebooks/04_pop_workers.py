@@ -94,8 +94,6 @@ def wait_until(what: str, seen: Callable[[], object], *jobs: str, timeout_s: flo
         assert time.monotonic() < deadline, f"not seen: {what}"
         if jobs:
             run_jobs(spark, conf, *jobs)
-            # A view of a table that the first merge has just made.
-            register_views(spark, conf)
         else:
             time.sleep(0.05)
 

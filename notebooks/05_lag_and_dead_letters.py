@@ -51,8 +51,6 @@ def wait_until(what: str, seen: Callable[[], object], timeout_s: float = 300) ->
     while not seen():
         assert time.monotonic() < deadline, f"not seen: {what}"
         run_jobs(spark, conf, "revive", "merge")
-        # A view of a table that the first merge has just made.
-        register_views(spark, conf)
 
 
 # COMMAND ----------

@@ -109,7 +109,6 @@ def run_until(what: str, handler: Callable, seen: Callable[[], bool], timeout_s:
         while not seen():
             assert time.monotonic() < deadline, f"not seen: {what}"
             run_jobs(spark, conf, "revive", "merge")
-            register_views(spark, conf)  # a table that was not there before has a view from now on
 
 
 def count(query: str) -> int:

@@ -8,7 +8,7 @@ file or one of another table is `Corrupt`, never an empty commit (RELIABILITY 1,
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from mq.errors import Corrupt
 from mq.producer import Part, part_from_json, part_to_json
-from tables.schema import DELTA_SCHEMA
 
 __all__ = [
     "FENCE_APP_PREFIX",
@@ -163,13 +162,13 @@ def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
     }
 
 
-def encode_create(*, table_id: str, name: str, configuration: dict[str, str], now_ms: int) -> bytes:
-    """Version 0 of a message table."""
+def encode_create(*, table_id: str, name: str, schema: str, configuration: Mapping[str, str], now_ms: int) -> bytes:
+    """Version 0 of a table; `schema` is Delta's JSON."""
     metadata = {
         "id": table_id,
         "name": name,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": DELTA_SCHEMA,
+        "schemaString": schema,
         "partitionColumns": [],
         "configuration": configuration,
         "createdTime": now_ms,

@@ -18,11 +18,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["DELTA_SCHEMA", "HEADERS", "INGEST_SCHEMA", "INTERNAL_SCHEMA", "MESSAGE_SCHEMA", "ORIGIN", "TIME"]
+__all__ = [
+    "DELTA_SCHEMA",
+    "HEADERS",
+    "INGEST_SCHEMA",
+    "INTERNAL_SCHEMA",
+    "MESSAGE_SCHEMA",
+    "ORIGIN",
+    "TIME",
+    "delta_schema",
+]
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())
@@ -62,6 +72,7 @@ def _delta_type(kind: pa.DataType) -> object:
         pa.int32(): "integer",
         pa.string(): "string",
         pa.binary(): "binary",
+        pa.bool_(): "boolean",
         TIME: "timestamp",
     }
     if kind in simple:
@@ -73,14 +84,23 @@ def _delta_type(kind: pa.DataType) -> object:
             "valueType": _delta_type(kind.item_type),
             "valueContainsNull": True,
         }
-    return {"type": "struct", "fields": [_delta_field(f) for f in kind]}
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _delta_type(kind.value_type), "containsNull": True}
+    return _delta_struct(kind)
+
+
+def _delta_struct(fields: Iterable[pa.Field]) -> dict[str, object]:
+    return {"type": "struct", "fields": [_delta_field(field) for field in fields]}
 
 
 def _delta_field(field: pa.Field) -> dict[str, object]:
     return {"name": field.name, "type": _delta_type(field.type), "nullable": field.nullable, "metadata": {}}
 
 
-#: The row in Delta's own schema JSON.
-DELTA_SCHEMA: Final = json.dumps(
-    {"type": "struct", "fields": [_delta_field(f) for f in MESSAGE_SCHEMA]}, separators=(",", ":")
-)
+def delta_schema(schema: pa.Schema) -> str:
+    """Columns in Delta's own schema JSON; of types that our own tables have."""
+    return json.dumps(_delta_struct(schema), separators=(",", ":"))
+
+
+#: The message row in Delta's own schema JSON.
+DELTA_SCHEMA: Final = delta_schema(MESSAGE_SCHEMA)

@@ -1,4 +1,4 @@
-"""State tables, which Spark writes, read without Spark: for a service that starts, and for the merge job itself.
+"""State tables, which Spark writes, made and read without Spark: for a service that starts, and for the merge job.
 
     _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
 
@@ -19,10 +19,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.errors import Corrupt, Unavailable
+from tables.creation import create_table
 from tables.paths import LOG_FOLDER
+from tables.schema import delta_schema
 from tables.store import FileMissing, Store
 
-__all__ = ["State", "StateLog", "read_state", "read_state_log", "state_transactions", "state_version"]
+__all__ = [
+    "State",
+    "StateLog",
+    "open_state_log",
+    "read_state",
+    "read_state_log",
+    "state_transactions",
+    "state_version",
+]
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -30,6 +40,16 @@ _CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "add")
 _READER_VERSION: Final = 1
 #: Clean-up may delete what is being read; each further try sees a newer version.
 _TRIES: Final = 5
+
+
+#: Of every state table.
+_CONFIGURATION: Final = {
+    "delta.enableDeletionVectors": "false",
+    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`tables.state_upkeep`),
+    # and so does another engine's VACUUM.
+    "delta.deletedFileRetentionDuration": "interval 15 minutes",
+    "delta.logRetentionDuration": "interval 1 days",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +93,26 @@ class StateLog:
             raise Corrupt(
                 f"{where}: readers of version {protocol['minReaderVersion']} only; something altered the table"
             )
+
+
+def open_state_log(
+    store: Store, folder: str, schema: pa.Schema, now_ms: int, known: StateLog | None = None
+) -> StateLog:
+    """As `read_state_log`; a table that is not there is made, with these columns and no rows.
+
+    Raises
+    ------
+    Corrupt
+        The folder has data and no log, or a log that cannot be read.
+    """
+    log = read_state_log(store, folder, known)
+    if log is None:
+        name = folder.rpartition("/")[2]
+        create_table(store, folder, schema=delta_schema(schema), name=name, configuration=_CONFIGURATION, now_ms=now_ms)
+        log = read_state_log(store, folder)
+    if log is None:
+        raise Unavailable(f"{folder}: the table that was just made is gone")
+    return log
 
 
 def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> State | None:

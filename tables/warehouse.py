@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mq.errors import Corrupt, DeltaMQError, Refused
-from tables.actions import commit_name, encode_create
+from mq.errors import DeltaMQError, Refused
 from tables.clock import SYSTEM_CLOCK, Clock
+from tables.creation import create_table
 from tables.local_store import LocalStore, OsFiles, make_root
 from tables.log import PartitionLog
 from tables.object_store import ObjectStore
-from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of, parse_ref, topic_folder
+from tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
 from tables.reader import RowCache
 from tables.recycle import RecyclingFiles
+from tables.schema import DELTA_SCHEMA
 from tables.settings import LogSettings
 from tables.snapshot import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, load, log_versions
 from tables.store import Store, probe
@@ -96,9 +96,7 @@ class Warehouse:
 
     def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
         """Make the partition's table if it is not there, and open it; safe from any number of processes."""
-        key = f"{ref.folder}/{LOG_FOLDER}/{commit_name(0)}"
         if not self.exists(ref):
-            self._check_empty(ref)
             configuration = {
                 "mq.format": "1",
                 "mq.topic": ref.topic,
@@ -108,20 +106,16 @@ class Warehouse:
                 # DeltaMQ keeps replaced files by itself; another engine's VACUUM then does, too.
                 "delta.deletedFileRetentionDuration": "interval 1 days",
             }
-            data = encode_create(
-                table_id=table_id or str(uuid.uuid4()),
+            create_table(
+                self.store,
+                ref.folder,
+                schema=DELTA_SCHEMA,
                 name=ref.name,
                 configuration=configuration,
                 now_ms=self.clock.wall_us() // 1000,
+                table_id=table_id,
             )
-            self.store.put_if_absent(key, data, durable=True)
         return self.open_partition(ref)
-
-    def _check_empty(self, ref: PartitionRef) -> None:
-        """A table whose log is gone is damaged, not new: made again, it would number from 0 again."""
-        for entry in self.store.entries(ref.folder):
-            if entry.name.endswith(".parquet"):
-                raise Corrupt(f"{ref.folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")
 
     def open_partition(self, ref: PartitionRef) -> PartitionLog:
         """The open partition; the same object for the same reference.

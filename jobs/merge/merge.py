@@ -80,7 +80,7 @@ class Merger:
             facts["batches"] += merged.batches
             facts["behind_records"] += merged.behind
         if META_SHARD in shards:
-            facts["meta"] = self._meta_tables.replace(lambda: self._session(spark, META_SHARD))
+            facts["meta"] = self._meta_tables.replace(lambda: self._session(spark, META_SHARD), now)
         if began - self._swept_s >= _SWEEP_EVERY_S:
             self._swept_s = began
             facts["files_removed"] = self._sweep(shards, int(now.timestamp() * 1000))
@@ -91,7 +91,7 @@ class Merger:
 
         All end before the first error is raised.
         """
-        busy = [one for one in merges if one.has_work()]
+        busy = [one for one in merges if one.has_work(now)]
         if not busy:
             return []
         inherits = inheritable_thread_target(spark)  # the run's group, by which it is cancelled, and its pool
@@ -137,8 +137,9 @@ def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str
     Input: the offsets logs, revive logs and logs of losses of every broker, from where the tables are; the metadata.
 
     Output: `state/consumer_offsets`, `state/pop_checkpoints`, `state/lost_messages` by MERGE; `state/topics`,
-    `state/routes`, `state/groups` as a whole. Rows that nobody needs any more are deleted: of groups, topics and epochs
-    that are over, and finished checkpoints below the group's committed offset.
+    `state/routes`, `state/groups` as a whole. All of them are there from the first run on. Rows that nobody needs any
+    more are deleted: of groups, topics and epochs that are over, and finished checkpoints below the group's committed
+    offset.
 
     Idempotent: a batch is planned once, and the commit of its MERGE stores its number; a batch that is in the table is
     not merged again. Every value is a join of what was there with what is new. Tasks only read: one that runs twice

@@ -10,19 +10,20 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from jobs.merge.state_tables import PROPERTIES, STATE_TABLES, frame_of
+from jobs.merge.state_tables import STATE_TABLES, frame_of
 from mq.brokers import META_ROLE
 from mq.meta import Meta
 from mq.names import split_partition
 from mq.retry import policy_to_json
 from tables.metadata import MetaLog
 from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
-from tables.state_table import state_transactions
+from tables.state_table import open_state_log
 from tables.store import Store
 
 __all__ = ["META_TABLES", "MetaTables", "meta_rows"]
 
 _APP: Final = "mq.merge.meta"
+_MS: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = dict[str, object]
@@ -37,7 +38,7 @@ class MetaTables:
         #: It only grows, whoever writes them.
         self._reached: dict[str, int] = {}
 
-    def replace(self, session: Callable[[], SparkSession]) -> int:
+    def replace(self, session: Callable[[], SparkSession], now: datetime) -> int:
         """Bring the tables to where the log is; returns how many were replaced.
 
         A table's transaction number is the offset behind the last event about it, so nothing is planned: a kill leaves
@@ -46,21 +47,22 @@ class MetaTables:
         self._log.refresh()
         told, meta = self._log.known()
         ends = {table: told.get(kind.part, 0) for table, kind in META_TABLES.items()}
-        behind = {table: end for table, end in ends.items() if self._is_behind(table, end)}
+        behind = {table: end for table, end in ends.items() if self._is_behind(table, end, int(now.timestamp() * _MS))}
         for table, end in behind.items():
             self._write(session(), table, meta, end)
             self._reached[table] = end
         return len(behind)
 
-    def _is_behind(self, table: str, end: int) -> bool:
-        if self._reached.get(table, 0) < end:
-            self._reached[table] = (state_transactions(self._store, table) or {}).get(_APP, 0)
-        return self._reached.get(table, 0) < end
+    def _is_behind(self, table: str, end: int, now_ms: int) -> bool:
+        if self._reached.get(table, -1) < end:
+            log = open_state_log(self._store, table, STATE_TABLES[table], now_ms)
+            self._reached[table] = log.transactions.get(_APP, 0)
+        return self._reached[table] < end
 
     def _write(self, session: SparkSession, table: str, meta: Meta, end: int) -> None:
         frame = frame_of(session, meta_rows(table, meta), partitions=1)
         # A later release may have more columns.
-        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").options(**PROPERTIES)
+        writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.option("txnAppId", _APP).option("txnVersion", str(end)).save(self._store.uri(table))
 
 

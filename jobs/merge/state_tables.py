@@ -1,14 +1,14 @@
-"""The state tables on Spark's side: making them, and the sessions that write them.
+"""The state tables on Spark's side: their columns for Spark, and the sessions that write them.
 
-Their columns stand in `tables.state_schema`. Features stay at reader 1 / writer 2 (no deletion vectors, no column
-mapping), so that every Delta reader can read them.
+The columns stand in `tables.state_schema`, and `tables.state_table` makes the tables. Features stay at reader 1 /
+writer 2 (no deletion vectors, no column mapping), so that every Delta reader can read them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +45,8 @@ from tables.state_table import StateLog
 from tables.store import Store
 
 __all__ = [
-    "PROPERTIES",
     "STATE_TABLES",
-    "create_state_table",
+    "add_columns",
     "frame_of",
     "idempotent",
     "missing_columns",
@@ -69,14 +68,6 @@ STATE_TABLES: Final = {
     MOVES: MOVES_SCHEMA,
 }
 
-#: Of every state table.
-PROPERTIES: Final = {
-    "delta.enableDeletionVectors": "false",
-    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`jobs.state_upkeep`),
-    # and so does another engine's VACUUM.
-    "delta.deletedFileRetentionDuration": "interval 15 minutes",
-    "delta.logRetentionDuration": "interval 1 days",
-}
 _SETTINGS: Final = {
     # Other readers read Spark's older format of times as nanoseconds.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -122,52 +113,12 @@ def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[Non
         session.conf.unset(_TXN_VERSION)
 
 
-def missing_columns(table: str, log: StateLog | None) -> list[str]:
-    """Return the columns that a state table does not have: all, or those that came after the release that made it."""
-    return [name for name in STATE_TABLES[table].names if log is None or name not in log.columns]
+def missing_columns(table: str, log: StateLog) -> list[str]:
+    """Return the columns that came after the release that made a state table, and that it does not have."""
+    return [name for name in STATE_TABLES[table].names if name not in log.columns]
 
 
-def create_state_table(session: SparkSession, store: Store, table: str, log: StateLog | None) -> bool:
-    """Make a state table that is not there yet, or bring one of an earlier release to this one's columns.
-
-    A kill leaves it as it was, or as it should be: each is one commit.
-
-    Parameters
-    ----------
-    log
-        What the table is now.
-
-    Returns
-    -------
-    bool
-        Whether there was.
-    """
-    missing = missing_columns(table, log)
-    if log is None:
-        _create(session, store, table)
-    elif missing:
-        _add_columns(session, store, table, missing)
-    return bool(missing)
-
-
-def _create(session: SparkSession, store: Store, table: str) -> None:
-    columns = [
-        f"`{field.name}` {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-        for field in spark_schema(STATE_TABLES[table]).fields
-    ]
-    properties = [f"'{key}' = '{value}'" for key, value in PROPERTIES.items()]
-    session.sql(
-        f"CREATE TABLE IF NOT EXISTS {table_at(store, table)} ({', '.join(columns)}) USING delta "
-        f"TBLPROPERTIES ({', '.join(properties)})"
-    )
-
-
-def table_at(store: Store, table: str) -> str:
-    """The table as SQL names it; all else in our statements are names of our own."""
-    return f"delta.`{store.uri(table).replace('`', '``')}`"
-
-
-def _add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
+def add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
     """Add columns in the commit that fills them: a column that is there is never half filled."""
     computed = COMPUTED_COLUMNS.get(table, {})
     fields = {field.name: field for field in spark_schema(STATE_TABLES[table]).fields}
@@ -176,7 +127,28 @@ def _add_columns(session: SparkSession, store: Store, table: str, names: Sequenc
     rows.write.format("delta").mode("overwrite").option("mergeSchema", "true").save(store.uri(table))
 
 
+def table_at(store: Store, table: str) -> str:
+    """The table as SQL names it; all else in our statements are names of our own."""
+    return f"delta.`{store.uri(table).replace('`', '``')}`"
+
+
 def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:
     """Arrow rows as a DataFrame of so many partitions at most; what must not be null is the table's own affair."""
     plain = rows.cast(pa.schema([one.with_nullable(True) for one in rows.schema]))
-    return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)
+    with _active_session_kept():
+        return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)
+
+
+@contextmanager
+def _active_session_kept() -> Iterator[None]:
+    """Afterwards the thread's active session is what it was: PySpark makes that active which makes a DataFrame of rows.
+
+    Who ran the job by hand goes on in that thread, and Spark looks in the active session for sources such as ours.
+    """
+    before: Any = SparkSession.getActiveSession()
+    try:
+        yield
+    finally:
+        if before is not None:
+            SparkSession._activeSession = before
+            before._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(before._jsparkSession)

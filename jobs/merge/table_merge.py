@@ -20,7 +20,7 @@ from pyspark.sql.functions import min as least_of
 
 from jobs.merge.batch import Batch
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
-from jobs.merge.state_tables import create_state_table, idempotent, missing_columns, table_at
+from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, table_at
 from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
@@ -32,7 +32,7 @@ from tables.metadata import MetaLog
 from tables.paths import PartitionRef, Space
 from tables.snapshot import PartitionNotFound
 from tables.state_schema import CONSUMER_OFFSETS
-from tables.state_table import StateLog, read_state_log
+from tables.state_table import StateLog, open_state_log, read_state_log
 from tables.warehouse import Warehouse
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
@@ -45,6 +45,7 @@ _WHOLE_LOOK_EVERY_S: Final = 600.0
 _TRIES: Final = 3
 _LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _ON: Final = "ON "
+_MS: Final = 1_000
 #: The parts of the metadata whose events end groups, topics and epochs.
 _ENDING: Final = ("topics", "groups")
 
@@ -117,7 +118,7 @@ class TableMerge:
         self._topic = f"{target.logs}_{cluster}"
         self._stay_buffer_ms = stay_buffer_ms
         self._tuning = tuning
-        self._log: StateLog | None = None
+        self._log = StateLog()
         self._progress: StateLog | None = None
         self._merged = Plan(batch=-1, logs={})
         self._looked = _Look()
@@ -129,14 +130,14 @@ class TableMerge:
         """The part of the job that it is."""
         return self._target.shard
 
-    def has_work(self) -> bool:
-        """Whether a run would need Spark now: told in a millisecond, without it."""
+    def has_work(self, now: datetime) -> bool:
+        """Whether a run would need Spark now: told in a millisecond, without it. Makes the table if there is none."""
+        self._look(now)
+        if missing_columns(self._target.table, self._log):
+            return True
         logs = self._newest_logs()
         if not logs:
             return False
-        self._look()
-        if missing_columns(self._target.table, self._log):
-            return True
         if any(log.end_offset != self._merged.stops.get(log.ref, 0) for log in logs):
             return True
         return self._may_clean() or read_plan(self._store, self._target.table, self._merged.batch + 1) is not None
@@ -145,12 +146,13 @@ class TableMerge:
         """Merge everything that the logs hold now."""
         done = Merged()
         logs = self._newest_logs()
+        ends = {log.ref: log.end_offset for log in logs}
+        self._look(now)
+        if missing := missing_columns(self._target.table, self._log):
+            add_columns(session, self._store, self._target.table, missing)
+            self._look(now)
         if not logs:
             return done
-        ends = {log.ref: log.end_offset for log in logs}
-        self._look()
-        if create_state_table(session, self._store, self._target.table, self._log):
-            self._look()
         tries, clean = 0, self._may_clean()
         while True:
             plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
@@ -175,7 +177,7 @@ class TableMerge:
             if clean:
                 self._looked, clean = self._present_look(whole=batch.ended), False
             if merged:
-                self._look()
+                self._look(now)
                 if self._merged.batch < plan.batch:
                     raise Unavailable(f"{self._target.table}: the MERGE of batch {plan.batch} left no commit")
                 done.records, done.batches = done.records + plan.records, done.batches + 1
@@ -195,18 +197,23 @@ class TableMerge:
                 logs.append(log)
         return logs
 
-    def _look(self) -> None:
+    def _look(self, now: datetime) -> None:
         """See what the table holds now."""
         table = self._target.table
-        self._log = read_state_log(self._store, table, self._log)
-        transactions = {} if self._log is None else self._log.transactions
+        self._log = self._newest_log(now)
+        transactions = self._log.transactions
         if transactions.get(app_id(table), -1) != self._merged.batch:
             self._merged = watermark(self._store, table, transactions)
+
+    def _newest_log(self, now: datetime) -> StateLog:
+        table = self._target.table
+        known = self._log if self._log.version >= 0 else None
+        return open_state_log(self._store, table, STATE_TABLES[table], int(now.timestamp() * _MS), known)
 
     def _present_look(self, *, whole: bool = False) -> _Look:
         """What a look at the rows would see now; `whole` if it sees all of them."""
         self._progress = read_state_log(self._store, CONSUMER_OFFSETS, self._progress)
-        versions = tuple(-1 if log is None else log.version for log in (self._log, self._progress))
+        versions = (self._log.version, -1 if self._progress is None else self._progress.version)
         told = self._meta.known()[0]
         now_s = time.monotonic()
         return _Look(
@@ -221,7 +228,7 @@ class TableMerge:
         elapsed_s = time.monotonic() - self._looked.at_s
         if not self._target.forgets or elapsed_s < self._tuning.look_every_s:
             return False
-        if not (self._log is not None and self._log.files) and not self._meta.groups.resets:
+        if not self._log.files and not self._meta.groups.resets:
             # Nothing to look at yet; the next look is the first, and sees all rows.
             self._looked = _Look(at_s=time.monotonic())
             return False
@@ -299,7 +306,7 @@ class TableMerge:
                 batch.session.sql(f"MERGE INTO {table_at(self._store, table)} t USING source s {merge}")
         failpoint("merge.after_merge")
         forget_plans(self._store, table, plan.batch)
-        self._compact(batch.session)
+        self._compact(batch)
         return True
 
     def _evaluated(self, source: DataFrame) -> _Evaluated:
@@ -314,16 +321,14 @@ class TableMerge:
         low, high = (f"timestamp_micros({at})" for at in bounds)
         return _Evaluated(rows, keys, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
 
-    def _compact(self, session: SparkSession) -> None:
+    def _compact(self, batch: Batch) -> None:
         """Few files again, so that neither queries nor later merges slow down; large ones stay as they are."""
-        if self._files() <= self._compacted_to + self._tuning.files_max:
+        self._log = self._newest_log(batch.now)
+        if len(self._log.files) <= self._compacted_to + self._tuning.files_max:
             return
-        session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
-        self._compacted_to = self._files()
-
-    def _files(self) -> int:
-        self._log = read_state_log(self._store, self._target.table, self._log)
-        return 0 if self._log is None else len(self._log.files)
+        batch.session.sql(f"OPTIMIZE {table_at(self._store, self._target.table)}")
+        self._log = self._newest_log(batch.now)
+        self._compacted_to = len(self._log.files)
 
 
 def _is_lost(error: Exception) -> bool:

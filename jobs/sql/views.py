@@ -15,7 +15,8 @@
 
 Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
 What was popped without order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
-Each is evaluated anew by every query. A view whose state table was never merged is empty until the next call.
+Each is evaluated anew by every query. The first run of the merge job makes all state tables: views that were made
+before it are empty until the next call.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _source_view(spark: SparkSession, name: str, source: str, **options: str) ->
 
 
 def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
-    """The table by its place, which each query reads anew; no rows where it was never merged."""
+    """The table by its place, which each query reads anew; no rows before the first run of the merge job."""
     name = f"mq_state_{table.rpartition('/')[2]}"
     store = storage(warehouse)
     if read_state_log(store, table) is None:

@@ -39,6 +39,7 @@ from tests.bench import (  # noqa: F401 -- importing registers them
     sink,
     stored,
     stream,
+    stream_beside_kafka,
     verify,
 )
 from tests.bench.effort import LONG, NORMAL, QUICK, Effort

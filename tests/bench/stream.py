@@ -30,13 +30,13 @@ from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
 from tests.bench.session import Session
 
-__all__: list[str] = []
+__all__ = ["WARMUP_QUERIES", "FilledTopic", "query_s", "stream_of"]
 
 _BODY_BYTES: Final = 100
 _PARTITIONS: Final = 4
 _APPEND: Final = 100_000
 _MANY_PARTITIONS: Final = 100
-_WARMUP_QUERIES: Final = 3
+WARMUP_QUERIES: Final = 3
 #: A row so often, and how many of them are measured.
 _ROW_EVERY_S: Final = 0.15
 _ROWS: Final = 200
@@ -44,7 +44,7 @@ _WARMUP_BATCHES: Final = 50
 _IDLE_S: Final = 10.0
 
 
-class _Topic:
+class FilledTopic:
     """A warehouse with one topic."""
 
     def __init__(self, folder: Path, partitions: int) -> None:
@@ -85,6 +85,13 @@ class _Topic:
         self._warehouse.close()
 
 
+def stream_of(spark: Any, uri: str, columns: str = "") -> Any:
+    """A stream of the topic in this warehouse."""
+    options = {"topic": "orders", "warehouse": uri, "startingOffsets": "earliest"}
+    reader = spark.readStream.format("mq").options(**options)
+    return (reader.option("columns", columns) if columns else reader).load()
+
+
 class _Planner:
     """The reader as Spark's planner process has it."""
 
@@ -114,7 +121,7 @@ def _text(offset: dict[str, Any]) -> dict[str, Any]:
 @bench("stream.plan")
 def plan(session: Session) -> Iterator[Figure]:
     """Planning a batch over 100 partitions with a message each, offset by offset behind a long log."""
-    topic = _Topic(session.fresh("stream-plan"), _MANY_PARTITIONS)
+    topic = FilledTopic(session.fresh("stream-plan"), _MANY_PARTITIONS)
     try:
         topic.commits(session.effort.flat_commits[-1])
         topic.fill(_APPEND)
@@ -136,7 +143,7 @@ def plan(session: Session) -> Iterator[Figure]:
 @bench("stream.resume")
 def resume(session: Session) -> Iterator[Figure]:
     """A stream that goes on from a position many commits ago: until its first batch is planned and read."""
-    topic = _Topic(session.fresh("stream-resume"), _PARTITIONS)
+    topic = FilledTopic(session.fresh("stream-resume"), _PARTITIONS)
     try:
         topic.one_each()
         before = _Planner(topic.uri)
@@ -163,7 +170,7 @@ def rate(session: Session) -> Iterator[Figure]:
         if spark is None:
             return
         messages = session.effort.history_messages
-        topic = _Topic(session.fresh("stream-rate"), _PARTITIONS)
+        topic = FilledTopic(session.fresh("stream-rate"), _PARTITIONS)
         try:
             topic.fill(messages)
             for name, what, columns in (
@@ -171,22 +178,20 @@ def rate(session: Session) -> Iterator[Figure]:
                 ("columns", "two columns", "offset, body"),
                 ("tags", "one column", "tag"),
             ):
+                frame = stream_of(spark, topic.uri, columns)
                 runs = [
-                    _query_s(spark, topic.uri, session.fresh(name), columns, messages)
-                    for _ in range(_WARMUP_QUERIES + session.effort.windows)
+                    query_s(frame, session.fresh(name), messages)
+                    for _ in range(WARMUP_QUERIES + session.effort.windows)
                 ]
-                rates = [messages / took for took in runs[_WARMUP_QUERIES:]]
+                rates = [messages / took for took in runs[WARMUP_QUERIES:]]
                 yield session.figure(f"stream.rate.{name}", f"a stream of {what}", "msg/s", rates)
         finally:
             topic.close()
 
 
-def _query_s(spark: Any, uri: str, folder: Path, columns: str, messages: int) -> float:
+def query_s(frame: Any, folder: Path, messages: int) -> float:
     """Seconds in `addBatch` of a query that reads everything into nothing."""
-    options = {"topic": "orders", "warehouse": uri, "startingOffsets": "earliest"}
-    if columns:
-        options["columns"] = columns
-    writer = spark.readStream.format("mq").options(**options).load().writeStream.format("noop")
+    writer = frame.writeStream.format("noop")
     query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     query.awaitTermination()
     found = sum(p.numInputRows for p in query.recentProgress)
@@ -201,7 +206,7 @@ def latency(session: Session) -> Iterator[Figure]:
     with _spark(session, "stream-latency") as spark:
         if spark is None:
             return
-        topic = _Topic(session.fresh("stream-latency"), _PARTITIONS)
+        topic = FilledTopic(session.fresh("stream-latency"), _PARTITIONS)
         try:
             acked: dict[int, float] = {}
             called: dict[int, float] = {}
@@ -215,9 +220,7 @@ def latency(session: Session) -> Iterator[Figure]:
                     called.setdefault(row["offset"], began)
                     read.setdefault(row["offset"], now)
 
-            options = {"topic": "orders", "warehouse": topic.uri, "startingOffsets": "earliest"}
-            frame = spark.readStream.format("mq").options(**options, columns="partition, offset, body").load()
-            writer = frame.writeStream.foreachBatch(seen)
+            writer = stream_of(spark, topic.uri, "partition, offset, body").writeStream.foreachBatch(seen)
             query = writer.option("checkpointLocation", str(session.fresh("checkpoint"))).start()
             row = record_batch(1, _BODY_BYTES)
             for _ in range(_WARMUP_BATCHES):

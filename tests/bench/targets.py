@@ -64,6 +64,7 @@ TARGETS: Final[dict[str, Target]] = {
         )
     },
     "stream.rate.rows": at_least(2_000_000, "whole rows; 1.5 x Spark's Kafka source"),
+    "stream.kafka.ratio": at_least(1.5, "beside Spark's Kafka source"),
     "stream.rate.columns": at_least(4_000_000, "two columns"),
     "stream.latency.p50": at_most(170, "as Spark's Kafka source: 159 ms"),
     "stream.latency.p99": at_most(500, "Spark's Kafka source: 592 ms"),

@@ -1,6 +1,7 @@
-"""A streaming query as an application of its own, to be killed: a topic into a Delta table until it is told to end.
+"""A streaming query as an application of its own, to be killed: a topic into a table until it is told to end.
 
-    python -m tests.faults.stream_process WAREHOUSE FOLDER
+    python -m tests.faults.stream_process WAREHOUSE FOLDER         into a Delta table
+    python -m tests.faults.stream_process WAREHOUSE FOLDER TOPIC   into another topic
 
 It ends by itself when the file FOLDER/end is there and a batch has found nothing more. Whoever starts it makes a new
 process group, so that Spark's JVM and its Python processes die with it.
@@ -25,19 +26,24 @@ __all__ = ["StreamProcess", "start_query"]
 OPTIONS: Final = {"topic": "orders", "startingOffsets": "earliest", "group": "killed", "maxOffsetsPerTrigger": "200"}
 
 
-def start_query(spark: SparkSession, warehouse: str, folder: Path) -> StreamingQuery:
-    """Start the query, from its checkpoint if there is one."""
+def start_query(spark: SparkSession, warehouse: str, folder: Path, into: str | None = None) -> StreamingQuery:
+    """Start the query, from its checkpoint if there is one; another topic gets the place of each message."""
     options = {**OPTIONS, "warehouse": warehouse, "columns": "partition, offset, body"}
     frame = spark.readStream.format("mq").options(**options).load()
-    writer = frame.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.start(str(folder / "table"))
+    place = str(folder / "checkpoint")
+    if into is None:
+        return frame.writeStream.format("delta").option("checkpointLocation", place).start(str(folder / "table"))
+    rows = frame.selectExpr("concat(partition, '/', offset) AS value")
+    writer = rows.writeStream.format("mq").option("warehouse", warehouse).option("topic", into)
+    return writer.option("checkpointLocation", place).start()
 
 
 class StreamProcess:
     """The application, from outside."""
 
-    def __init__(self, warehouse: str, folder: Path, failpoints: str = "") -> None:
+    def __init__(self, warehouse: str, folder: Path, failpoints: str = "", into: str | None = None) -> None:
         command = [sys.executable, "-m", "tests.faults.stream_process", warehouse, str(folder)]
+        command += [] if into is None else [into]
         self._process = subprocess.Popen(
             command, start_new_session=True, env={**os.environ, "MQ_FAILPOINTS": failpoints}
         )
@@ -59,9 +65,9 @@ class StreamProcess:
 def main() -> None:
     from jobs.sql import spark_session
 
-    warehouse, folder = sys.argv[1], Path(sys.argv[2])
+    warehouse, folder, into = sys.argv[1], Path(sys.argv[2]), next(iter(sys.argv[3:]), None)
     spark = spark_session("deltamq-killed-stream", warehouse=warehouse, **{"spark.master": "local[2]"})
-    query = start_query(spark, warehouse, folder)
+    query = start_query(spark, warehouse, folder, into)
     while not (folder / "end").exists():
         if query.awaitTermination(1):
             break

@@ -11,8 +11,6 @@ import errno
 import os
 import random
 import resource
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -26,6 +24,7 @@ from tables.log import PartitionLog
 from tables.recycle import RecyclingFiles
 from tables.settings import Flush, LogSettings
 from tables.warehouse import Warehouse
+from tests.faults.small_disk import SmallDisk, mounted
 from tests.rows import REF, all_bodies, batch
 
 SETTINGS: Final = LogSettings(rollup_files=4, checkpoint_commits=6, flush_interval_ms=3_600_000)
@@ -217,22 +216,16 @@ def test_f7_a_process_without_file_descriptors_goes_on_when_it_has_some(broken: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """A real file system of two megabytes."""
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with mounted(tmp_path, mib=2) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("recycle", [False, True], ids=["fresh", "recycled"])
-def test_f7_a_disk_that_is_really_full_goes_on_when_there_is_room(small_disk: Path, recycle: bool) -> None:
-    store = LocalStore(small_disk, RecyclingFiles(str(small_disk)) if recycle else None)
+def test_f7_a_disk_that_is_really_full_goes_on_when_there_is_room(small_disk: SmallDisk, recycle: bool) -> None:
+    folder = small_disk.folder
+    store = LocalStore(folder, RecyclingFiles(str(folder)) if recycle else None)
     warehouse = Warehouse.open("", store=store, settings=SETTINGS)
     log = warehouse.create(REF)
     acked: list[bytes] = []
@@ -243,23 +236,23 @@ def test_f7_a_disk_that_is_really_full_goes_on_when_there_is_room(small_disk: Pa
             acked.append(b"%d " % i + body)
     assert len(acked) > 10
     assert all_bodies(log, step=3) == acked, "readers go on"
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    _append_and_compare(small_disk, log, acked)
+    small_disk.remount("size=8m")
+    _append_and_compare(folder, log, acked)
     warehouse.close()
 
 
-def test_f7_a_disk_that_is_really_read_only_goes_on_when_it_is_not(small_disk: Path) -> None:
-    warehouse = Warehouse.open(str(small_disk), settings=SETTINGS)
+def test_f7_a_disk_that_is_really_read_only_goes_on_when_it_is_not(small_disk: SmallDisk) -> None:
+    warehouse = Warehouse.open(str(small_disk.folder), settings=SETTINGS)
     log = warehouse.create(REF)
     log.append([batch(b"before")])
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    small_disk.remount("ro")
     try:
         with pytest.raises(Unavailable):
             log.append([batch(b"during")])
         assert all_bodies(log) == [b"before"]
     finally:
-        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    _append_and_compare(small_disk, log, [b"before"])
+        small_disk.remount("rw")
+    _append_and_compare(small_disk.folder, log, [b"before"])
     warehouse.close()
 
 

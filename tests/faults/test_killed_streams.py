@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ POINTS = (
     "stream.before_group_commit=kill@1",
     "stream.after_group_commit=kill@2",
 )
+SINK_POINTS = (
+    "sink.before_stage=kill@1",
+    "sink.after_stage=kill@2",
+    "sink.before_manifest=kill@1",
+    "sink.after_manifest=kill@1",
+    "sink.before_append=kill@2",
+    "sink.after_append=kill@1",
+    "sink.before_done=kill@1",
+    "sink.after_done=kill@1",
+)
+#: The topic into which a query writes that does not write into a Delta table.
+COPIES = "copies"
 
 
 @pytest.fixture
@@ -45,10 +57,15 @@ def _send(tables: QueueTables, topic: Topic, messages: int) -> None:
         tables.send(topic, *(str(i) for i in range(messages)), partition=partition)
 
 
-def _check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path) -> None:
-    """Each message is in the table once, and nothing else is; the group is at the end."""
-    rows = spark.read.format("delta").load(str(folder / "table")).select("partition", "offset").collect()
-    found = sorted((row["partition"], row["offset"]) for row in rows)
+def _check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path, into: str | None = None) -> None:
+    """Each message is in the table, or the other topic, once, and nothing else is; the group is at the end."""
+    if into is None:
+        rows = spark.read.format("delta").load(str(folder / "table"))
+        places = rows.selectExpr("concat(partition, '/', offset) AS place")
+    else:
+        rows = spark.read.format("mq").option("warehouse", tables.warehouse.uri).option("topic", into).load()
+        places = rows.selectExpr("CAST(body AS STRING) AS place")
+    found = sorted((row.place.partition("/")[0], int(row.place.partition("/")[2])) for row in places.collect())
     sent = []
     for number, name in enumerate(topic.route.partitions):
         log = tables.log(topic, number)
@@ -60,14 +77,16 @@ def _check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path)
         assert committed[LaneKey(topic.id, "killed", False, name)].offset <= dict(sorted(sent))[name] + 1
 
 
+@pytest.mark.parametrize(("into", "points"), [(None, POINTS), (COPIES, SINK_POINTS)], ids=["table", "topic"])
 def test_spark_02_applications_killed_at_every_point_store_each_message_once(
-    spark: SparkSession, tables: QueueTables, tmp_path: Path
+    spark: SparkSession, tables: QueueTables, tmp_path: Path, into: str | None, points: Sequence[str]
 ) -> None:
     topic = tables.topic(partitions=3)
+    tables.topic(COPIES, partitions=2)
     chance = random.Random(7)
-    for point in [*POINTS, *[""] * int(os.environ.get("STREAM_KILLS", "4"))]:
+    for point in [*points, *[""] * int(os.environ.get("STREAM_KILLS", "4"))]:
         _send(tables, topic, 150)
-        process = StreamProcess(tables.warehouse.uri, tmp_path, failpoints=point)
+        process = StreamProcess(tables.warehouse.uri, tmp_path, failpoints=point, into=into)
         checkpoint = tmp_path / "checkpoint" / "offsets"
         before = len(list(checkpoint.glob("*")))
         while process.wait(0.1) is None and len(list(checkpoint.glob("*"))) == before:
@@ -76,9 +95,30 @@ def test_spark_02_applications_killed_at_every_point_store_each_message_once(
         while time.monotonic() < deadline and process.wait(0.05) is None:
             _send(tables, topic, 10)
         process.kill()
-    (tmp_path / "end").touch()
-    assert StreamProcess(tables.warehouse.uri, tmp_path).wait(600) == 0
-    _check(spark, tables, topic, tmp_path)
+    _end_and_check(spark, tables, topic, tmp_path, into)
+
+
+@pytest.mark.parametrize("into", [None, COPIES], ids=["table", "topic"])
+def test_spark_02_two_applications_on_one_checkpoint_store_each_message_once(
+    spark: SparkSession, tables: QueueTables, tmp_path: Path, into: str | None
+) -> None:
+    topic = tables.topic(partitions=3)
+    tables.topic(COPIES, partitions=2)
+    _send(tables, topic, 150)
+    both = [StreamProcess(tables.warehouse.uri, tmp_path, into=into) for _ in range(2)]
+    deadline = time.monotonic() + 300
+    while all(process.wait(0.05) is None for process in both):
+        _send(tables, topic, 5)
+        assert time.monotonic() < deadline, "Spark tells one of them that there is another"
+    for process in both:
+        process.kill()
+    _end_and_check(spark, tables, topic, tmp_path, into)
+
+
+def _end_and_check(spark: SparkSession, tables: QueueTables, topic: Topic, folder: Path, into: str | None) -> None:
+    (folder / "end").touch()
+    assert StreamProcess(tables.warehouse.uri, folder, into=into).wait(600) == 0
+    _check(spark, tables, topic, folder, into)
 
 
 def test_spark_02_planners_and_workers_killed_in_the_middle_store_each_message_once(

@@ -113,6 +113,7 @@ def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster
     cluster.topic("orders", 3, ("a", "b"))
     cluster.group("billing", max_attempts=3, order="key")
     assert merger.run(spark, NOW)["meta"] == 3
+    assert SparkSession.getActiveSession() is spark, "who runs the job by hand goes on in this session"
     (topic,) = rows(spark, cluster, TOPICS)
     assert (topic["topic"], topic["partitions"], topic["order_strategy"]) == ("orders", 3, "best_tried")
     routes = rows(spark, cluster, ROUTES)

@@ -140,6 +140,17 @@ def test_spark_06_a_machine_that_dies_in_the_middle_changes_nothing(warehouse: P
         assert json.loads(_ended(reading)) == list(range(60))
 
 
+@pytest.mark.long
+def test_spark_03_a_topic_streams_into_another_on_a_cluster(running: Cluster, warehouse: Path, tmp_path: Path) -> None:
+    made = QueueTables(warehouse)
+    for name in ("copies", "numbers"):
+        made.topic(name, 2)
+    made.close()
+    command = (sys.executable, "-m", "tests.spark.stream_application", str(warehouse), str(tmp_path / "checkpoint"))
+    found = json.loads(_ended(_start(running, *command, DELTAMQ_JOBS_MASTER=running.master)))
+    assert found == {"copies": sorted(map(str, range(60))), "numbers": sorted(map(str, range(30)))}
+
+
 def _wait_for(process: subprocess.Popen[str], is_so: Callable[[], bool], timeout_s: float = 400.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():

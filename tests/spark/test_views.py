@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.merge.merge import Merger
+from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.queue.revive import Reviver
 from jobs.sql.queue_source import SpaceSource
 from jobs.sql.views import VIEWS, register_views
@@ -54,6 +55,30 @@ def test_before_the_first_merge_there_is_nothing_to_see(spark: SparkSession, tab
     assert all(rows(spark, f"SELECT * FROM {name}") == [] for name in VIEWS)
     shown = rows(spark, "SELECT topic, partition, end_offset FROM mq_partitions WHERE space = 'topics'")
     assert shown == [{"topic": "orders", "partition": f"orders@{BROKER}", "end_offset": 1}]
+
+
+def test_views_that_are_made_after_the_first_run_see_all_that_comes_later(
+    spark: SparkSession, tables: QueueTables
+) -> None:
+    merger, nothing = Merger(tables.warehouse, tables.conf), cast(Any, None)
+    assert merger.run(nothing, NOW)["rows"] == 0, "an empty warehouse gets its tables without Spark"
+    register_views(spark, tables.conf)
+    assert rows(spark, "SELECT * FROM mq_in_flight") == []
+    topic, group = tables.topic(), tables.group()
+    tables.send(topic, "a")
+    tables.pop(group, topic, [0], at_ms=NOW_MS, invisible_ms=10**10)
+    merger.run(spark, NOW)
+    assert rows(spark, "SELECT `group`, offset FROM mq_in_flight") == [{"group": "billing", "offset": 0}]
+
+
+def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSession, tables: QueueTables) -> None:
+    Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
+    for table, columns in STATE_TABLES.items():
+        name = f"delta.`{tables.warehouse.store.uri(table)}`"
+        assert spark.table(name).schema == spark_schema(columns), table
+        (about,) = rows(spark, f"DESCRIBE DETAIL {name}")
+        assert (about["numFiles"], about["minReaderVersion"], about["minWriterVersion"]) == (0, 1, 2)
+        assert about["properties"]["delta.logRetentionDuration"] == "interval 1 days"
 
 
 def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:

@@ -91,6 +91,17 @@ def test_spark_06_jobs_and_sql_on_a_warehouse_on_s3(s3: S3Server) -> None:
     _check(s3, uri, store)
 
 
+def test_spark_03_a_topic_streams_into_another_on_s3(s3: S3Server) -> None:
+    uri, store = _fill(s3, "streams")
+    made = QueueTables(uri, store)
+    for name in ("copies", "numbers"):
+        made.topic(name, 2)
+    made.close()
+    ran = _run(s3, sys.executable, "-m", "tests.spark.stream_application", uri, s3.uri("checkpoints/copies"))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"copies": ["a", "b", "c"], "numbers": sorted(map(str, range(30)))}
+
+
 def test_spark_06_a_cluster_and_a_warehouse_on_s3(s3: S3Server, tmp_path: Path) -> None:
     uri, store = _fill(s3, "cluster")
     with cluster(tmp_path / "cluster") as running:

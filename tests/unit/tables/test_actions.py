@@ -89,7 +89,7 @@ def test_a_fence_is_a_transaction_and_nothing_else() -> None:
 
 
 def test_version_0_makes_the_table_and_names_it() -> None:
-    raw = encode_create(table_id=TABLE, name="orders@a", configuration={"k": "v"}, now_ms=1)
+    raw = encode_create(table_id=TABLE, name="orders@a", schema="{}", configuration={"k": "v"}, now_ms=1)
     commit = parse(raw, version=0, table_id=None)
     assert commit.metadata is not None
     assert (commit.metadata["id"], commit.metadata["configuration"]) == (TABLE, {"k": "v"})
