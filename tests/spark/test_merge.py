@@ -189,21 +189,34 @@ def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
 ) -> None:
     drawn = random.Random(seed)
     records = any_records(tables, drawn, 8)
-    merges = Merges(
-        spark, tables, Tuning(batch_records_max=15, share_records=4, span_records_max=4, files_max=3, look_every_s=0)
-    )
+    merges = Merges(spark, tables, Tuning(batch_records_max=15, share_records=4, span_records_max=4, files_max=3))
     while records:
         count = drawn.randint(8, 20)
         now, records = records[:count], records[count:]
         store(tables, now + drawn.sample(now, drawn.randrange(len(now))), drawn)
         if drawn.random() < 0.3:
             merges.restart()
-        # Whatever the clock says, what is open stays: it only tells how late records may be of what is finished.
-        facts = merges.run(NOW + timedelta(hours=drawn.choice((-30, 0, 30))))
+        facts = merges.run()
         assert facts["rows"] > 0
         assert merged_states(tables) == expected_states(tables)
     assert spark.read.format("delta").load(table_at(tables, POP_CHECKPOINTS)).count() == len(expected_states(tables))
     assert merges.run()["rows"] == 0
+    merges.close()
+
+
+def test_reliability_f8_a_clock_that_jumps_takes_nothing_away_that_is_open(
+    spark: SparkSession, tables: QueueTables
+) -> None:
+    """The clock of a merge only tells how late records may be about what is finished and committed."""
+    topic, group = tables.topic(), tables.group()
+    merges = Merges(spark, tables, Tuning(look_every_s=0))
+    for number, hours in enumerate((0, 30, -30, 1_000, 0)):
+        offsets = range(4 * number, 4 * number + 4)
+        popped = tables.pop(group, topic, offsets, at_ms=NOW_MS + number, queue=number)
+        merges.run(NOW + timedelta(hours=hours))
+        tables.ack(popped, *offsets[: number % 4 + 1])
+        merges.run(NOW - timedelta(hours=hours))
+        assert merged_states(tables) == expected_states(tables)
     merges.close()
 
 
