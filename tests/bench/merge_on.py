@@ -14,7 +14,8 @@ from jobs.merge.merge import Merger
 from jobs.sql import spark_session
 from tests.bench.merge import BACKLOG_RECORDS, WARMUP_RUNS, Logs, run_once
 
-_SMALLER: Final = 4
+#: A minute of records, in two batches.
+_RECORDS: Final = 2 * BACKLOG_RECORDS
 _RUNS: Final = 3
 
 
@@ -24,8 +25,8 @@ def main(warehouse: str, master: str) -> None:
     spark = spark_session("merge-on", warehouse=warehouse, **{"spark.master": master})
     merger = Merger(logs.warehouse, logs.conf)
     for _ in range(WARMUP_RUNS):
-        run_once(merger, spark, logs, BACKLOG_RECORDS // _SMALLER)
-    rates = [run_once(merger, spark, logs, BACKLOG_RECORDS)["rate"] for _ in range(_RUNS)]
+        run_once(merger, spark, logs, BACKLOG_RECORDS)
+    rates = [run_once(merger, spark, logs, _RECORDS)["rate"] for _ in range(_RUNS)]
     spark.stop()
     print(json.dumps(rates), flush=True)
 
