@@ -49,8 +49,13 @@ class OffsetRange:
         return replace(self, start=start, stop=stop, files=files)
 
 
-def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
+def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
     """Return the range of each partition that the options select, against the tables as they are now.
+
+    Parameters
+    ----------
+    empty
+        Whether ranges without rows are returned, too.
 
     Raises
     ------
@@ -67,7 +72,7 @@ def resolve(store: Store, options: ReadOptions) -> list[OffsetRange]:
         _check_as_of(options.end, partitions)
     cache = RowCache(_CACHE_BYTES)
     ranges = [_range(store, partition, options, cache) for partition in partitions]
-    return [found for found in ranges if found is not None]
+    return [found for found in ranges if found is not None and (empty or found.rows)]
 
 
 def selected(catalog: Catalog, options: ReadOptions) -> Iterator[TopicPartition]:
@@ -135,7 +140,7 @@ def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
-    """Return the partition's range; None when nothing is in the bounds, or its table does not exist (yet)."""
+    """Return the partition's range; None when its table does not exist (yet)."""
     try:
         snapshot = load(store, partition.ref.folder)
     except PartitionNotFound:
@@ -149,9 +154,8 @@ def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache:
         _check_was(options, partition, stop, low, end)
     if options.fail_on_data_loss:
         _check_stored(partition, start, stop, low, end)
-    start, stop = max(low, min(start, end)), max(low, min(stop, end))
-    if start >= stop:
-        return None
+    start = max(low, min(start, end))
+    stop = max(start, min(stop, end))
     files = tuple(replace(f, stats="") for f in snapshot.files if f.start < stop and f.end > start)
     return OffsetRange(partition=partition, start=start, stop=stop, files=files)
 
@@ -218,7 +222,7 @@ def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, en
 
 def split(ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
     """Cut ranges so that there are at least `partitions_min` (rows permitting), each of at most `rows_max` rows."""
-    counts = {id(r): -(-r.rows // rows_max) if rows_max else 1 for r in ranges}
+    counts = {id(r): max(1, -(-r.rows // rows_max)) if rows_max else 1 for r in ranges}
     wanted = min(partitions_min or 0, sum(r.rows for r in ranges))
     while sum(counts.values()) < wanted:
         largest = max(ranges, key=lambda r: r.rows / counts[id(r)])

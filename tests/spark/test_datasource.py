@@ -20,12 +20,13 @@ from jobs.sql.read_options import parse_options
 from jobs.sql.reader import read_topic
 from jobs.sql.row_format import schema_of
 from mq.errors import Corrupt, NotFound, Refused
+from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
 from tests.unit.jobs.warehouses import Filled
 
 pytestmark = pytest.mark.spark
 
-A, B = "orders@broker-a", "orders@broker-b"
+A, B, C = "orders@broker-a", "orders@broker-b", "orders@broker-c"
 Read = Callable[..., DataFrame]
 
 
@@ -144,9 +145,22 @@ def test_spark_1_a_message_is_seen_by_the_first_query_after_its_append(spark: Sp
 
 
 def test_spark_1_native_bounds_are_those_of_the_call(spark: SparkSession, orders: Filled) -> None:
-    frame = read_topic(spark, "orders", warehouse=orders.uri)
+    frame = read_topic(spark, "orders", warehouse=orders.uri, endingOffsets="latest")
     orders.append("orders", B, b"later")
     assert frame.count() == 17
+
+
+def test_spark_1_without_bounds_a_native_read_sees_what_is_there_when_a_query_runs(
+    spark: SparkSession, orders: Filled
+) -> None:
+    orders.warehouse.create(PartitionRef(Space.TOPICS, "orders", C))
+    frames = [read_topic(spark, "orders", warehouse=orders.uri, **more) for more in ({}, {"minPartitions": 8})]
+    orders.append("orders", B, b"later")
+    orders.append("orders", C, b"first")
+    assert [frame.count() for frame in frames] == [19, 19]
+    assert [frame.where("offset >= 0").count() for frame in frames] == [19, 19]
+    recent = read_topic(spark, "orders", warehouse=orders.uri, startingTimestamp="0")
+    assert recent.count() == 19
 
 
 def test_spark_1_a_schema_with_fewer_columns_reads_only_those(spark: SparkSession, orders: Filled) -> None:
