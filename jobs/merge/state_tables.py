@@ -149,6 +149,7 @@ def _active_session_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:
+        # A client of Spark Connect names its sources with each query.
+        if before is not None and not is_connect(before):
             SparkSession._activeSession = before
             before._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(before._jsparkSession)
