@@ -16,13 +16,12 @@ from tables.merge_plan import Plan, Span, app_id, put_plan
 from tables.queue_refs import revive_refs
 from tables.records import records_of
 from tables.recovery import Cursor
+from tables.schema import delta_schema
 from tables.state_schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
 from tables.warehouse import Warehouse
 from tests.checkpoint_rows import rows_of_states
 
 __all__ = ["MergedCheckpoints"]
-
-_DELTA_TYPES = {pa.int64(): "long", pa.int32(): "integer", pa.string(): "string", pa.bool_(): "boolean"}
 
 
 class MergedCheckpoints:
@@ -59,7 +58,7 @@ class MergedCheckpoints:
         table = _table(states, due_time=due_time)
         lines: list[object] = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-            {"metaData": {"id": "t", "schemaString": _schema_string(table.schema)}},
+            {"metaData": {"id": "t", "schemaString": delta_schema(table.schema)}},
             {"txn": {"appId": app_id(POP_CHECKPOINTS), "version": self._version}},
             *({"remove": {"path": path}} for path in self._files),
         ]
@@ -104,8 +103,3 @@ def _stats(rows: pa.Table) -> dict[str, object]:
             if found[end] is not None:
                 bounds[kind][name] = found[end].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"numRecords": rows.num_rows, **bounds}
-
-
-def _schema_string(schema: pa.Schema) -> str:
-    fields = [{"name": one.name, "type": _DELTA_TYPES.get(one.type, "timestamp")} for one in schema]
-    return json.dumps({"type": "struct", "fields": fields})

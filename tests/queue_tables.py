@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mq.retry_topic import RetryTopic
 from mq.revive_record import Ack, Done, Record
 from mq.topics import Topic, TopicRequest, decide_delete_topic, decide_put_topic
 from tables.config import Config
-from tables.config_sections import WarehouseSettings
+from tables.config_sections import Engine, WarehouseSettings
 from tables.log import Batch, PartitionLog
 from tables.metadata import MetaLog
 from tables.pages import pages
@@ -34,7 +35,7 @@ from tables.schema import INGEST_SCHEMA, INTERNAL_SCHEMA
 from tables.store import Store
 from tables.warehouse import Warehouse
 
-__all__ = ["BROKER", "CLUSTER", "QueueTables", "config"]
+__all__ = ["BROKER", "CLUSTER", "QueueTables", "at", "config", "with_spark_engine"]
 
 CLUSTER = "deltamq"
 BROKER = "broker-a"
@@ -45,6 +46,16 @@ _INTERNAL = {field.name: field.type for field in INTERNAL_SCHEMA}
 def config(folder: Path | str) -> Config:
     """The settings of jobs that work there."""
     return replace(Config(), warehouse=WarehouseSettings(uri=str(folder)))
+
+
+def with_spark_engine(conf: Config) -> Config:
+    """The same settings, with jobs in Spark's tasks."""
+    return replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
+
+
+def at(now_ms: int) -> datetime:
+    """A clock's milliseconds as the time that jobs are given."""
+    return datetime.fromtimestamp(now_ms / 1_000, UTC)
 
 
 class QueueTables:

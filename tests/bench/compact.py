@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from jobs.run.warehouses import close_warehouses
 from mq.limits import MIB
 from tables.config import Config, load
-from tables.config_sections import Engine
 from tables.log import Batch, PartitionLog
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush
@@ -27,6 +25,7 @@ from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
 from tests.bench.session import Session
 from tests.bench.spark import SparkCounter
+from tests.queue_tables import with_spark_engine
 
 __all__: list[str] = []
 
@@ -51,7 +50,7 @@ def compact_files(session: Session) -> Iterator[Figure]:
 
 def _conf(session: Session, name: str) -> Config:
     conf: Config = load(overrides={"warehouse.uri": str(session.fresh(name))}, environ={})
-    return replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
+    return with_spark_engine(conf)
 
 
 def _warm_up(session: Session, spark: Any) -> None:

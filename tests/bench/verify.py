@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,6 @@ from typing import Any, Final
 import psutil
 
 from tables.config import Config, load
-from tables.config_sections import Engine
 from tables.log import Batch
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush, LogSettings
@@ -23,6 +21,7 @@ from tests.bench.payloads import record_batch
 from tests.bench.registry import bench
 from tests.bench.session import Session
 from tests.bench.spark import SparkCounter
+from tests.queue_tables import with_spark_engine
 
 __all__: list[str] = []
 
@@ -49,7 +48,7 @@ def _measured(session: Session, spark: Any, partitions: int, topics: int) -> Fig
     folder = session.fresh(f"verify-{partitions}")
     _fill(folder, partitions, topics)
     conf: Config = load(overrides={"warehouse.uri": str(folder)}, environ={})
-    conf = replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
+    conf = with_spark_engine(conf)
     began = time.perf_counter()
     facts = run(spark, conf, datetime.now(UTC))
     took = time.perf_counter() - began

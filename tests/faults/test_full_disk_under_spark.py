@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,11 +21,10 @@ from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.limits import KIB
 from mq.queue_limits import ACK_SETTLE_MS
-from tables.config import Config, load
-from tables.config_sections import Engine
+from tables.config import load
 from tables.state_schema import POP_CHECKPOINTS
 from tests.faults.small_disk import SmallDisk, mounted
-from tests.queue_tables import QueueTables
+from tests.queue_tables import QueueTables, at, with_spark_engine
 from tests.rows import all_bodies, batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -54,14 +51,6 @@ def tables(disk: SmallDisk) -> Iterator[QueueTables]:
         close_warehouses()
 
 
-def _at(now_ms: int) -> datetime:
-    return datetime.fromtimestamp(now_ms / 1_000, UTC)
-
-
-def _with_engine(conf: Config) -> Config:
-    return replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
-
-
 def _refusals(disk: SmallDisk, before: Callable[[int], object], run: Callable[[], object]) -> list[str]:
     """Run with more and more room, each time with something new to do; what the runs that failed said."""
     refused = []
@@ -82,13 +71,13 @@ def test_f7_a_merge_on_a_full_disk_merges_each_record_once_when_there_is_room(
 ) -> None:
     topic, group = tables.topic(), tables.group()
     tables.send(topic, *map(str, range(2 * len(_PAGES))))
-    merge(spark, tables.conf, _at(_NOW_MS))
+    merge(spark, tables.conf, at(_NOW_MS))
 
     def pop(number: int) -> None:
         tables.pop(group, topic, [2 * number, 2 * number + 1], at_ms=_NOW_MS + number)
 
-    _refusals(disk, pop, lambda: merge(spark, tables.conf, _at(_NOW_MS)))
-    merge(spark, tables.conf, _at(_NOW_MS))
+    _refusals(disk, pop, lambda: merge(spark, tables.conf, at(_NOW_MS)))
+    merge(spark, tables.conf, at(_NOW_MS))
     rows = spark.read.format("delta").load(tables.warehouse.store.uri(POP_CHECKPOINTS)).collect()
     assert sorted((row.start_offset, row.in_flight) for row in rows) == [(2 * at, 2) for at in range(len(_PAGES))]
 
@@ -96,7 +85,7 @@ def test_f7_a_merge_on_a_full_disk_merges_each_record_once_when_there_is_room(
 def test_f7_revive_and_delay_on_a_full_disk_deliver_each_once_when_there_is_room(
     spark: SparkSession, disk: SmallDisk, tables: QueueTables
 ) -> None:
-    conf = _with_engine(tables.conf)
+    conf = with_spark_engine(tables.conf)
     topic, group, late = tables.topic(), tables.group(), tables.topic("late")
     offsets = tables.send(topic, *map(str, range(2 * len(_PAGES))))
 
@@ -105,8 +94,8 @@ def test_f7_revive_and_delay_on_a_full_disk_deliver_each_once_when_there_is_room
         tables.delay(late, (f"late-{number}", _NOW_MS + number))
 
     def run(now_ms: int = _DUE_MS) -> None:
-        revive(spark, conf, _at(now_ms))
-        delay(spark, conf, _at(now_ms))
+        revive(spark, conf, at(now_ms))
+        delay(spark, conf, at(now_ms))
 
     _refusals(disk, arrive, run)
     run(_DUE_MS + _HOUR_MS)  # what could not be delivered is not tried again at once
@@ -127,9 +116,9 @@ def test_f7_a_compaction_on_a_full_disk_leaves_the_rows_as_they_are(
             log.append([batch(*bodies)])
             sent.extend(bodies)
 
-    _refusals(disk, send, lambda: compact(spark, conf, _at(_NOW_MS)))
+    _refusals(disk, send, lambda: compact(spark, conf, at(_NOW_MS)))
     assert all_bodies(log) == sent
-    assert compact(spark, conf, _at(_NOW_MS))["files"] > 0
+    assert compact(spark, conf, at(_NOW_MS))["files"] > 0
     assert all_bodies(log) == sent
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.errors import Corrupt
 from tables.config import Config
-from tables.config_sections import Engine
 from tables.verify import Gravity, verify
+from tests.queue_tables import with_spark_engine
 from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill
 from tests.unit.jobs.warehouses import Filled
@@ -34,8 +33,7 @@ def filled(tmp_path: Path) -> Iterator[Filled]:
 
 
 def conf(filled: Filled) -> Config:
-    found = conf_of(filled)
-    return replace(found, jobs=replace(found.jobs, engine=Engine.SPARK))
+    return with_spark_engine(conf_of(filled))
 
 
 def test_spark_08_tasks_compact_what_the_local_engine_would_and_readers_see_the_same_rows(

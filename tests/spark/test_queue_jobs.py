@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,7 @@ from jobs.queue.revive import revive
 from jobs.run.registry import jobs_named
 from jobs.run.warehouses import close_warehouses
 from mq.queue_limits import ACK_SETTLE_MS
-from tables.config import Config
-from tables.config_sections import Engine
-from tests.queue_tables import QueueTables
+from tests.queue_tables import QueueTables, at, with_spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -50,18 +46,10 @@ def tables(tmp_path: Path) -> Iterator[QueueTables]:
         close_warehouses()
 
 
-def with_engine(conf: Config) -> Config:
-    return replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
-
-
-def at(now_ms: int) -> datetime:
-    return datetime.fromtimestamp(now_ms / 1_000, UTC)
-
-
 def test_spark_07_what_is_due_is_moved_in_tasks_before_and_after_a_merge(
     spark: SparkSession, tables: QueueTables
 ) -> None:
-    conf = with_engine(tables.conf)
+    conf = with_spark_engine(tables.conf)
     topic, group, late = tables.topic(), tables.group(), tables.topic("late")
     now_ms = time.time_ns() // 1_000_000
     offsets = tables.send(topic, *(f"m{number}" for number in range(8)))
@@ -86,7 +74,7 @@ def test_spark_07_what_is_due_is_moved_in_tasks_before_and_after_a_merge(
 
 
 def test_spark_07_who_has_some_brokers_leaves_the_others_alone(spark: SparkSession, tables: QueueTables) -> None:
-    conf = with_engine(tables.conf)
+    conf = with_spark_engine(tables.conf)
     topic, group = tables.topic(partitions=2, brokers=("broker-a", "broker-b")), tables.group()
     for partition in (0, 1):
         tables.pop(group, topic, tables.send(topic, f"m{partition}", partition=partition), partition=partition)
