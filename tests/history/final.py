@@ -5,6 +5,7 @@ the service reads each partition; pyarrow reads the files; groups are drained; d
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import zlib
@@ -29,13 +30,22 @@ _CALM_S: Final = 1.5
 _SAID_MAX: Final = 300
 
 
-def wait_until(condition: Callable[[], bool], *, within_s: float) -> bool:
-    """Whether it became true in that time; a service that does not answer has not made it true."""
+def wait_until(condition: Callable[[], bool], *, within_s: float, left: Callable[[], int] | None = None) -> bool:
+    """Whether it became true in that time; a service that does not answer has not made it true.
+
+    Parameters
+    ----------
+    left
+        How much there is still to do; each time that it is less than ever, the time begins again.
+    """
     deadline, pause = time.monotonic() + within_s, threading.Event()
+    least: float = math.inf
     while True:
         try:
             if condition():
                 return True
+            if left is not None and ((now := left()) < least):
+                least, deadline = now, time.monotonic() + within_s
         except (NoAnswer, NeverSent, KeyError, TypeError):
             pass
         if time.monotonic() > deadline:
@@ -84,7 +94,13 @@ def _read(offset: int, row: dict[str, Any]) -> tuple[int, str, int]:
 
 
 def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, within_s: float) -> None:
-    """Consume the group until the service says that nothing is left, and nothing in flight."""
+    """Consume the group until the service says that nothing is left, and nothing in flight.
+
+    Parameters
+    ----------
+    within_s
+        How long it may go on without progress.
+    """
     stop = threading.Event()
     diligent = PopSettings(
         group=settings.group, topic=settings.topic, order=settings.order, invisible_ms=(3_000,),
@@ -95,7 +111,11 @@ def drain(urls: Sequence[str], recorder: Recorder, settings: PopSettings, *, wit
         for consumer in consumers:
             consumer.start()
         with closing(Door(urls)) as door:
-            done = wait_until(Calm(partial(is_done, door, settings.group)), within_s=within_s)
+            done = wait_until(
+                Calm(partial(is_done, door, settings.group)),
+                within_s=within_s,
+                left=partial(_lag, door, settings.group),
+            )
         stop.set()
         for consumer in consumers:
             consumer.join(30)
@@ -125,8 +145,16 @@ class Calm:
 
 def is_done(door: Door, group: str) -> bool:
     """Whether the service says that the group has nothing left, and nothing in flight."""
+    return all(one["lag"] == 0 and one["in_flight"] == 0 for one in _progress(door, group))
+
+
+def _lag(door: Door, group: str) -> int:
+    return sum(one["lag"] for one in _progress(door, group))
+
+
+def _progress(door: Door, group: str) -> list[dict[str, Any]]:
     topics = door.call("GET", f"/v1/groups/{quote(group, safe='')}").body["topics"]
-    return all(one["lag"] == 0 and one["in_flight"] == 0 for topic in topics for one in topic["partitions"])
+    return [one for topic in topics for one in topic["partitions"]]
 
 
 def list_dead(door: Door, recorder: Recorder, group: str) -> None:

@@ -137,8 +137,7 @@ def test_f15_hundreds_of_lost_answers_under_a_mixed_load(valid: Valid, loss: flo
 @pytest.mark.timeout(2_400)
 def test_f12_tasks_and_drivers_of_spark_killed_under_a_mixed_load(valid: Valid) -> None:
     reach = Reach(sends=500, faults=20, redeliveries=10)
-    # Sparks that were killed come back within minutes, and messages arrive meanwhile: 84,000, at 170 handled a second.
-    plan = replace(IN_TASKS, seed=122, strikes=20, rest_s=(0.5, 3.0), drain_s=600, reach=reach)
+    plan = replace(IN_TASKS, seed=122, strikes=20, rest_s=(0.5, 3.0), reach=reach)
     valid(
         plan,
         lambda system: [
