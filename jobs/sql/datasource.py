@@ -5,10 +5,11 @@
 
 Options are those of Spark's Kafka source. A task gets paths and offset ranges, nothing else: no session, no service,
 no open table. It yields Arrow batches, so no row becomes a Python object. In a batch read, comparisons on `offset`,
-`topic` and `partition` are applied here and never reach Spark; those on `append_time` skip files. Spark gives a Python
-source neither column pruning nor a way to answer with a plan of Spark's own; so the option `columns` ("offset, key"),
-or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes this read only those, and
-`jobs.sql.reader.read_topic` takes the same options and reads Delta natively (figures there). Streams are in
+`topic` and `partition` are applied here and never reach Spark; those on `append_time` skip files; rows with another
+`key`, `tag` or `message_id` are left out before they go to Spark. Offsets are dense: they are counted, not read. Spark
+gives a Python source neither column pruning nor a way to answer with a plan of Spark's own; so the option `columns`
+("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes this read only
+those, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (figures there). Streams are in
 `jobs.stream`.
 """
 
@@ -88,8 +89,9 @@ class PushdownReader(MessageReader):
     """The same where the session lets a Python source see filters (`spark.sql.python.filterPushdown.enabled`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what offsets, topic and partition decide; yield the rest back to Spark."""
+        """Take what offsets, topic and partition decide; yield the rest back to Spark, which looks at what is left."""
         for found in filters:
+            self._rows.filter.take(found)
             if self._filter.take(found, self._options.row_format) is not Kept.EXACTLY:
                 yield found
 

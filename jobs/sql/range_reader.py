@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,9 +19,11 @@ from pyspark.sql.types import StructType
 from jobs.run.storage import storage
 from jobs.sql.offset_range import OffsetRange
 from jobs.sql.read_options import ReadOptions
+from jobs.sql.row_filter import RowFilter
 from jobs.sql.row_format import arrow_columns, schema_of, source_columns
 from mq.errors import Corrupt, Refused
 from mq.limits import MIB
+from tables.actions import DataFile
 from tables.reader import FileReader, RowCache
 from tables.snapshot import PartitionNotFound, load
 from tables.store import Store
@@ -33,6 +36,7 @@ log = logging.getLogger("deltamq.jobs.sql")
 ROWS_PER_TASK_MAX: Final = 2_000_000
 #: Arrow data on its way to Spark at once, for each task.
 BATCH_BYTES_MAX: Final = 16 * MIB
+_OFFSETS_AT_ONCE: Final = 1_000_000
 #: A scan reads each row group once: only footers are worth keeping.
 _CACHE_BYTES: Final = 8 * MIB
 
@@ -49,11 +53,12 @@ class RangeRows:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
+        self.filter = RowFilter(options.row_format)
         self._names = _checked_names(options, schema)
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one range, in offset order."""
+        """Yield the rows of one range that pass the filter, in offset order."""
         if not isinstance(partition, RangePartition):
             return  # Spark's stand-in where there is nothing to read
         found, options = partition.range, self.options
@@ -66,7 +71,8 @@ class RangeRows:
         )
         columns = source_columns(self._names, options.row_format) or ["offset"]
         for rows in read_range(options.warehouse, found, columns, fail_on_data_loss=options.fail_on_data_loss):
-            for batch in rows.to_batches(max_chunksize=_rows_of_batch(rows)):
+            wanted = self.filter.apply(rows)
+            for batch in wanted.to_batches(max_chunksize=_rows_of_batch(wanted)):
                 yield pa.RecordBatch.from_arrays(project(batch), schema=self._schema)
 
 
@@ -90,7 +96,7 @@ def read_range(
     at = found.start
     for file in found.files:
         try:
-            for rows in reader.groups(file, at, min(found.stop, file.end), columns):
+            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
                 at += rows.num_rows
                 yield rows
         except Corrupt:
@@ -117,10 +123,28 @@ def _from_newer_files(
         at = lost_to
     for file in now.files:
         if file.end > at and file.start < found.stop:
-            for rows in reader.groups(file, at, min(found.stop, file.end), columns):
+            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
                 at += rows.num_rows
                 yield rows
     assert at == found.stop, "live files are dense"
+
+
+def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield rows of one file. Offsets are dense, and the log says where a file begins: they are counted, not read."""
+    stored = [name for name in columns if name != "offset"]
+    if not stored:
+        for at in range(start, stop, _OFFSETS_AT_ONCE):
+            yield pa.table([_offsets(at, min(at + _OFFSETS_AT_ONCE, stop))], ["offset"])
+        return
+    at = start
+    for rows in reader.groups(file, start, stop, stored):
+        end = at + rows.num_rows
+        yield rows.append_column("offset", _offsets(at, end)) if "offset" in columns else rows
+        at = end
+
+
+def _offsets(start: int, stop: int) -> pa.Array:
+    return pa.array(np.arange(start, stop, dtype=np.int64))
 
 
 def _lost(what: str, fail: bool, cause: Exception | None = None) -> None:

@@ -96,7 +96,7 @@ CLOCKS = {
 }
 
 
-def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) -> None:
+def _clocked(valid: Valid, folder: Path, clock: str, plan: Plan) -> None:
     """The service and the jobs of one machine, whose clock is set. Leases are as long as its clock says."""
     offset_s, rate = CLOCKS[clock]
     path = folder / "clock"
@@ -105,8 +105,8 @@ def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) ->
     # What is in flight when an hour is taken back stays so for an hour: nobody leaves anything unanswered.
     diligent = replace(FREE, forget=0, nack=0, renew=0, late=0, give_up=0, with_pop=0)
     plan = replace(
-        MIXED, seed=seed, strikes=strikes, delayed_percent=0, program=program(path), clocked_jobs=True, upkeep=(),
-        groups=(GroupPlan(pops=diligent),), reach=Reach(sends=50, faults=strikes),
+        plan, delayed_percent=0, program=program(path), clocked_jobs=True,
+        groups=(GroupPlan(pops=diligent),), reach=Reach(sends=50, faults=plan.strikes),
     )  # fmt: skip
     valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
 
@@ -115,7 +115,17 @@ def _clocked(valid: Valid, folder: Path, clock: str, seed: int, strikes: int) ->
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_f8_offsets_and_order_do_not_know_what_time_it_is(valid: Valid, tmp_path: Path, clock: str) -> None:
-    _clocked(valid, tmp_path, clock, seed=810 + list(CLOCKS).index(clock), strikes=4)
+    plan = replace(MIXED, seed=810 + list(CLOCKS).index(clock), strikes=4, upkeep=())
+    _clocked(valid, tmp_path, clock, plan)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("clock", ["an hour ahead", "an hour behind", "standing still"])
+def test_f8_drivers_of_spark_do_not_know_what_time_it_is(valid: Valid, tmp_path: Path, clock: str) -> None:
+    # The clocks of Spark's own processes, and of the tasks in them, stay as they are.
+    plan = replace(IN_TASKS, seed=820 + list(CLOCKS).index(clock), strikes=4, rest_s=(2.0, 4.0), upkeep=("merge",))
+    _clocked(valid, tmp_path, clock, plan)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import GreaterThanOrEqual
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In
 
 from jobs.run.storage import storage
 from jobs.sql.datasource import MessageReader, PushdownReader, RangePartition, read_range
@@ -206,6 +206,24 @@ def test_spark_1_sql_reads_a_topic(spark: SparkSession, orders: Filled) -> None:
         spark.catalog.dropTempView("orders")
 
 
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [("key = 'k'", 15), ("key IN ('k', 'x', NULL)", 15), ("key = 'K'", 0), ("NOT key <=> 'k'", 2), ("tag = 'TagA'", 9)],
+)
+def test_spark_1_filters_on_text_leave_the_same_rows_both_ways(read: Read, condition: str, rows: int) -> None:
+    assert read(topic="orders").where(condition).count() == rows
+    if "tag" not in condition:
+        binary = condition.replace("'k'", "X'6B'").replace("'x'", "X'FF'").replace("'K'", "X'4B'")
+        assert read(topic="orders", rowFormat="kafka").where(binary).count() == rows
+
+
+def test_spark_01_rows_with_another_key_do_not_go_to_spark(orders: Filled) -> None:
+    reader = pickle.loads(pickle.dumps(_filtered(orders, EqualTo(("key",), "k"), In(("tag",), ("TagA",)))))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert {key for batch in batches for key in batch.column("key").to_pylist()} == {"k"}
+    assert {tag for batch in batches for tag in batch.column("tag").to_pylist()} == {"TagA"}
+
+
 def test_reliability_r4_an_altered_byte_is_an_error_and_no_row(read: Read, orders: Filled) -> None:
     (path,) = Path(orders.uri).glob("topics/orders/orders@broker-b/*.parquet")
     data = bytearray(path.read_bytes())
@@ -221,6 +239,12 @@ def test_reliability_r4_an_altered_byte_is_an_error_and_no_row(read: Read, order
 def _reader(orders: Filled, **options: str) -> PushdownReader:
     parsed = parse_options({"topic": "orders", **options}, warehouse=orders.uri)
     return PushdownReader(parsed, schema_of(parsed))
+
+
+def _filtered(orders: Filled, *filters: Filter) -> PushdownReader:
+    reader = _reader(orders)
+    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark looks once more"
+    return reader
 
 
 def test_a_task_needs_only_what_was_pickled(orders: Filled) -> None:
@@ -249,7 +273,7 @@ def test_a_read_goes_on_in_the_files_that_a_roll_up_made_meanwhile(tmp_path: Pat
     filled = Filled(tmp_path, rollup_files=3)
     log = [filled.append("orders", A, *[b"x"] * 5) for _ in range(3)][-1]
     planned = resolve(storage(filled.uri), parse_options({"topic": "orders"}, warehouse=filled.uri))[0]
-    reading = read_range(filled.uri, planned, ["offset"])
+    reading = read_range(filled.uri, planned, ["offset", "body"])
     seen = next(reading).column("offset").to_pylist()
     while log.maintain():
         pass
@@ -268,4 +292,16 @@ def test_rows_that_retention_took_during_a_read_are_an_error(orders: Filled) -> 
     planned = resolve(storage(orders.uri), options)[0]
     Path(orders.uri, planned.partition.ref.folder, planned.files[0].path).unlink()
     with pytest.raises(Corrupt):
-        list(read_range(orders.uri, planned, ["offset"]))
+        list(read_range(orders.uri, planned, ["offset", "key"]))
+
+
+def test_offsets_alone_are_counted_and_no_file_is_read(orders: Filled) -> None:
+    options = parse_options({"topic": "orders", "columns": "partition, offset"}, warehouse=orders.uri)
+    reader = MessageReader(options, schema_of(options))
+    planned = [task for task in reader.partitions() if isinstance(task, RangePartition)]
+    for task in planned:
+        for file in task.range.files:
+            Path(orders.uri, task.range.partition.ref.folder, file.path).unlink()
+    rows = [row for task in planned for batch in reader.read(task) for row in batch.to_pylist()]
+    places = [(row["partition"], row["offset"]) for row in rows]
+    assert places == [*((A, i) for i in range(12)), *((B, i) for i in range(5))]
