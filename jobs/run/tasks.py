@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.run.task_errors import as_text, errors_of_tasks
+from jobs.run.worker import keep_imports
 from tables.failpoints import failpoint
 
 __all__ = ["errors_of_tasks", "frame_of_tasks", "in_tasks", "run_in_tasks", "task_failpoint"]
@@ -59,6 +60,7 @@ def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]
     """Return what `run` makes of the batches of each partition of `frame`, as a DataFrame that has not run yet."""
 
     def run_there(batches: Batches) -> Batches:
+        keep_imports()
         with as_text():
             yield from run(batches)
 

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.run.storage import storage
+from jobs.run.worker import keep_imports
 from jobs.sql.jobs_source import JobsSource
 from mq.errors import Refused
 from mq.names import split_partition
@@ -97,6 +98,7 @@ class _Reader(DataSourceReader):
         """Yield the rows of a task."""
         if not isinstance(partition, _Refs):
             return  # Spark's stand-in where there is nothing to read
+        keep_imports()
         store = storage(self._warehouse)
         for ref in partition.refs:
             try:

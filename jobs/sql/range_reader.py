@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.run.storage import storage
+from jobs.run.worker import keep_imports
 from jobs.sql.offset_range import OffsetRange
 from jobs.sql.read_options import ReadOptions
 from jobs.sql.row_filter import RowFilter
@@ -61,6 +62,7 @@ class RangeRows:
         """Yield the rows of one range that pass the filter, in offset order."""
         if not isinstance(partition, RangePartition):
             return  # Spark's stand-in where there is nothing to read
+        keep_imports()
         found, options = partition.range, self.options
         project = arrow_columns(
             self._names,

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from jobs.run.worker import keep_imports
 from jobs.stream.sink_append import append_manifest
 from jobs.stream.sink_columns import SinkColumns, pieces
 from jobs.stream.sink_manifest import Manifests, planned
@@ -58,6 +59,7 @@ def stage_rows(
     Refused
         A row cannot be a message; the column is named.
     """
+    keep_imports()
     place.refresh()
     store = place.warehouse.store
     stager = Stager(store, Manifests(store, name).folder, name, batch, task)

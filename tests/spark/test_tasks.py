@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -35,6 +36,18 @@ def test_spark_07_each_item_of_work_is_a_task_outside_of_the_driver(spark: Spark
 @pytest.mark.spark
 def test_spark_07_without_work_no_task_is_started(spark: SparkSession) -> None:
     assert run_in_tasks(spark, [], _seen, _SCHEMA).num_rows == 0
+
+
+def _collected(item: int) -> Iterator[pa.RecordBatch]:
+    row = {"item": len(gc.get_objects()), "partition": gc.get_freeze_count(), "pid": os.getpid()}
+    yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
+
+@pytest.mark.spark
+def test_spark_07_what_a_worker_imported_is_not_collected_after_each_task(spark: SparkSession) -> None:
+    for _ in range(2):
+        (row,) = run_in_tasks(spark, [1], _collected, _SCHEMA).to_pylist()
+        assert row["partition"] > 10 * row["item"], "nearly all objects are kept"
 
 
 def _damaged(item: int) -> Iterator[pa.RecordBatch]:
