@@ -32,6 +32,9 @@ __all__ = ["FileReader", "RowCache"]
 
 #: Read at once from a file's end; a footer of sixteen row groups fits.
 _FOOTER_GUESS: Final = 64 * KIB
+#: A row group of fewer bytes is read as a whole, and so is one of which more than this part is wanted.
+_LARGE_BYTES: Final = 256 * KIB
+_SMALL_PART: Final = 0.5
 #: What a footer costs in memory, and each row group in it with its thirteen columns; measured, rounded up.
 _FOOTER_BYTES: Final = 20 * KIB
 _ROW_GROUP_BYTES: Final = 10 * KIB
@@ -117,8 +120,16 @@ class FileReader:
         _check_offsets(rows, start, stop, file)
         return rows
 
-    def groups(self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def groups(
+        self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None, *, by_page: bool = False
+    ) -> Iterator[pa.Table]:
         """Rows with offsets `[start, stop)` one row group at a time, for scans: not kept, of `columns` only.
+
+        Parameters
+        ----------
+        by_page
+            Where `columns` are a small part of a row group, read their bytes alone, and check the checksum of each page
+            instead of the row group's. The headers of pages have none: what is wrong in them fails to decode.
 
         Raises
         ------
@@ -130,7 +141,8 @@ class FileReader:
         for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
             low, high = max(start, file.start + low), min(stop, file.start + high)
             if low < high:
-                rows = self._read_group(file, footer, index, columns)
+                chunks = _small_part(footer.metadata.row_group(index), columns) if by_page and columns else ()
+                rows = self._read_group(file, footer, index, columns, chunks)
                 found = rows.slice(low - file.start - footer.starts[index], high - low)
                 if "offset" in found.column_names:
                     _check_offsets(found, low, high, file)
@@ -224,13 +236,22 @@ class FileReader:
         return rows
 
     def _read_group(
-        self, file: DataFile, footer: _Footer, index: int, columns: Sequence[str] | None = None
+        self,
+        file: DataFile,
+        footer: _Footer,
+        index: int,
+        columns: Sequence[str] | None = None,
+        chunks: Sequence[tuple[int, int]] = (),
     ) -> pa.Table:
+        """A decoded row group; of `chunks`, the byte ranges of `columns`, only pages are checked."""
         low, high = footer.edges[index], footer.edges[index + 1]
-        data = self._read(file, [(low, high)])
-        self._check(file, data, low, high, footer.checksums[index])
+        data = self._read(file, list(chunks) or [(low, high)])
+        if not chunks:
+            self._check(file, data, low, high, footer.checksums[index])
         try:
-            with pq.ParquetFile(pa.BufferReader(data), metadata=footer.metadata) as parquet:
+            with pq.ParquetFile(
+                pa.BufferReader(data), metadata=footer.metadata, page_checksum_verification=bool(chunks)
+            ) as parquet:
                 rows = parquet.read_row_group(index, columns=columns, use_threads=False)
             return rows.cast(pa.schema([MESSAGE_SCHEMA.field(name) for name in rows.column_names]))
         except (OSError, pa.ArrowException, ValueError) as error:
@@ -245,6 +266,20 @@ class FileReader:
     def _check(self, file: DataFile, data: pa.Buffer, low: int, high: int, crc: int) -> None:
         if zlib.crc32(memoryview(data)[low:high]) != crc:
             raise Corrupt(f"{self._key(file)}: checksum of bytes {low} to {high} does not match; the file was altered")
+
+
+def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """The byte ranges of columns that are a small part of a large row group; none of a part that is not."""
+    whole, found = 0, []
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        size = chunk.total_compressed_size
+        whole += size
+        if chunk.path_in_schema.split(".", 1)[0] in columns:
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            found.append((start, start + size))
+    part = sum(stop - start for start, stop in found)
+    return found if whole >= _LARGE_BYTES and part < whole * _SMALL_PART else []
 
 
 def _check_offsets(rows: pa.Table, start: int, stop: int, file: DataFile, *, every: bool = False) -> None:

@@ -139,7 +139,7 @@ def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: li
             yield pa.table([_offsets(at, min(at + _OFFSETS_AT_ONCE, stop))], ["offset"])
         return
     at = start
-    for rows in reader.groups(file, start, stop, stored):
+    for rows in reader.groups(file, start, stop, stored, by_page=True):
         end = at + rows.num_rows
         yield rows.append_column("offset", _offsets(at, end)) if "offset" in columns else rows
         at = end
