@@ -91,7 +91,7 @@ class ScheduledState(msgspec.Struct, frozen=True, kw_only=True):
     offsets: Mapping[str, int] = {}
 
 
-_decode: Final = msgspec.json.Decoder(AnyScheduled)
+_decode: Final[msgspec.json.Decoder[AnyScheduled]] = msgspec.json.Decoder(AnyScheduled)
 _decode_state: Final = msgspec.json.Decoder(ScheduledState)
 
 

@@ -66,7 +66,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def agreed(self) -> bool:
         """Whether every line agrees."""
-        return all(line.agree for line in (*self.lines, *self.groups, *self.streams))
+        lines: tuple[Line | GroupLine | StreamLine, ...] = (*self.lines, *self.groups, *self.streams)
+        return all(line.agree for line in lines)
 
     @property
     def exit_status(self) -> int:

@@ -99,5 +99,7 @@ def handled_account(group: str, deliveries: Sequence[pa.Table], *, left: int) ->
 
 
 def _places(rows: pa.Table) -> Integers:
-    codes = rows["partition"].combine_chunks().dictionary_encode().indices.to_numpy()
-    return codes.astype(np.int64) * _OFFSETS + rows["offset"].to_numpy()
+    codes: Integers = rows["partition"].combine_chunks().dictionary_encode().indices.to_numpy()
+    offsets: Integers = rows["offset"].to_numpy()
+    places: Integers = codes.astype(np.int64) * _OFFSETS + offsets
+    return places

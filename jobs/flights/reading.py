@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -163,7 +163,8 @@ def main(warehouse: str, scratch: str) -> None:
     signal.signal(signal.SIGTERM, _leave)
     from jobs.sql import spark_session
 
-    spark = spark_session("deltamq-flights", warehouse=warehouse, **{"spark.local.dir": scratch})
+    settings: dict[str, Any] = {"spark.local.dir": scratch}
+    spark = spark_session("deltamq-flights", warehouse=warehouse, **settings)
     try:
         _warm_up(spark, scratch)
         _say(answers, Ready(spark=spark.version))

@@ -66,7 +66,8 @@ class Ledger:
     def _is_at(self, partition: str, offsets: Sequence[int]) -> NDArray[np.bool_]:
         if partition not in self._names:
             return np.zeros(len(self.events), dtype=np.bool_)
-        return (self._partition == self._names.index(partition)) & np.isin(self._offset, offsets)
+        here: NDArray[np.bool_] = self._partition == self._names.index(partition)
+        return here & np.isin(self._offset, offsets)
 
     def _ends(self) -> dict[str, int]:
         ends = np.zeros(len(self._names), dtype=np.int64)

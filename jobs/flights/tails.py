@@ -26,7 +26,8 @@ def failing(tails: pa.ChunkedArray) -> NDArray[np.bool_]:
     coded = tails.combine_chunks().dictionary_encode()
     # one more, which the index -1 of rows without a tail number finds
     known = _verdicts([*coded.dictionary.to_pylist(), None])
-    return known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    codes: NDArray[np.int32] = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return known[codes]
 
 
 def _verdicts(tails: Iterable[str | None]) -> NDArray[np.bool_]:

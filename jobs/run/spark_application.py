@@ -211,7 +211,7 @@ def _is_alive(session: Any) -> bool:
             return bool(session.version)  # asks the server
         except Exception:  # whatever the client makes of a server that is gone, or knows the session no more
             return False
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships without types
+    from py4j.protocol import Py4JError
 
     context = session.sparkContext
     process = getattr(context._gateway, "proc", None)

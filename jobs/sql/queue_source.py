@@ -11,7 +11,7 @@ A group's logs appear and go with the group, so no fixed list of Delta tables co
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -195,7 +195,7 @@ class SpaceSource(DataSource):
         return SpaceReader(_warehouse(self.options), Space(space))
 
 
-def _warehouse(options: dict[str, str]) -> str:
+def _warehouse(options: Mapping[str, str]) -> str:
     warehouse = options.get("warehouse")
     if not warehouse:
         raise Refused("option warehouse is missing", field="warehouse")
