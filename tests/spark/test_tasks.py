@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from jobs.run.tasks import run_in_tasks
 from mq.errors import Corrupt
 
+_GARBAGE = pa.schema([("kept", pa.int64()), ("collected", pa.int64())])
 _SCHEMA = pa.schema([("item", pa.int64()), ("partition", pa.int64()), ("pid", pa.int64())])
 
 
@@ -39,16 +40,15 @@ def test_spark_07_without_work_no_task_is_started(spark: SparkSession) -> None:
 
 
 def _collected(item: int) -> Iterator[pa.RecordBatch]:
-    row = {"item": len(gc.get_objects()), "partition": gc.get_freeze_count(), "pid": os.getpid()}
-    yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+    row = {"kept": gc.get_freeze_count(), "collected": len(gc.get_objects())}
+    yield pa.RecordBatch.from_pylist([row], schema=_GARBAGE)
 
 
 @pytest.mark.spark
 def test_spark_07_what_a_worker_imported_is_not_collected_after_each_task(spark: SparkSession) -> None:
     for _ in range(2):
-        (row,) = run_in_tasks(spark, [1], _collected, _SCHEMA).to_pylist()
-        kept, collected = row["partition"], row["item"]
-        assert kept > collected > 0, "most objects; workers of other tests have imported more since"
+        (row,) = run_in_tasks(spark, [1], _collected, _GARBAGE).to_pylist()
+        assert row["kept"] > row["collected"] > 0, "most objects; workers of other tests have imported more since"
 
 
 def _damaged(item: int) -> Iterator[pa.RecordBatch]:

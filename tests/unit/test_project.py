@@ -13,11 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
-#: Where rules are cited.
-CITING = ("*.md", "*/**/*.md", "*/**/*.py", "*/**/*.sql", "*/**/*.toml")
+RULES = re.findall(r"^\*\*([A-Z]+)-(\d+)\*\*", SPEC, re.MULTILINE)
 LOCK = (ROOT / "requirements.lock").read_text(encoding="ascii")
-#: What is the project's own, beside what builds and tests leave.
-TOP = {"jobs", "tables", "api", "mq", "notebooks", "tests", "conf"} | {path.name for path in ROOT.glob("*.md")}
+FOLDERS = ("jobs", "tables", "api", "mq", "notebooks", "tests", "conf")
 TARGETS = ("setup", "format", "lint", "test", "run", "bench", "faults", "clean")
 
 
@@ -107,7 +105,7 @@ def test_every_promise_names_a_test_that_exists(document: str) -> None:
 def test_every_rule_says_whether_it_works_and_names_its_test() -> None:
     states = r"(works|partly:[^;]+|not\s+yet)(;\s+`test_\w+`)?\)"
     rules = re.findall(rf"^\*\*([A-Z]+)-(\d+)\*\* \({states}", SPEC, re.MULTILINE)
-    assert len(rules) == len(re.findall(r"^\*\*[A-Z]+-\d+\*\*", SPEC, re.MULTILINE)) > 100
+    assert len(rules) == len(RULES) > 100
     assert [rule for rule in rules if rule[2].startswith("not") is bool(rule[3])] == []
     numbers: dict[str, list[int]] = {}
     for section, number, *_ in rules:
@@ -116,11 +114,13 @@ def test_every_rule_says_whether_it_works_and_names_its_test() -> None:
 
 
 def test_every_rule_that_is_cited_exists() -> None:
-    rules = set(re.findall(r"^\*\*([A-Z]+-\d+)\*\*", SPEC, re.MULTILINE))
-    sections = "|".join(sorted({rule.partition("-")[0] for rule in rules}))
+    rules = {f"{section}-{number}" for section, number in RULES}
+    sections = "|".join(sorted({section for section, _ in RULES}))
     citation = re.compile(rf"\b({sections})-(\d{{1,2}})\b|def test_({sections.lower()})_0*(\d{{1,2}})_")
     cited: dict[str, Path] = {}
-    for path in (path for pattern in CITING for path in ROOT.glob(pattern) if path.relative_to(ROOT).parts[0] in TOP):
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    citing = [path for path in sources if path.suffix in (".md", ".py", ".sql", ".toml")]
+    for path in (*ROOT.glob("*.md"), *citing):
         for name, number, tested, tested_number in citation.findall(path.read_text(encoding="utf-8")):
             cited[f"{name or tested.upper()}-{number or tested_number}"] = path
     assert {rule: path for rule, path in cited.items() if rule not in rules} == {}
