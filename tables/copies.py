@@ -16,17 +16,11 @@ import pyarrow.compute as pc
 from mq.retry import DEAD_REASON_HEADER, without_reason
 from tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
 
-__all__ = ["again", "forwarded", "one_record_batch", "sent_back", "with_reason"]
+__all__ = ["again", "forwarded", "sent_back", "with_reason"]
 
 _KEPT: Final = ("message_id", "key", "tag", "headers", "body", "born_time")
 _AGAIN: Final = pa.schema([INTERNAL_SCHEMA.field(name) for name in (*_KEPT, "reconsume_times", "origin")])
 _FORWARDED: Final = pa.schema([INGEST_SCHEMA.field(name) for name in (*_KEPT, "deliver_time")])
-
-
-def one_record_batch(rows: pa.Table) -> pa.RecordBatch:
-    """A table's rows in one record batch."""
-    batches = rows.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
 def again(rows: pa.RecordBatch, topic: str, partition: str, reconsume_times: Sequence[int]) -> pa.RecordBatch:

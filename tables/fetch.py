@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["FetchStatus", "Fetched", "cut_to_bytes", "fetched", "status_of", "weight_of", "weights_of"]
+__all__ = [
+    "FetchStatus",
+    "Fetched",
+    "cut_to_bytes",
+    "fetched",
+    "one_record_batch",
+    "status_of",
+    "weight_of",
+    "weights_of",
+]
 
 #: What a row weighs in an answer beside its body, key and headers.
 _ROW_BYTES: Final = 64
@@ -83,3 +92,9 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
         return rows
     total = np.cumsum(weights_of(rows))
     return rows.slice(0, max(at_least, int(np.searchsorted(total, bytes_max, side="right"))))
+
+
+def one_record_batch(rows: pa.Table) -> pa.RecordBatch:
+    """A table's rows in one record batch."""
+    batches = rows.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from mq.errors import DeltaMQError
 from mq.limits import MIB
-from tables.copies import one_record_batch
-from tables.fetch import FetchStatus
+from tables.fetch import FetchStatus, one_record_batch
 from tables.log import PartitionLog
 from tables.schema import MESSAGE_SCHEMA
 

@@ -25,9 +25,10 @@ from mq.group import Group
 from mq.names import split_partition
 from mq.replay import Replay, origin_of, retry_broker
 from mq.topics import Topic
-from tables.copies import one_record_batch, sent_back
+from tables.copies import sent_back
 from tables.encode import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
+from tables.fetch import one_record_batch
 from tables.log import PartitionLog
 from tables.pages import pages
 from tables.placement import Known, known_of_broker
