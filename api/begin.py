@@ -16,7 +16,7 @@ from mq.group import Group, GroupEvent, decide_begin
 from mq.progress import Bounds, StartKind
 from mq.topics import Topic
 from tables.log import PartitionLog
-from tables.metadata import Meta
+from tables.queue import Meta
 
 __all__ = ["begin", "bounds_at"]
 

@@ -23,9 +23,8 @@ from mq.errors import NotFound, Refused, Unprocessable
 from mq.group import Group
 from mq.limits import MIB, OFFSET_MAX
 from mq.names import split_partition
-from tables.fetch import FetchStatus
-from tables.log import PartitionLog
-from tables.queue_refs import dead_ref
+from tables.log import FetchStatus, PartitionLog
+from tables.queue import dead_ref
 
 __all__ = ["router"]
 

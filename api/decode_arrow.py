@@ -21,8 +21,8 @@ from mq.limits import (
     ARROW_BATCHES_MAX,
     ARROW_MESSAGES_MAX,
 )
-from tables.deliver_times import Times, times_of_columns
 from tables.message_limits import check_column
+from tables.queue import Times, times_of_columns
 from tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
 __all__ = ["ArrowRows", "DecodedArrow", "decode_arrow"]

@@ -31,7 +31,7 @@ from mq.limits import (
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
-from tables.deliver_times import Times, times_of_lists
+from tables.queue import Times, times_of_lists
 
 __all__ = ["Decoded", "Message", "ProduceRequest", "Producer", "decode_json", "decode_ndjson"]
 

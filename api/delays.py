@@ -27,10 +27,8 @@ from mq.errors import Corrupt
 from mq.names import split_partition
 from mq.producer import Part
 from mq.topics import Topic
-from tables.delayed_rows import with_destination
-from tables.deliver_times import AT_ONCE, Times
 from tables.log import PartitionLog
-from tables.queue_refs import DELAY, system_ref
+from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
 
 __all__ = ["Delays", "split_shares"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from mq.errors import Fenced, Unavailable
 from mq.names import split_partition
-from tables.fences import BROKER_FENCE
-from tables.placement import Known, known_of_broker
+from tables.log import BROKER_FENCE
+from tables.queue import Known, known_of_broker
 
 if TYPE_CHECKING:
     from api.hosted_meta import HostedMeta

@@ -33,7 +33,7 @@ from mq.limits import (
     WAIT_MS_MAX,
 )
 from mq.names import split_partition
-from tables.fetch import Fetched
+from tables.log import Fetched
 
 __all__ = ["ARROW_TYPE", "fetch"]
 

@@ -25,10 +25,9 @@ from api.rows import Indexes, Rows, to_record_batch
 from api.workers import Workers
 from mq.errors import Conflict, DeltaMQError, Refused, Unknown
 from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX
-from tables.batch import one_batch
-from tables.encode import ProducerStamp, RowsPart
+from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
-from tables.log import Appended, PartitionLog
+from tables.log import Appended, PartitionLog, one_batch
 from tables.settings import Flush
 
 __all__ = ["CommitQueue", "Part", "Pending", "RecordRows"]
@@ -87,7 +86,7 @@ class Part:
         expected_offset: int | None = None,
         known: Mapping[str, int] | None = None,
     ) -> None:
-        """`known` are the epochs of the log's fences that whoever appends knows of (see `tables.fences`)."""
+        """`known` are the epochs of the log's fences that whoever appends knows of (see `tables.log.fences`)."""
         self.messages = messages
         self.pending = pending
         self.flush = flush

@@ -35,10 +35,9 @@ from mq.progress import StartKind
 from mq.reset import decide_reset
 from mq.retry_topic import DeadLetterTopic, RetryTopic
 from mq.topics import Topic
-from tables.fences import RESET_FENCE
-from tables.metadata import Meta
+from tables.log import RESET_FENCE
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import dead_ref, lives_of_retry, retry_life, retry_ref
+from tables.queue import Meta, dead_ref, lives_of_retry, retry_life, retry_ref
 
 __all__ = ["Groups", "ended_lanes", "lanes_of"]
 

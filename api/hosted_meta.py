@@ -14,7 +14,7 @@ from api.partition import Partitions
 from mq.errors import DeltaMQError
 from mq.group import GroupEvent
 from mq.topics import Event, MetaState
-from tables.metadata import AnyEvent, Meta, MetaLog
+from tables.queue import AnyEvent, Meta, MetaLog
 
 __all__ = ["Follower", "HostedMeta"]
 

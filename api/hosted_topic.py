@@ -31,11 +31,10 @@ from mq.topics import (
     decide_delete_topic,
     decide_put_topic,
 )
+from tables.delta import PartitionNotFound
 from tables.log import PartitionLog
-from tables.metadata import AnyEvent, Meta
 from tables.paths import Space
-from tables.placement import Placement
-from tables.snapshot import PartitionNotFound
+from tables.queue import AnyEvent, Meta, Placement
 from tables.store import FileMissing
 
 __all__ = ["GONE", "HostedTopic", "Topics"]

@@ -40,8 +40,8 @@ from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.names import split_partition
 from mq.topics import MetaState
 from tables.failpoints import failpoint
-from tables.host_lock import HostLocks
-from tables.metadata import AnyEvent, Meta
+from tables.queue import AnyEvent, Meta
+from tables.store import HostLocks
 
 __all__ = ["Hosting", "LeaseTimes"]
 

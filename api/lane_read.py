@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from api.route_batch import first_held_back
 from mq.checkpoint import Attempts
 from mq.moved_keys import Blocked
-from tables.fetch import FetchStatus, cut_to_bytes
-from tables.log import PartitionLog
+from tables.log import FetchStatus, PartitionLog, cut_to_bytes
 
 __all__ = ["Look", "Seen", "allowed", "attempts_of", "look", "look_now"]
 

@@ -34,11 +34,8 @@ from mq.queue_limits import BUCKET_MS
 from mq.topics import Topic
 from tables.clock import Clock
 from tables.config_sections import QueueSettings
-from tables.lane_states import LaneStates
 from tables.log import PartitionLog
-from tables.metadata import MetaLog
-from tables.queue_refs import retry_ref
-from tables.recovery import Recovered
+from tables.queue import LaneStates, MetaLog, Recovered, retry_ref
 
 __all__ = ["Lanes"]
 

@@ -27,7 +27,7 @@ from mq.errors import DeltaMQError
 from mq.handle import mint
 from mq.lane import Lane
 from mq.progress import Bounds, read_position
-from tables.fetch import weight_of
+from tables.log import weight_of
 
 __all__ = ["Given", "Match"]
 

@@ -21,7 +21,7 @@ from mq.moved_keys import Blocked
 from mq.names import split_partition
 from mq.progress import Committed, first_position
 from mq.topics import Topic
-from tables.recovery import ProgressFollower
+from tables.queue import ProgressFollower
 
 __all__ = ["HELD_BACK_S", "MovedProgress"]
 

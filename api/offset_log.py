@@ -22,11 +22,8 @@ from api.record_log import RecordLog
 from mq.checkpoint import LaneKey
 from mq.names import split_partition
 from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord, committed_of
-from tables.log import PartitionLog
-from tables.pages import OffsetOutOfRange, pages
-from tables.queue_refs import OFFSETS, system_ref
-from tables.records import offset_records_of, rows_of_offset_records
-from tables.recovery import recover_progress
+from tables.log import OffsetOutOfRange, PartitionLog, pages
+from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
 
 __all__ = ["OffsetLog"]
 

@@ -28,7 +28,7 @@ from mq.online_events import OnlineEvent, Subscription
 from mq.order_limits import CLIENTS_MAX
 from mq.topics import Topic
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.metadata import Meta
+from tables.queue import Meta
 
 __all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
 

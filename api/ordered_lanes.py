@@ -27,9 +27,7 @@ from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_pro
 from mq.progress import Bounds, Committed, read_position
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from mq.retry import DeadReason
-from tables.fetch import cut_to_bytes, weight_of, weights_of
-from tables.log import PartitionLog
-from tables.picked import pick
+from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
 
 __all__ = ["OrderedLanes"]
 

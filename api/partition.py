@@ -22,10 +22,8 @@ from api.tending import Tending
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
 from mq.topics import Topic
-from tables.fences import BROKER_FENCE
-from tables.log import PartitionLog
+from tables.log import BROKER_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
 
 __all__ = ["Partition", "Partitions"]
 
@@ -286,7 +284,7 @@ class Partitions:
         return found
 
     def of(self, ref: PartitionRef) -> Partition:
-        """A partition of the queue's own: revive log, offsets, retries, dead letters (see `tables.queue_refs`)."""
+        """A partition of the queue's own: revive log, offsets, retries, dead letters (see `tables.queue.refs`)."""
         assert ref.space is not Space.TOPICS, "these belong to a topic's life"
         found = self._found.get(ref)
         if found is None:

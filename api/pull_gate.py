@@ -13,7 +13,7 @@ from api.route_batch import first_held_back
 from mq.checkpoint import LaneKey
 from mq.group import Group
 from mq.topics import Topic
-from tables.fetch import Fetched, FetchStatus
+from tables.log import Fetched, FetchStatus
 
 __all__ = ["Gate"]
 

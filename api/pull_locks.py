@@ -32,7 +32,7 @@ from mq.pull_lock import PullLocks
 from mq.queue_limits import MAX_ATTEMPTS_MAX
 from mq.topics import Topic
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.metadata import Meta
+from tables.queue import Meta
 
 __all__ = ["Asked", "Locks", "Taken"]
 

@@ -20,14 +20,10 @@ from mq.handle import HandleKeys
 from mq.lost import LostRecord
 from mq.names import split_partition
 from mq.revive import LostReason
-from tables.batch import one_batch
 from tables.clock import Clock
-from tables.copies import again, with_reason
-from tables.encode import ProducerStamp
-from tables.log import PartitionLog
-from tables.picked import pick
-from tables.queue_refs import LOST, dead_ref, system_ref
-from tables.records import rows_of_lost_records
+from tables.delta import ProducerStamp
+from tables.log import PartitionLog, one_batch, pick
+from tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
 
 __all__ = ["Dying", "QueueLogs"]
 

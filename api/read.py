@@ -24,8 +24,7 @@ from api.request import Client, ClientGone
 from api.service import Service
 from mq.errors import Unprocessable
 from mq.limits import TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX
-from tables.fetch import Fetched, FetchStatus, cut_to_bytes
-from tables.log import PartitionLog
+from tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
 
 __all__ = ["FetchQuery", "parse_tags", "read"]
 

@@ -19,7 +19,7 @@ from api.fencing import not_known
 from api.group_commit import Part, Pending, RecordRows
 from api.partition import Partition
 from mq.errors import Fenced, Unavailable, Unknown
-from tables.encode import ProducerStamp
+from tables.delta import ProducerStamp
 from tables.settings import Flush
 
 __all__ = ["RecordLog"]

@@ -24,12 +24,9 @@ from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.group import Group
 from mq.limits import MIB
 from mq.replay import Replay, origin_of, retry_broker
-from tables.copies import sent_back
-from tables.encode import ProducerStamp
-from tables.log import PartitionLog
-from tables.picked import Picked, TooMuch, pick
-from tables.placement import Known
-from tables.queue_refs import retry_ref
+from tables.delta import ProducerStamp
+from tables.log import PartitionLog, Picked, TooMuch, pick
+from tables.queue import Known, retry_ref, sent_back
 from tables.settings import Flush
 
 __all__ = ["Replayed", "Target", "replay"]

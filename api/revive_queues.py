@@ -16,8 +16,7 @@ from api.record_log import RecordLog
 from mq.names import split_partition
 from mq.queue_limits import REVIVE_QUEUES
 from mq.revive_record import Record
-from tables.queue_refs import revive_ref
-from tables.records import rows_of_records
+from tables.queue import revive_ref, rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]
 

@@ -23,8 +23,8 @@ from mq.errors import DeltaMQError
 from mq.moved_keys import MoveEvent, decide_seal
 from mq.names import split_partition
 from tables.failpoints import failpoint
-from tables.fences import ROUTE_FENCE
-from tables.metadata import Meta
+from tables.log import ROUTE_FENCE
+from tables.queue import Meta
 
 __all__ = ["Sealer"]
 

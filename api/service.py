@@ -50,12 +50,9 @@ from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.config_sections import ServiceSettings
 from tables.failpoints import failpoint
-from tables.handle_keys import handle_keys
-from tables.host_lock import HostLocks
-from tables.metadata import MetaLog
-from tables.queue_refs import DELAY, DELAY_MARKS, LOST, OFFSETS, revive_refs, system_ref
-from tables.recovery import ProgressFollower, recover
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import DELAY, DELAY_MARKS, LOST, OFFSETS, MetaLog, ProgressFollower, recover, revive_refs, system_ref
+from tables.store import HostLocks, handle_keys
 
 __all__ = ["HostedTopic", "Service"]
 

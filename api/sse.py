@@ -22,7 +22,7 @@ from api.request import Client, ClientGone, Send
 from api.service import Service
 from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import OFFSET_MAX
-from tables.fetch import Fetched, FetchStatus
+from tables.log import Fetched, FetchStatus
 
 __all__ = ["EVENTS_TYPE", "stream_events"]
 

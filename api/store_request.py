@@ -4,8 +4,8 @@
                              ^                  | refused by a fence
                              '-- route again <--+ what this process did not know is known now
 
-A fence is put up when a broker changes hands, or an ordered topic's keys move (see `tables.fences`); what it refuses is
-not stored, so it goes where it belongs now. The parts of the request that were stored stay where they are.
+A fence is put up when a broker changes hands, or an ordered topic's keys move (see `tables.log.fences`); what it
+refuses is not stored, so it goes where it belongs now. The parts of the request that were stored stay where they are.
 """
 
 from __future__ import annotations
@@ -34,13 +34,9 @@ from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
 from mq.routing import Route
-from tables.delayed_rows import producer_in_delay
-from tables.deliver_times import AT_ONCE, Times
-from tables.encode import ProducerStamp
-from tables.fences import ROUTE_FENCE
-from tables.fetch import FetchStatus
-from tables.log import Appended, PartitionLog
-from tables.placement import Known, Placement
+from tables.delta import ProducerStamp
+from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
+from tables.queue import AT_ONCE, Known, Placement, Times, producer_in_delay
 from tables.settings import Flush
 
 __all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "check_new", "store"]

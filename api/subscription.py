@@ -17,7 +17,7 @@ from mq.names import split_partition
 from mq.pop_turn import visits
 from mq.retry_topic import RetryTopic
 from mq.topics import Topic
-from tables.queue_refs import retry_ref
+from tables.queue import retry_ref
 
 __all__ = ["Seat", "Subscription", "Waiters"]
 

@@ -15,9 +15,7 @@ from mq.delay_mark import Cancelled, DelayMark
 from mq.names import split_partition
 from mq.topics import Topic
 from tables.log import PartitionLog
-from tables.queue_refs import DELAY_MARKS, system_ref
-from tables.records import rows_of_delay_marks
-from tables.waiting import WaitingIndex
+from tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
 
 __all__ = ["Waiting"]
 

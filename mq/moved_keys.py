@@ -220,7 +220,7 @@ class MovedKeys:
     def sealed_up_to(self, source: str) -> int:
         """The epoch of the last move from `source` before which none waits for a seal; 0 for none.
 
-        Who appends to `source` by `table` knows the fences up to this one (see `tables.fences`).
+        Who appends to `source` by `table` knows the fences up to this one (see `tables.log.fences`).
         """
         epochs = {move.epoch for move in self.moves if move.source == source}
         waiting = self.unsealed(source)

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from mq.checkpoint import CheckpointKey
 from mq.checkpoint_state import CheckpointState
-from tables.state_rows import CHECKPOINT_COLUMNS
-from tables.state_schema import POP_CHECKPOINTS_SCHEMA
+from tables.state.rows import CHECKPOINT_COLUMNS
+from tables.state.schema import POP_CHECKPOINTS_SCHEMA
 
 __all__ = ["rows_of_states"]
 

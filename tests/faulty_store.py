@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tables.store import Entry, Store
+from tables.store.store import Entry, Store
 
 __all__ = ["FaultyStore", "failing"]
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from mq.checkpoint import CheckpointKey
 from mq.checkpoint_state import CheckpointState, fold
 from mq.names import split_partition
-from tables.merge_plan import Plan, Span, app_id, put_plan
-from tables.queue_refs import revive_refs
-from tables.records import records_of
-from tables.recovery import Cursor
+from tables.log.warehouse import Warehouse
+from tables.queue.merge_plan import Plan, Span, app_id, put_plan
+from tables.queue.records import records_of
+from tables.queue.recovery import Cursor
+from tables.queue.refs import revive_refs
 from tables.schema import delta_schema
-from tables.state_schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.warehouse import Warehouse
+from tables.state.schema import POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
 from tests.checkpoint_rows import rows_of_states
 
 __all__ = ["MergedCheckpoints"]

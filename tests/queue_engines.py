@@ -20,7 +20,7 @@ from jobs.queue.revive_task import revive_shards, run_shard
 from jobs.queue.task_memory import TaskMemory
 from jobs.run.registry import Facts
 from tables.config import Config
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
 
 __all__ = ["COLD", "ENGINES", "QueueJob", "delay_job", "revive_job"]
 

@@ -25,15 +25,16 @@ from mq.revive_record import Ack, Done, Record
 from mq.topics import Topic, TopicRequest, decide_delete_topic, decide_put_topic
 from tables.config import Config
 from tables.config_sections import Engine, WarehouseSettings
-from tables.log import Batch, PartitionLog
-from tables.metadata import MetaLog
-from tables.pages import pages
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import DELAY, DELAY_MARKS, LOST, dead_ref, retry_ref, revive_ref, system_ref
-from tables.records import lost_records_of, records_of, rows_of_delay_marks, rows_of_records
+from tables.queue.metadata import MetaLog
+from tables.queue.records import lost_records_of, records_of, rows_of_delay_marks, rows_of_records
+from tables.queue.refs import DELAY, DELAY_MARKS, LOST, dead_ref, retry_ref, revive_ref, system_ref
 from tables.schema import INGEST_SCHEMA, INTERNAL_SCHEMA
-from tables.store import Store
-from tables.warehouse import Warehouse
+from tables.store.store import Store
 
 __all__ = ["BROKER", "CLUSTER", "QueueTables", "at", "config", "with_spark_engine"]
 

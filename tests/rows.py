@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tables.encode import ProducerStamp
-from tables.fetch import FetchStatus
-from tables.log import Batch, PartitionLog
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.fetch import FetchStatus
+from tables.log.log import PartitionLog
 from tables.paths import PartitionRef, Space
 
 __all__ = ["REF", "all_bodies", "all_rows", "batch", "numbered_bodies", "rows"]

@@ -19,7 +19,7 @@ from typing import Final
 
 from obstore.store import S3Store
 
-from tables.object_store import ObjectStore
+from tables.store.object import ObjectStore
 
 __all__ = ["S3Server", "ServerUnavailable", "s3_server"]
 

@@ -19,11 +19,10 @@ from jobs.run.warehouses import absolute
 from mq.client.doctor import Check, Health, Subject
 from mq.errors import DeltaMQError
 from tables.config import load
+from tables.log import Warehouse
+from tables.ops import Finding, Gravity, find_repair, inspect, repair, verify
 from tables.paths import PartitionRef, Space
-from tables.repair import find_repair, repair
 from tables.settings import LogSettings
-from tables.verify import Finding, Gravity, inspect, verify
-from tables.warehouse import Warehouse
 
 __all__ = ["doctor_checks", "verify_command"]
 

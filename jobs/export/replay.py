@@ -25,14 +25,10 @@ from mq.group import Group
 from mq.names import split_partition
 from mq.replay import Replay, origin_of, retry_broker
 from mq.topics import Topic
-from tables.copies import sent_back
-from tables.encode import ProducerStamp, RowsPart
+from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
-from tables.fetch import one_record_batch
-from tables.log import PartitionLog
-from tables.pages import pages
-from tables.placement import Known, known_of_broker
-from tables.queue_refs import dead_ref, retry_ref
+from tables.log import PartitionLog, one_record_batch, pages
+from tables.queue import Known, dead_ref, known_of_broker, retry_ref, sent_back
 from tables.settings import Flush
 
 if TYPE_CHECKING:

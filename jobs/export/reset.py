@@ -23,12 +23,9 @@ from mq.progress import Bounds, Start, StartKind, reset_position
 from mq.reset import decide_reset
 from mq.topics import Topic
 from tables.failpoints import failpoint
-from tables.fences import RESET_FENCE
-from tables.log import PartitionLog
-from tables.metadata import MetaLog
+from tables.log import RESET_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import dead_ref, retry_ref
-from tables.warehouse import Warehouse
+from tables.queue import MetaLog, dead_ref, retry_ref
 
 __all__ = ["Reset", "ago_ms", "reset_offsets", "target_of"]
 

@@ -24,14 +24,12 @@ from jobs.sql.reader import read_topic
 from jobs.sql.views import register_views
 from mq.retry_topic import RetryTopic
 from tables.config import load
-from tables.merge_plan import merged_to
+from tables.delta import load as load_snapshot
+from tables.log import refs
 from tables.paths import Space
-from tables.queue_refs import REVIVE_LOG
-from tables.snapshot import load as load_snapshot
-from tables.state_schema import POP_CHECKPOINTS
-from tables.state_table import state_transactions
+from tables.queue import REVIVE_LOG, merged_to
+from tables.state import POP_CHECKPOINTS, state_transactions
 from tables.store import Store
-from tables.warehouse import refs
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -31,9 +31,8 @@ import pyarrow as pa
 from jobs.flights.account import Account, PartitionCount
 from jobs.flights.events import BODY_FIELDS, DEPARTURE
 from jobs.flights.statements import statements
-from tables.log import Batch
+from tables.log import Batch, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

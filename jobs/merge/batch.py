@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
 from jobs.run.connect import is_connect, local_checkpoint
-from tables.metadata import Meta
+from tables.queue import Meta
 
 __all__ = ["Batch"]
 

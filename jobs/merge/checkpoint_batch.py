@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
 from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
-from tables.records import records_of
+from tables.queue import records_of
 from tables.schema import TIME
-from tables.state_schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
+from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
 

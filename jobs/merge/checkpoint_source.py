@@ -26,8 +26,7 @@ from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.merge.offset_source import known_progress
 from jobs.run.storage import storage
 from jobs.run.tasks import frame_of_tasks, in_tasks
-from tables.state_rows import Progress
-from tables.state_schema import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
+from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA, Progress
 
 __all__ = ["checkpoint_source"]
 

@@ -18,9 +18,8 @@ from jobs.merge.record_columns import lists_of
 from mq.checkpoint import LaneKey
 from mq.group import GroupsState
 from mq.queue_limits import STAY_BUFFER_MS
-from tables.metadata import Meta
-from tables.state_rows import Progress
-from tables.state_schema import CHECKPOINT_KEY, LANE_KEY
+from tables.queue import Meta
+from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 
 __all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]
 

@@ -16,12 +16,10 @@ import pyarrow as pa
 
 from jobs.run.tasks import task_failpoint
 from mq.errors import Corrupt
-from tables.actions import DataFile
+from tables.delta import DataFile, FileReader, RowCache, load
 from tables.log import PartitionLog
-from tables.merge_plan import Plan
 from tables.paths import PartitionRef
-from tables.reader import FileReader, RowCache
-from tables.snapshot import load
+from tables.queue import Plan
 from tables.store import Store
 
 __all__ = ["SHARE_RECORDS", "SPAN_RECORDS_MAX", "LogSpan", "decoded", "log_rows", "shares", "spans_of"]

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
 from mq.revive import LostReason
-from tables.records import lost_records_of
+from tables.queue import lost_records_of
 from tables.schema import TIME
-from tables.state_schema import LOST_KEY, LOST_MESSAGES_SCHEMA
+from tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "decode", "fold"]
 

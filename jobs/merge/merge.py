@@ -29,10 +29,9 @@ from jobs.merge.targets import TARGETS
 from jobs.run.registry import Facts, job
 from jobs.run.warehouses import warehouse_of
 from tables.config import Config
-from tables.merge_plan import MERGED_TABLES
-from tables.metadata import MetaLog
-from tables.state_upkeep import sweep_state
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import MERGED_TABLES, MetaLog
+from tables.state import sweep_state
 
 __all__ = ["META_SHARD", "SHARDS", "Merger", "merge"]
 

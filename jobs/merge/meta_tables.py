@@ -15,9 +15,8 @@ from mq.brokers import META_ROLE
 from mq.meta import Meta
 from mq.names import split_partition
 from mq.retry import policy_to_json
-from tables.metadata import MetaLog
-from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
-from tables.state_table import open_state_log
+from tables.queue import MetaLog
+from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS, open_state_log
 from tables.store import Store
 
 __all__ = ["META_TABLES", "MetaTables", "meta_rows"]

@@ -16,9 +16,8 @@ import pyarrow as pa
 from jobs.merge.record_columns import Ints, checked, columns_of, lists_of, required, tuples_of
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, Delivered
-from tables.records import offset_records_of
-from tables.state_rows import Progress
-from tables.state_schema import LANE_KEY
+from tables.queue import offset_records_of
+from tables.state import LANE_KEY, Progress
 
 __all__ = ["decode", "fold", "joined"]
 

@@ -25,9 +25,15 @@ from jobs.run.tasks import frame_of_tasks
 from mq.checkpoint import LaneKey
 from mq.names import split_partition
 from mq.progress import Committed
-from tables.state_rows import OFFSET_COLUMNS, Progress, committed_of_rows, rows_of_committed
-from tables.state_schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA
-from tables.state_table import read_state
+from tables.state import (
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    OFFSET_COLUMNS,
+    Progress,
+    committed_of_rows,
+    read_state,
+    rows_of_committed,
+)
 from tables.store import Store
 
 __all__ = ["SOURCE_SCHEMA", "known_progress", "offset_source"]

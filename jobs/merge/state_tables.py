@@ -1,6 +1,6 @@
 """The state tables on Spark's side: their columns for Spark, and the sessions that write them.
 
-The columns stand in `tables.state_schema`, and `tables.state_table` makes the tables. Features stay at reader 1 /
+The columns stand in `tables.state.schema`, and `tables.state.table` makes the tables. Features stay at reader 1 /
 writer 2 (no deletion vectors, no column mapping), so that every Delta reader can read them.
 """
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from jobs.run.connect import cloned_session, is_connect
 from mq.limits import MIB
-from tables.state_schema import (
+from tables.state import (
     ALLOCATIONS,
     ALLOCATIONS_SCHEMA,
     BROKERS,
@@ -40,8 +40,8 @@ from tables.state_schema import (
     ROUTES_SCHEMA,
     TOPICS,
     TOPICS_SCHEMA,
+    StateLog,
 )
-from tables.state_table import StateLog
 from tables.store import Store
 
 __all__ = [

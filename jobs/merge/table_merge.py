@@ -25,15 +25,12 @@ from jobs.merge.targets import Target
 from jobs.run.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
 from mq.queue_limits import REVIVE_QUEUES
+from tables.delta import PartitionNotFound
 from tables.failpoints import failpoint
-from tables.log import PartitionLog
-from tables.merge_plan import Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
-from tables.metadata import MetaLog
+from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.snapshot import PartitionNotFound
-from tables.state_schema import CONSUMER_OFFSETS
-from tables.state_table import StateLog, open_state_log, read_state_log
-from tables.warehouse import Warehouse
+from tables.queue import MetaLog, Plan, Span, app_id, forget_plans, put_plan, read_plan, watermark
+from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_log
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 

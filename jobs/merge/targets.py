@@ -16,8 +16,8 @@ from jobs.merge.batch import Batch
 from jobs.merge.checkpoint_source import checkpoint_source
 from jobs.merge.loss_source import loss_source
 from jobs.merge.offset_source import offset_source
-from tables.queue_refs import LOST, OFFSETS, REVIVE_LOG
-from tables.state_schema import (
+from tables.queue import LOST, OFFSETS, REVIVE_LOG
+from tables.state import (
     CHECKPOINT_KEY,
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
@@ -35,7 +35,7 @@ class Target:
     """One state table that is merged from logs."""
 
     table: str
-    #: The kind of log (`tables.queue_refs`).
+    #: The kind of log (`tables.queue.refs`).
     logs: str
     key: tuple[str, ...]
     #: The rows of `source` in `merge` as a DataFrame that has not run yet: one for each key, where the batch is `mixed`

@@ -5,9 +5,9 @@ from __future__ import annotations
 from jobs.run.warehouses import warehouse_of
 from mq.names import split_partition
 from tables.config import Config
+from tables.log import Warehouse
 from tables.paths import Space
-from tables.queue_refs import DELAY, REVIVE_LOG
-from tables.warehouse import Warehouse
+from tables.queue import DELAY, REVIVE_LOG
 
 __all__ = ["broker_shards", "brokers_of"]
 

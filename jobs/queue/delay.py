@@ -26,8 +26,8 @@ from jobs.run.warehouses import warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
-from tables.metadata import MetaLog
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,14 +16,10 @@ from mq.delay import PRODUCER_PREFIX, Delayed, Forward, Skip, SkipReason, decide
 from mq.errors import Conflict, DeltaMQError
 from mq.queue_limits import CLOCKS_APART_MS
 from mq.topics import MetaState
-from tables.copies import forwarded
-from tables.delay_marks import DelayMarks
-from tables.encode import ProducerStamp, RowsPart
-from tables.log import PartitionLog
+from tables.delta import ProducerStamp, RowsPart
+from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
 from tables.paths import PartitionRef, Space
-from tables.picked import Picked, TooMuch, pick
-from tables.stored_requests import REMEMBERED_MS, StoredRequests
-from tables.warehouse import Warehouse
+from tables.queue import DelayMarks, forwarded
 
 __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 

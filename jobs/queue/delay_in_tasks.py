@@ -9,8 +9,8 @@ from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
 from jobs.run.registry import Facts
 from tables.config import Config
-from tables.queue_refs import DELAY, system_ref
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import DELAY, system_ref
 
 __all__ = ["TaskForwarder"]
 

@@ -12,14 +12,11 @@ import pyarrow.compute as pc
 
 from jobs.queue.waiting_offsets import WaitingOffsets
 from mq.delay_mark import Ended
-from tables.delay_marks import DelayMarks, LogTail
 from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog
+from tables.log import Batch, PartitionLog, Warehouse
 from tables.paths import PartitionRef
-from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
-from tables.records import rows_of_delay_marks
+from tables.queue import DELAY, DELAY_MARKS, DelayMarks, LogTail, rows_of_delay_marks, system_ref
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 
 __all__ = ["DelayQueue", "keep_marks_up", "mark_ended", "ranges_of"]
 

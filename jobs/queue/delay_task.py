@@ -20,10 +20,8 @@ from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
-from tables.delay_marks import DelayMarks
-from tables.log import PartitionLog
-from tables.queue_refs import DELAY_MARKS, system_ref
-from tables.warehouse import Warehouse
+from tables.log import PartitionLog, Warehouse
+from tables.queue import DELAY_MARKS, DelayMarks, system_ref
 
 __all__ = ["DELAY_COUNTS", "DelayItem", "forward_shard", "run_delay_shard"]
 

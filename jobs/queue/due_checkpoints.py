@@ -15,7 +15,7 @@ from mq.checkpoint_state import CheckpointState
 from mq.due_times import DueTimes
 from mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
 from mq.revive import Due
-from tables.recovery import Follower
+from tables.queue import Follower
 
 __all__ = ["DueCheckpoints"]
 

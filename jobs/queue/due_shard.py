@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
 from mq.errors import Unavailable
 from mq.queue_limits import ACK_SETTLE_MS
-from tables.open_checkpoints import CheckpointTable, OpenCheckpoints
-from tables.pages import OffsetOutOfRange
+from tables.delta import RowCache
+from tables.log import OffsetOutOfRange, Warehouse
 from tables.paths import PartitionRef
-from tables.queue_refs import revive_ref
-from tables.reader import RowCache
-from tables.recovery import Cursor
-from tables.state_schema import CHECKPOINT_KEY
+from tables.queue import CheckpointTable, Cursor, OpenCheckpoints, revive_ref
+from tables.state import CHECKPOINT_KEY
 from tables.store import FileMissing
-from tables.warehouse import Warehouse
 
 __all__ = ["Due", "DueShard"]
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from mq.errors import DeltaMQError
 from mq.limits import MIB
-from tables.batch import one_batch
-from tables.encode import RowsPart
+from tables.delta import RowsPart
 from tables.failpoints import failpoint
-from tables.log import PartitionLog
+from tables.log import PartitionLog, one_batch
 from tables.paths import PartitionRef
 from tables.settings import Flush
 
@@ -56,7 +55,7 @@ class Outbox(Generic[T]):
     ) -> None:
         """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append.
 
-        `known` are the fences' epochs that the sender knows of (see `tables.fences`); None when none concerns it.
+        `known` are the fences' epochs that the sender knows of (see `tables.log.fences`); None when none concerns it.
         `confirm` raises when what the destination holds by now forbids the append (see `PartitionLog.append_rows`).
         """
         self._open = open_log

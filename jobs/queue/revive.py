@@ -30,9 +30,8 @@ from mq.errors import DeltaMQError
 from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from mq.revive import Due
 from tables.config import Config
-from tables.metadata import MetaLog
-from tables.recovery import Follower
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import Follower, MetaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

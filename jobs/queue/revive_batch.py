@@ -37,19 +37,24 @@ from mq.revive import (
     stored_bits,
 )
 from mq.revive_record import Done
-from tables.batch import Batch
-from tables.encode import ProducerStamp, RowsPart
+from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
-from tables.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE
-from tables.log import PartitionLog
-from tables.metadata import Meta
+from tables.log import (
+    ANY_EPOCH,
+    BROKER_FENCE,
+    REMEMBERED_MS,
+    RESET_FENCE,
+    Batch,
+    PartitionLog,
+    Picked,
+    StoredRequests,
+    TooMuch,
+    Warehouse,
+    pick,
+)
 from tables.paths import PartitionRef, Space
-from tables.picked import Picked, TooMuch, pick
-from tables.queue_refs import LOST, revive_ref, system_ref
-from tables.records import rows_of_lost_records, rows_of_records
+from tables.queue import LOST, Meta, revive_ref, rows_of_lost_records, rows_of_records, system_ref
 from tables.settings import Flush
-from tables.stored_requests import REMEMBERED_MS, StoredRequests
-from tables.warehouse import Warehouse
 
 __all__ = ["ReviveBatch"]
 

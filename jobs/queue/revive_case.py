@@ -17,11 +17,10 @@ from mq.names import split_partition
 from mq.offset_ranges import OffsetRanges
 from mq.revive import DeadLetter, Decision, Due, Later, Lost, Revive, Skip, Stored
 from mq.topics import Topic
-from tables.copies import again, with_reason
-from tables.encode import ProducerStamp, RowsPart
+from tables.delta import ProducerStamp, RowsPart
+from tables.log import Picked
 from tables.paths import PartitionRef, Space
-from tables.picked import Picked
-from tables.queue_refs import dead_ref, retry_ref
+from tables.queue import again, dead_ref, retry_ref, with_reason
 
 __all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of"]
 

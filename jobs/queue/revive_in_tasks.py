@@ -15,8 +15,8 @@ from jobs.queue.task_memory import Place
 from jobs.run.registry import Facts
 from mq.queue_limits import REVIVE_QUEUES
 from tables.config import Config
-from tables.queue_refs import revive_ref
-from tables.warehouse import Warehouse
+from tables.log import Warehouse
+from tables.queue import revive_ref
 
 __all__ = ["TaskReviver"]
 

@@ -20,7 +20,7 @@ from jobs.queue.turns import are_tried
 from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
 from mq.revive import Due
 from mq.tries import tries_until
-from tables.state_rows import states_of_rows
+from tables.state import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]
 

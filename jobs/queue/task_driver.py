@@ -15,8 +15,8 @@ from jobs.queue.brokers import brokers_of
 from jobs.run.registry import Facts
 from mq.errors import DeltaMQError
 from tables.config import Config
+from tables.log import Warehouse
 from tables.paths import PartitionRef
-from tables.warehouse import Warehouse
 
 __all__ = ["BrokerList", "Looked", "Tasks", "end_of", "summed"]
 

@@ -15,15 +15,10 @@ from jobs.run.warehouses import warehouse_of
 from mq.limits import MIB
 from tables.config import Config
 from tables.config_sections import WarehouseSettings
-from tables.delay_marks import DelayMarks
-from tables.delay_times import DeliverTimes
-from tables.log import PartitionLog
-from tables.metadata import MetaLog
-from tables.open_checkpoints import OpenCheckpoints
-from tables.queue_refs import DELAY, system_ref
-from tables.reader import RowCache
+from tables.delta import RowCache
+from tables.log import PartitionLog, Warehouse
+from tables.queue import DELAY, DelayMarks, DeliverTimes, MetaLog, OpenCheckpoints, system_ref
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 
 __all__ = ["Place", "TaskMemory", "memory_of"]
 

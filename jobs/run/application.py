@@ -26,8 +26,7 @@ import msgspec
 
 from mq.errors import DeltaMQError
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.local_store import LocalStore
-from tables.store import FileMissing, Store
+from tables.store import FileMissing, LocalStore, Store
 
 __all__ = ["Application", "Applications", "Holder"]
 

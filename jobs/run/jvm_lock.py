@@ -15,8 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from tables.local_store import LocalStore
-from tables.store import Store
+from tables.store import LocalStore, Store
 
 __all__ = ["forget_jvm", "lock_jvm", "may_commit"]
 

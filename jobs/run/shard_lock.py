@@ -32,8 +32,7 @@ from mq.errors import Conflict, DeltaMQError, Fenced, Unknown
 from mq.names import decode_path, encode_path
 from tables.clock import SYSTEM_CLOCK
 from tables.config_sections import Engine
-from tables.local_store import LocalStore
-from tables.store import FileMissing, Store
+from tables.store import FileMissing, LocalStore, Store
 
 __all__ = ["DriverBusy", "ShardLock", "holder_of", "known_shards", "shard_lock", "take_shard"]
 

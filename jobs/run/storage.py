@@ -6,9 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mq.errors import NotFound
-from tables.local_store import LocalStore
-from tables.store import Store
-from tables.warehouse import open_store
+from tables.log import open_store
+from tables.store import LocalStore, Store
 
 __all__ = ["storage"]
 

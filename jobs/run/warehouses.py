@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from mq.limits import MIB
 from tables.config import Config
+from tables.log import Warehouse
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 
 __all__ = ["absolute", "close_warehouses", "warehouse_of"]
 

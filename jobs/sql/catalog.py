@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from mq.errors import NotFound
 from mq.names import split_partition
 from mq.topics import MetaState
-from tables.metadata import read_meta
+from tables.log import refs
 from tables.paths import PartitionRef, Space
+from tables.queue import read_meta
 from tables.store import Store
-from tables.warehouse import refs
 
 __all__ = ["Catalog", "TopicPartition"]
 

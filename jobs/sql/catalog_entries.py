@@ -26,11 +26,11 @@ from jobs.sql.catalog_plan import Entry
 from jobs.sql.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.views import VIEWS
 from mq.retry import DEAD_REASON_HEADER
+from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA
-from tables.state_table import read_state_log
+from tables.state import read_state_log
 from tables.store import Store
-from tables.warehouse import refs
 
 __all__ = ["PARTITIONS", "entries_of"]
 

@@ -15,11 +15,9 @@ from jobs.sql.catalog import Catalog, TopicPartition
 from jobs.sql.read_options import EARLIEST, LATEST, Bound, ReadOptions, Strategy
 from mq.errors import NotFound, Refused
 from mq.limits import MIB
-from tables.actions import DataFile
 from tables.clock import SYSTEM_CLOCK
-from tables.log_reader import offset_at
-from tables.reader import FileReader, RowCache
-from tables.snapshot import PartitionNotFound, load
+from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
+from tables.log import offset_at
 from tables.store import Store
 
 __all__ = ["OffsetRange", "check_named", "check_start_found", "offset_of", "resolve", "selected", "split"]

@@ -27,12 +27,11 @@ from jobs.sql.jobs_source import JobsSource
 from mq.errors import Refused
 from mq.names import split_partition
 from mq.retry_topic import RetryTopic
+from tables.delta import FileReader, PartitionNotFound, RowCache, Snapshot, load
+from tables.log import refs
 from tables.paths import PartitionRef, Space
-from tables.reader import FileReader, RowCache
 from tables.schema import MESSAGE_SCHEMA, TIME
-from tables.snapshot import PartitionNotFound, Snapshot, load
 from tables.store import Store
-from tables.warehouse import refs
 
 __all__ = ["register_queue_sources"]
 

@@ -24,9 +24,7 @@ from jobs.sql.row_filter import RowFilter
 from jobs.sql.row_format import arrow_columns, schema_of, source_columns
 from mq.errors import Corrupt, Refused
 from mq.limits import MIB
-from tables.actions import DataFile
-from tables.reader import FileReader, RowCache
-from tables.snapshot import PartitionNotFound, load
+from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
 from tables.store import Store
 
 __all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]

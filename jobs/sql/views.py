@@ -32,8 +32,8 @@ from jobs.sql.queue_source import register_queue_sources
 from mq.ordered_pop import CONDEMNED, REJECTED
 from mq.retry import DEAD_REASON_HEADER
 from tables.config import Config, load
-from tables.queue_refs import TOPIC_LIVES_MAX
-from tables.state_table import read_state_log
+from tables.queue import TOPIC_LIVES_MAX
+from tables.state import read_state_log
 
 __all__ = ["VIEWS", "register_views"]
 

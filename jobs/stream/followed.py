@@ -20,11 +20,10 @@ from jobs.sql.catalog import Catalog, TopicPartition
 from jobs.sql.offset_range import selected
 from jobs.sql.read_options import ReadOptions, Strategy
 from mq.errors import NotFound
-from tables.actions import DataFile
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.follow import LogFollower
-from tables.metadata import Meta, MetaFollower
-from tables.snapshot import PartitionNotFound
+from tables.delta import DataFile, PartitionNotFound
+from tables.log import LogFollower
+from tables.queue import Meta, MetaFollower
 from tables.store import Store
 
 __all__ = ["Followed", "FollowedTopics"]

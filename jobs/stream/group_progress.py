@@ -31,13 +31,10 @@ from mq.group_settings import GroupRequest
 from mq.names import split_partition
 from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord
 from mq.stream_offset import StreamOffset
-from tables.encode import ProducerStamp
+from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog
-from tables.metadata import Meta, MetaLog
-from tables.queue_refs import OFFSETS, system_ref
-from tables.records import rows_of_offset_records
-from tables.warehouse import Warehouse
+from tables.log import Batch, PartitionLog, Warehouse
+from tables.queue import OFFSETS, Meta, MetaLog, rows_of_offset_records, system_ref
 
 __all__ = ["GroupProgress"]
 

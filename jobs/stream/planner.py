@@ -23,7 +23,7 @@ from mq.errors import NotFound, Refused
 from mq.limits import MIB
 from mq.stream_offset import StreamOffset, TopicOffset
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.reader import FileReader, RowCache
+from tables.delta import FileReader, RowCache
 
 __all__ = ["StreamDataLost", "StreamPlanner"]
 

@@ -28,15 +28,11 @@ from jobs.stream.sink_routing import NAMED, targets_again, token_of
 from jobs.stream.sink_staging import read_sections
 from mq.errors import Corrupt, Fenced, Unknown
 from mq.topics import Topic
-from tables.batch import one_batch
-from tables.delayed_rows import with_destination
-from tables.encode import ProducerStamp
+from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
-from tables.log import Batch, PartitionLog
-from tables.pages import pages
-from tables.placement import Known, Placement
+from tables.log import REMEMBERED_MS, Batch, PartitionLog, one_batch, pages
+from tables.queue import Known, Placement, with_destination
 from tables.settings import Flush
-from tables.stored_requests import REMEMBERED_MS
 
 __all__ = ["append_manifest"]
 

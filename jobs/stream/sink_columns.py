@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from mq.errors import Refused, Unprocessable
-from tables.deliver_times import Times, times_of_columns
 from tables.message_limits import check_column
+from tables.queue import Times, times_of_columns
 from tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
 __all__ = ["SinkColumns", "SinkRows", "check_schema"]

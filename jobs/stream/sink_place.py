@@ -21,14 +21,10 @@ from mq.moved_keys import moves_of
 from mq.names import check_client_topic, split_partition
 from mq.topics import Topic, TopicRequest, brokers_for, decide_put_topic
 from tables.config import Config
-from tables.log import PartitionLog
-from tables.metadata import AnyEvent, Meta, MetaLog
+from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.placement import Known, Placement, known_of_broker
-from tables.queue_refs import DELAY, system_ref
-from tables.sealing import seal_moves
+from tables.queue import DELAY, AnyEvent, Known, Meta, MetaLog, Placement, known_of_broker, seal_moves, system_ref
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 

@@ -22,9 +22,8 @@ from jobs.stream.sink_columns import SinkRows
 from mq.errors import NotFound
 from mq.routing import spread
 from mq.topics import Topic
-from tables.deliver_times import AT_ONCE
 from tables.key_column import lps_of_keys
-from tables.placement import Placement
+from tables.queue import AT_ONCE, Placement
 from tables.schema import TIME
 
 __all__ = ["NAMED", "RoutedPart", "route_rows", "targets_again", "token_of"]

@@ -25,14 +25,12 @@ from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import runner_of
 from mq.errors import Corrupt, DeltaMQError, Unavailable
 from mq.limits import RETENTION_MS_DEFAULT
-from tables.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
-from tables.compactor import Compacted, Compactor
 from tables.config import Config
-from tables.metadata import read_meta
+from tables.delta import PartitionNotFound, load
+from tables.log import RETENTION_PART, TAIL_FILES_MAX, Compacted, Compactor, Target, Warehouse, plan_compaction, refs
 from tables.paths import PartitionRef, Space
-from tables.snapshot import PartitionNotFound, load
+from tables.queue import read_meta
 from tables.store import Store
-from tables.warehouse import Warehouse, refs
 
 __all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
 

@@ -1,7 +1,7 @@
 """Files that tasks let go, until their time has passed: the task that let them go has ended long before.
 
-Services delete dead files of the partitions that they have open (`tables.dead_files`). Of others, the application that
-ran the task does it, in its later runs; what is left when it ends is swept as a file that no commit names.
+Services delete dead files of the partitions that they have open (`tables.log.dead_files`). Of others, the application
+that ran the task does it, in its later runs; what is left when it ends is swept as a file that no commit names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from tables.dead_files import DeadFiles
-from tables.warehouse import Warehouse
+from tables.log import DeadFiles, Warehouse
 
 __all__ = ["delete_due", "remember"]
 

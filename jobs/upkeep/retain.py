@@ -23,10 +23,9 @@ from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable
 from mq.names import split_partition
 from tables.config import Config
-from tables.partition_stats import Removed
+from tables.log import Removed, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.retention import Retained, Retention
-from tables.warehouse import Warehouse
+from tables.queue import Retained, Retention
 
 __all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
 
@@ -154,7 +153,8 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     """Remove the messages whose time has passed, in all partitions of all spaces.
 
     Input: every partition's live files with their append times; topics and groups; what groups have committed and what
-    is popped and open; how far the merge job is; the delay marks. Which rule applies where: `tables.retention_rules`.
+    is popped and open; how far the merge job is; the delay marks. Which rule applies where:
+    `tables.queue.retention_rules`.
 
     Output: at most one commit for each partition, which removes whole files from its front. The files themselves are
     deleted `log.file_keep_ms` later by this application and by the services that have the partition open, or, if all

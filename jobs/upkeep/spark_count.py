@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from jobs.upkeep.verify_result import Result, short
 from mq.errors import DeltaMQError
+from tables.delta import PartitionNotFound, Snapshot, load
 from tables.paths import PartitionRef
-from tables.snapshot import PartitionNotFound, Snapshot, load
 from tables.store import Store
 
 __all__ = ["count_with_spark", "tally"]

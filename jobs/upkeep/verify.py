@@ -29,11 +29,11 @@ from jobs.upkeep.spark_count import count_with_spark
 from jobs.upkeep.verify_result import RESULT_ROW, Result, short
 from mq.errors import Corrupt, DeltaMQError
 from tables.config import Config
-from tables.count_offsets import count_offsets
+from tables.delta import PartitionNotFound
+from tables.log import refs
+from tables.ops import count_offsets
 from tables.paths import PartitionRef, Space
-from tables.snapshot import PartitionNotFound
 from tables.store import Store
-from tables.warehouse import refs
 
 __all__ = ["RESULTS", "VerifyItem", "run", "verify_partitions"]
 

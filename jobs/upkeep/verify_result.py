@@ -8,10 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from tables.count_offsets import Counted, finding_of
+from tables.delta import Snapshot
+from tables.ops import Counted, finding_of
 from tables.paths import PartitionRef
 from tables.schema import TIME
-from tables.snapshot import Snapshot
 
 __all__ = ["RESULT_ROW", "Result", "short"]
 

@@ -17,11 +17,11 @@ from mq.names import split_partition
 from mq.progress import Committed
 from tables.config import Config
 from tables.config_sections import QueueSettings
-from tables.pages import pages
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
-from tables.queue_refs import dead_ref, retry_ref
-from tables.recovery import recover
-from tables.warehouse import Warehouse
+from tables.queue.recovery import recover
+from tables.queue.refs import dead_ref, retry_ref
 from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
 from tests.queue_engines import revive_job
 from tests.set_clock import SetClock

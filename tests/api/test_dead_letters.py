@@ -12,8 +12,8 @@ from mq.errors import Unknown
 from mq.limits import OFFSET_MAX
 from mq.names import split_partition
 from mq.retry import DEAD_REASON_HEADER
-from tables.log import Batch
-from tables.queue_refs import dead_ref, retry_ref
+from tables.log.batch import Batch
+from tables.queue.refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
 from tests.api.running import Api, Reply, config_for, running
 from tests.api.test_groups import group_path, pop, put_group

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from mq.delay_mark import Cancelled
-from tables.encode import ProducerStamp
-from tables.log import Batch
-from tables.pages import pages
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
-from tables.records import delay_marks_of
-from tables.waiting import DUE_KEPT_MS
-from tables.warehouse import Warehouse
+from tables.queue.records import delay_marks_of
+from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from tables.queue.waiting import DUE_KEPT_MS
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 from tests.rows import rows
 

@@ -20,7 +20,7 @@ from mq.producer import Part
 from mq.routing import new_route
 from mq.topic_settings import TopicSettings
 from mq.topics import Topic
-from tables.deliver_times import AT_ONCE, times_of_columns, times_of_lists
+from tables.queue.deliver_times import AT_ONCE, times_of_columns, times_of_lists
 
 NOW = 1_700_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,12 +17,13 @@ from mq.limits import LOGICAL_PARTITIONS
 from mq.moved_keys import KeysMoved, MovedKeys, moves_between
 from mq.routing import expand, logical_partition
 from mq.topics import Topic, TopicPut
-from tables.encode import ProducerStamp
-from tables.fences import ROUTE_FENCE
-from tables.log import Batch, PartitionLog
-from tables.metadata import MetaLog
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.fences import ROUTE_FENCE
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
 from tests.api.queue import Consumer
 from tests.api.running import Api, Reply, config_for, running, until
 

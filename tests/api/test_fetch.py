@@ -15,10 +15,10 @@ import pytest
 
 from api.message_json import stored_messages
 from api.read import parse_tags
-from tables.encode import RowsPart
+from tables.delta.encode import RowsPart
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA
-from tables.warehouse import Warehouse
 from tests.api.running import ARROW, JSON, Api, arrow_stream, config_for, running, until
 
 

@@ -16,8 +16,8 @@ from api.group_commit import CommitQueue, Part, Pending
 from api.rows import Rows
 from api.workers import Workers
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
-from tables.encode import ProducerStamp, RowsPart
-from tables.log import Appended
+from tables.delta.encode import ProducerStamp, RowsPart
+from tables.log.batch import Appended
 from tables.settings import Flush
 
 

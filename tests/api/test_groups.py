@@ -17,9 +17,9 @@ from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX
 from mq.retry import DEFAULT_WAITS_MS
 from tables.config import Config
 from tables.config_sections import QueueSettings
-from tables.log import Batch
+from tables.log.batch import Batch
 from tables.paths import Space
-from tables.queue_refs import dead_ref, retry_ref
+from tables.queue.refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
 from tests.api.exclusive import Member
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until

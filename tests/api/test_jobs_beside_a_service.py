@@ -14,7 +14,7 @@ from jobs.export.reset import Reset, reset_offsets, target_of
 from jobs.stream.sink_place import SinkSettings
 from mq.errors import NotFound, Unprocessable
 from tables.failpoints import FailpointHit, arm
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
 from tests.api.queue import Queue, queue_in
 from tests.api.running import until
 

@@ -11,7 +11,7 @@ import pytest
 from api.joined_changes import JoinedChanges
 from mq.errors import Conflict, Unknown
 from mq.online_events import ClientPut, OnlineClient
-from tables.metadata import AnyEvent, Meta
+from tables.queue.metadata import AnyEvent, Meta
 
 
 class SlowLog:

@@ -16,12 +16,12 @@ import pytest
 
 from mq.delay_mark import Cancelled
 from mq.retry import DEAD_REASON_HEADER
-from tables.log import Batch
-from tables.pages import pages
-from tables.queue_refs import DELAY, DELAY_MARKS, dead_ref, system_ref
-from tables.records import delay_marks_of
+from tables.log.batch import Batch
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
+from tables.queue.records import delay_marks_of
+from tables.queue.refs import DELAY, DELAY_MARKS, dead_ref, system_ref
 from tables.schema import INTERNAL_SCHEMA
-from tables.warehouse import Warehouse
 from tests.api.test_serve import Process, serving
 
 BROKERS = ("broker-a", "broker-b")

@@ -14,8 +14,8 @@ import pytest
 from api.metrics import OTHER
 from api.page import PAGE_MAX
 from mq.client import Admin
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
 from tests.api.running import Api, config_for, running, until
 from tests.bench.many import build, sizes
 

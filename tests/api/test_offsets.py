@@ -11,8 +11,8 @@ import pytest
 
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.progress import Committed
-from tables.recovery import recover
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.queue.recovery import recover
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
 from tests.api.test_groups import group_path, pop, progress, put_group, store_again
 

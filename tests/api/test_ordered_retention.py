@@ -11,11 +11,11 @@ import pytest
 
 from mq.limits import RETENTION_MS_DEFAULT
 from tables.config_sections import RetentionSettings
+from tables.log.warehouse import Warehouse
 from tables.paths import Space
-from tables.queue_refs import LOST, system_ref
-from tables.records import lost_records_of
-from tables.retention import Retention
-from tables.warehouse import Warehouse
+from tables.queue.records import lost_records_of
+from tables.queue.refs import LOST, system_ref
+from tables.queue.retention import Retention
 from tests.api.queue import Queue, queue_in
 
 HOUR = 3_600_000

@@ -17,9 +17,9 @@ import pytest
 from mq.errors import StorageFull, Unknown
 from mq.lost import LostRecord
 from mq.revive_record import Record
-from tables.log import PartitionLog
-from tables.queue_refs import LOST, revive_refs, system_ref
-from tables.records import lost_records_of
+from tables.log.log import PartitionLog
+from tables.queue.records import lost_records_of
+from tables.queue.refs import LOST, revive_refs, system_ref
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue import Consumer, Queue, queue_in
 from tests.api.running import until

@@ -13,10 +13,10 @@ import pytest
 
 from api.match import Given
 from api.wish import Wish
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
-from tables.warehouse import Warehouse
 from tests.api.queue import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tables.config import Config
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
 from tests.api.running import Api, config_for, running, until
 
 TOPIC, PARTITION = "orders", "orders@broker-a"

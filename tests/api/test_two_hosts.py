@@ -18,7 +18,7 @@ import pytest
 from api.peers import Call
 from mq.brokers import META_ROLE, HostLeft, decide_takeover
 from mq.errors import DeltaMQError, Unavailable
-from tables.metadata import AnyEvent, Meta
+from tables.queue.metadata import AnyEvent, Meta
 from tests.api.exclusive import Member
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 

@@ -15,10 +15,11 @@ from typing import Final
 
 import numpy as np
 
-from tables.log import Batch, PartitionLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch
 from tests.bench.registry import bench

@@ -8,10 +8,10 @@ from functools import reduce
 from typing import Any, Final
 
 from tables.config import load
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch
 from tests.bench.registry import bench

@@ -15,10 +15,11 @@ from typing import Any, Final
 from jobs.run.warehouses import close_warehouses
 from mq.limits import MIB
 from tables.config import Config, load
-from tables.log import Batch, PartitionLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tables.log import Batch, PartitionLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
 from tests.bench.append import open_logs, upkeep
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, LoadError, checked, in_parallel, request

@@ -15,9 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from tables.log import Batch, PartitionLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
 from tests.bench.append import open_logs, upkeep
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch

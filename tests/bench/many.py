@@ -16,11 +16,11 @@ from typing import Final
 
 from mq.meta import AnyEvent, Meta
 from mq.topics import Topic, TopicRequest, decide_put_topic
-from tables.log import Batch
-from tables.metadata import MetaLog
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.metadata import MetaLog
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.load import Connection, LoadError, request
 from tests.bench.payloads import record_batch

@@ -33,12 +33,12 @@ from mq.queue_limits import REVIVE_QUEUES
 from mq.revive_record import Ack, Record
 from mq.topics import Event, MetaState, TopicRequest, decide_put_topic
 from tables.config import Config, load
-from tables.log import Batch
-from tables.metadata import MetaLog
-from tables.queue_refs import OFFSETS, revive_ref, system_ref
-from tables.records import rows_of_offset_records, rows_of_records
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
+from tables.queue.records import rows_of_offset_records, rows_of_records
+from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

@@ -12,8 +12,8 @@ from typing import Final
 
 from mq.brokers import Host, HostRenewed, decide_register
 from mq.meta import AnyEvent, Meta
-from tables.metadata import META_PARTITION, SNAPSHOT_EVENTS, MetaLog
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.queue.metadata import META_PARTITION, SNAPSHOT_EVENTS, MetaLog
 from tests.bench.figure import Figure
 from tests.bench.registry import bench
 from tests.bench.session import Session

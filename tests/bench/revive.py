@@ -32,15 +32,16 @@ from mq.queue_limits import REVIVE_QUEUES
 from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables.config import Config
 from tables.config_sections import WarehouseSettings
-from tables.log import Batch, PartitionLog
-from tables.metadata import MetaLog
-from tables.pages import pages
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import DELAY, retry_ref, revive_ref, system_ref
-from tables.records import rows_of_records
-from tables.recovery import Follower
+from tables.queue.metadata import MetaLog
+from tables.queue.records import rows_of_records
+from tables.queue.recovery import Follower
+from tables.queue.refs import DELAY, retry_ref, revive_ref, system_ref
 from tables.schema import ORIGIN, TIME
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.payloads import record_batch
 from tests.bench.registry import bench

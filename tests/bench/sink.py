@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mq.topics import TopicRequest, decide_put_topic
-from tables.metadata import MetaLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

@@ -18,8 +18,9 @@ import pyarrow as pa
 from jobs.flights.events import events_of
 from jobs.flights.source import read_airports, read_flights
 from mq.routing import logical_partitions, new_route
-from tables.encode import ProducerStamp
-from tables.log import Batch, PartitionLog
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
 from tests.bench.append import open_logs
 from tests.bench.figure import Figure
 from tests.bench.kafka_format import log_bytes

@@ -19,11 +19,12 @@ import psutil
 import pyarrow as pa
 
 from mq.topics import Topic, TopicRequest, decide_put_topic
-from tables.log import Batch, PartitionLog
-from tables.metadata import MetaLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
+from tables.queue.metadata import MetaLog
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch

@@ -11,10 +11,10 @@ from typing import Any, Final
 import psutil
 
 from tables.config import Config, load
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.payloads import record_batch

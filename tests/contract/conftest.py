@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tables.store import MemoryStore
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.store.store import MemoryStore
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from mq.errors import Unknown
 from mq.topics import Event, MetaState, decide_delete_topic
-from tables.metadata import MetaLog
-from tables.store import MemoryStore
+from tables.queue.metadata import MetaLog
+from tables.store.store import MemoryStore
 
 __all__ = ["AB", "ForgetfulStore", "Open", "delete", "killed", "race"]
 

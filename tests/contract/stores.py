@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tables.local_store import LocalStore
-from tables.recycle import RecyclingFiles
-from tables.store import MemoryStore, Store
+from tables.store.file_pool import RecyclingFiles
+from tables.store.local import LocalStore
+from tables.store.store import MemoryStore, Store
 
 __all__ = ["STORES", "OpenAgain", "opened_again"]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from tables.fetch import FetchStatus
-from tables.log import PartitionLog, Removed
+from tables.log.fetch import FetchStatus
+from tables.log.log import PartitionLog
+from tables.log.partition_stats import Removed
+from tables.log.warehouse import Warehouse
+from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings
-from tables.store import Store
-from tables.verify import Gravity, verify
-from tables.warehouse import Warehouse
+from tables.store.store import Store
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server

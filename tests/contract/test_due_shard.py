@@ -14,16 +14,16 @@ from mq.checkpoint_state import fold
 from mq.queue_limits import ACK_SETTLE_MS
 from mq.revive import due
 from mq.revive_record import Ack, Done, Record
-from tables.log import Batch
-from tables.open_checkpoints import OpenCheckpoints
-from tables.queue_refs import revive_ref
-from tables.reader import RowCache
-from tables.records import records_of, rows_of_records
-from tables.recovery import Cursor
-from tables.state_rows import states_of_rows
-from tables.state_schema import POP_CHECKPOINTS
-from tables.store import MemoryStore
-from tables.warehouse import Warehouse
+from tables.delta.reader import RowCache
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
+from tables.queue.open_checkpoints import OpenCheckpoints
+from tables.queue.records import records_of, rows_of_records
+from tables.queue.recovery import Cursor
+from tables.queue.refs import revive_ref
+from tables.state.rows import states_of_rows
+from tables.state.schema import POP_CHECKPOINTS
+from tables.store.store import MemoryStore
 from tests.merged_checkpoints import MergedCheckpoints
 
 BROKERS = ("a", "b")

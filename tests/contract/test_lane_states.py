@@ -12,7 +12,7 @@ from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
 from mq.checkpoint_state import CheckpointState
 from mq.lane import Lane
 from mq.progress import Committed
-from tables.lane_states import LaneStates, lane_states
+from tables.queue.lane_states import LaneStates, lane_states
 from tests.checkpoint_rows import rows_of_states
 
 LANES = [LaneKey("id", group, retry, partition) for group in "gh" for retry in (False, True) for partition in ("p@a",)]

@@ -25,10 +25,11 @@ from mq.topics import (
     decide_delete_topic,
     decide_put_topic,
 )
-from tables import metadata, pages
-from tables.log import Batch
-from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog
-from tables.warehouse import Warehouse
+from tables.log import paging as pages
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
+from tables.queue import metadata
+from tables.queue.metadata import META_PARTITION, AnyEvent, Meta, MetaLog
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 
@@ -251,8 +252,8 @@ def test_an_event_of_a_newer_release_stops_the_log(open_meta: Open, warehouses: 
 KILLED = """
 import sys
 from tables import failpoints
-from tables.metadata import MetaLog
-from tables.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
+from tables.log.warehouse import Warehouse
 from tests.contract.test_metadata import put
 
 uri, failpoint, moment = sys.argv[1:]

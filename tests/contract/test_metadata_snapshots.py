@@ -14,9 +14,10 @@ from mq.errors import Corrupt, NotFound
 from mq.meta_snapshot import Snapshot
 from mq.topic_settings import TopicRequest
 from mq.topics import Event, MetaState, decide_put_topic
-from tables.log import Batch, PartitionLog
-from tables.metadata import META_PARTITION, AnyEvent, Meta, MetaLog, read_meta
-from tables.warehouse import Warehouse
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.queue.metadata import META_PARTITION, AnyEvent, Meta, MetaLog, read_meta
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 EVERY = 10
@@ -271,8 +272,8 @@ BEFORE = 41
 KILLED = """
 import sys
 from tables import failpoints
-from tables.metadata import MetaLog
-from tables.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
+from tables.log.warehouse import Warehouse
 from tests.contract.test_metadata_snapshots import BEFORE, EVERY, register, renew
 
 uri, failpoint = sys.argv[1:]

@@ -24,14 +24,15 @@ from mq.moved_keys import decide_seal, first_blocked, moves_of
 from mq.names import split_partition
 from mq.routing import logical_partition
 from mq.topics import Topic, TopicRequest, decide_put_topic
-from tables.encode import ProducerStamp
-from tables.fences import BROKER_FENCE, ROUTE_FENCE
-from tables.log import Batch, PartitionLog
-from tables.metadata import AnyEvent, Meta, MetaLog
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.fences import BROKER_FENCE, ROUTE_FENCE
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.placement import Placement
-from tables.store import MemoryStore
-from tables.warehouse import Warehouse
+from tables.queue.metadata import AnyEvent, Meta, MetaLog
+from tables.queue.placement import Placement
+from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore
 from tests.rows import all_rows
 from tests.set_clock import SetClock

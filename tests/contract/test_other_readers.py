@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 import pytest
 
 from mq.errors import Unknown
-from tables.actions import commit_name
-from tables.encode import ProducerStamp
-from tables.log import Batch, PartitionLog
+from tables.delta.actions import commit_name
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.schema import INTERNAL_SCHEMA
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 from tests.faulty_store import FaultyStore
 from tests.rows import REF, all_rows, batch
 from tests.set_clock import SetClock

@@ -11,14 +11,14 @@ from mq.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from mq.errors import Corrupt
 from mq.progress import Committed, OffsetRecord
 from mq.revive_record import Ack, Done
-from tables import pages as pages_module
-from tables.log import Batch
+from tables.log import paging as pages_module
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
-from tables.queue_refs import OFFSETS, revive_ref, system_ref
-from tables.records import rows_of_offset_records, rows_of_records
-from tables.recovery import Follower, recover
+from tables.queue.records import rows_of_offset_records, rows_of_records
+from tables.queue.recovery import Follower, recover
+from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tables.schema import INGEST_SCHEMA
-from tables.warehouse import Warehouse
 
 AB = ("a", "b")
 LANE = LaneKey("id-1", "billing", False, "orders@a")

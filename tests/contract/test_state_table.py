@@ -15,19 +15,19 @@ from mq.checkpoint import CheckpointKey, LaneKey
 from mq.errors import Corrupt
 from mq.progress import Committed, OffsetRecord
 from mq.revive_record import Ack
-from tables.local_store import LocalStore
-from tables.log import Batch
-from tables.merge_plan import Plan, Span, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import OFFSETS, revive_ref, system_ref
-from tables.records import rows_of_offset_records, rows_of_records
-from tables.recovery import Follower, recover
+from tables.queue.merge_plan import Plan, Span, app_id, forget_plans, merged_to, put_plan, read_plan, watermark
+from tables.queue.records import rows_of_offset_records, rows_of_records
+from tables.queue.recovery import Follower, recover
+from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tables.schema import TIME
-from tables.state_rows import rows_of_committed
-from tables.state_schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.state_table import read_state, read_state_log, state_transactions
-from tables.state_upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
-from tables.warehouse import Warehouse
+from tables.state.rows import rows_of_committed
+from tables.state.schema import CONSUMER_OFFSETS, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from tables.state.table import read_state, read_state_log, state_transactions
+from tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
+from tables.store.local import LocalStore
 from tests.contract.test_recovery import CHECKPOINT, LANE
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("when", TIME)])

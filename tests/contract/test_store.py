@@ -22,14 +22,14 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import Unavailable, Unknown
-from tables import recycle
-from tables.local_store import HEAD, LocalStore, OsFiles
-from tables.log import PartitionLog
-from tables.object_store import ObjectStore
-from tables.recycle import RecyclingFiles
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse, open_store
 from tables.settings import LogSettings
-from tables.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
-from tables.warehouse import Warehouse, open_store
+from tables.store import file_pool as recycle
+from tables.store.file_pool import RecyclingFiles
+from tables.store.local import HEAD, LocalStore, OsFiles
+from tables.store.object import ObjectStore
+from tables.store.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
 from tests.contract.stores import STORES, OpenAgain, opened_again
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 from tests.s3_server import S3Server

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.queue.delay import Forwarder
 from tables.config import Config
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
 from tests.api.running import Api, config_for, running, until
 
 DELAY_MS = 400

@@ -29,8 +29,8 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from tables.local_store import TEMP_PREFIX, LocalStore
-from tables.store import Entry, FileMissing, sparse_buffer
+from tables.store.local import TEMP_PREFIX, LocalStore
+from tables.store.store import Entry, FileMissing, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
 
@@ -168,7 +168,7 @@ class CrashDisk:
         found = self._folders[path].now()
         return {n: None if f == _FOLDER else len(self._files[f].visible) for n, f in found.items()}
 
-    # `tables.local_store.FileSystem`.
+    # `tables.store.local.FileSystem`.
 
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
         self.before("write_new", path)
@@ -242,7 +242,7 @@ class CrashDisk:
     def close(self) -> None:
         """Nothing is held."""
 
-    # The pool of dead files, with the calls of `tables.recycle` in their order.
+    # The pool of dead files, with the calls of `tables.store.file_pool` in their order.
 
     def _bury(self, path: str, number: int) -> str:
         pool = f"{self.root}/{_POOL}"

@@ -12,9 +12,9 @@ from typing import Final
 import pytest
 
 from mq.errors import DeltaMQError
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
 from tests.faults.crash_disk import CrashDisk, DiskStore
 from tests.rows import REF, batch
 from tests.set_clock import SetClock

@@ -21,7 +21,7 @@ from pathlib import Path
 from jobs.run.registry import Facts, Job
 from jobs.run.schedule import Scheduler
 from tables.config import Config
-from tables.local_store import LocalStore
+from tables.store.local import LocalStore
 
 JOB = "probe"
 _WORK_S = 0.02

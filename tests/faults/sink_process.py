@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 
-from tables.local_store import LocalStore
+from tables.store.local import LocalStore
 from tests.unit.jobs.stream.sinks import Sink, keyed
 
 ROWS = 60

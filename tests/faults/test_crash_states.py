@@ -31,11 +31,11 @@ from typing import Final
 import pytest
 
 from mq.errors import Corrupt, DeltaMQError
-from tables.log import PartitionLog
-from tables.repair import RepairKind, find_repair, repair
-from tables.store import MemoryStore
-from tables.verify import Gravity, verify
-from tables.warehouse import Warehouse
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.ops.repairs import RepairKind, find_repair, repair
+from tables.ops.verification import Gravity, verify
+from tables.store.store import MemoryStore
 from tests.faults.crash_disk import CrashDisk, Outcome, outcomes
 from tests.faults.crash_scenarios import ASYNC, DURABLE, SETTINGS, Acked, Gone, Machine, PutUp
 from tests.rows import REF, all_bodies, batch

@@ -21,11 +21,11 @@ from typing import Final
 import pytest
 
 from mq.errors import Corrupt
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.ops.verification import Gravity, verify
 from tables.paths import PartitionRef, Space
 from tables.settings import LogSettings
-from tables.verify import Gravity, verify
-from tables.warehouse import Warehouse
 from tests.rows import REF, all_bodies, batch
 from tests.set_clock import SetClock
 

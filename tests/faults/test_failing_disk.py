@@ -19,11 +19,11 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import DeltaMQError, StorageFull, Unavailable, Unknown
-from tables.local_store import LocalStore, OsFiles
-from tables.log import PartitionLog
-from tables.recycle import RecyclingFiles
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import Flush, LogSettings
-from tables.warehouse import Warehouse
+from tables.store.file_pool import RecyclingFiles
+from tables.store.local import LocalStore, OsFiles
 from tests.faults.small_disk import SmallDisk, mounted
 from tests.rows import REF, all_bodies, batch
 

@@ -14,10 +14,10 @@ import pytest
 
 from mq.errors import Unavailable
 from tables import failpoints
+from tables.delta.snapshot import log_versions
 from tables.failpoints import FailpointHit
+from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
-from tables.snapshot import log_versions
-from tables.warehouse import Warehouse
 from tests.faults.conftest import Judge
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, all_bodies, batch

@@ -22,7 +22,7 @@ from jobs.upkeep.compact import compact
 from mq.limits import KIB
 from mq.queue_limits import ACK_SETTLE_MS
 from tables.config import load
-from tables.state_schema import POP_CHECKPOINTS
+from tables.state.schema import POP_CHECKPOINTS
 from tests.faults.small_disk import SmallDisk, mounted
 from tests.queue_tables import QueueTables, at, with_spark_engine
 from tests.rows import all_bodies, batch

@@ -15,8 +15,8 @@ from typing import Final
 import pytest
 
 from jobs.run.warehouses import close_warehouses
-from tables.verify import Gravity, verify
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.ops.verification import Gravity, verify
 from tests import witness
 from tests.faults.compaction_process import conf_of, run
 from tests.faults.test_killed_retention import BUSY, judged

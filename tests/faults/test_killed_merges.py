@@ -10,14 +10,14 @@ import pytest
 
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
-from tables.log import Batch
-from tables.merge_plan import merged_to
-from tables.queue_refs import OFFSETS, revive_ref, system_ref
-from tables.records import rows_of_offset_records
-from tables.recovery import recover
-from tables.state_rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
-from tables.state_schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
-from tables.state_table import read_state
+from tables.log.batch import Batch
+from tables.queue.merge_plan import merged_to
+from tables.queue.records import rows_of_offset_records
+from tables.queue.recovery import recover
+from tables.queue.refs import OFFSETS, revive_ref, system_ref
+from tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from tables.state.schema import CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA
+from tables.state.table import read_state
 from tests.faults.job_process import JobRuns, job_runs
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

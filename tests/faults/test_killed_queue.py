@@ -22,8 +22,8 @@ from jobs.queue.revive import Reviver
 from mq.errors import DeltaMQError
 from tables.config import Config
 from tables.config_sections import QueueSettings, WarehouseSettings
-from tables.recovery import recover
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.queue.recovery import recover
 from tests.e2e.service_process import ServiceProcess
 
 _TOPIC = "orders"

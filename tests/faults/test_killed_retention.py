@@ -14,7 +14,7 @@ import pytest
 from mq.errors import Unavailable
 from tables import failpoints
 from tables.failpoints import FailpointHit
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
 from tests import witness
 from tests.faults.zygote import Order, Zygote, acks_of, bodies_of
 from tests.rows import REF, all_bodies, batch, numbered_bodies

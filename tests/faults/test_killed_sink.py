@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tables.local_store import LocalStore
+from tables.store.local import LocalStore
 from tests.faults.sink_process import ROWS
 from tests.unit.jobs.stream.sinks import Sink
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from mq.checkpoint import LaneKey
 from mq.topics import Topic
-from tables.recovery import recover_progress
+from tables.queue.recovery import recover_progress
 from tests.faults.stream_process import StreamProcess, start_query
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.tables.test_log_model import run_log_machine
+from tests.unit.tables.log.test_model import run_log_machine
 
 
 @pytest.mark.long

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mq.errors import Fenced
-from tables.local_store import LocalStore
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.store.local import LocalStore
 from tests.faults.conftest import Judge, judged
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, batch

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.run.shard_lock import holder_of
-from tables.local_store import LocalStore
+from tables.store.local import LocalStore
 from tests.faults.shard_process import JOB
 
 SHARDS = [f"broker-{letter}" for letter in "abcdef"]

@@ -27,9 +27,9 @@ from typing import Any, Final
 from mq.errors import DeltaMQError
 from tables import failpoints
 from tables.failpoints import FailpointHit
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 from tests.rows import REF, batch
 
 __all__ = ["Ack", "Order", "Zygote", "acks_of", "bodies_of", "zygote"]

@@ -24,9 +24,9 @@ from mq.ordered_pop import OrderedLane
 from mq.producer import ProducerWindow
 from mq.progress import Committed
 from mq.pull_lock import PullLocks
-from tables.fetch import FetchStatus
-from tables.local_store import HEAD, LocalStore
-from tables.log import PartitionLog
+from tables.log.fetch import FetchStatus
+from tables.log.log import PartitionLog
+from tables.store.local import HEAD, LocalStore
 
 __all__ = ["BUILDS", "program"]
 

@@ -27,7 +27,7 @@ from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.run.tasks import run_in_tasks
 from jobs.sql import spark_session
 from tables import failpoints
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
 from tests.queue_tables import QueueTables
 
 __all__ = ["Armed", "play", "tasks_of"]

@@ -20,11 +20,11 @@ from jobs.sql.register_tables import catalog
 from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Refused
 from mq.progress import Committed, OffsetRecord
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.ops.verification import Gravity, verify
 from tables.paths import Space
-from tables.queue_refs import OFFSETS, dead_ref, system_ref
-from tables.records import rows_of_offset_records
-from tables.verify import Gravity, verify
+from tables.queue.records import rows_of_offset_records
+from tables.queue.refs import OFFSETS, dead_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.warehouses import rows
 

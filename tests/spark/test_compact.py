@@ -13,7 +13,7 @@ from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.errors import Corrupt
 from tables.config import Config
-from tables.verify import Gravity, verify
+from tables.ops.verification import Gravity, verify
 from tests.queue_tables import with_spark_engine
 from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill

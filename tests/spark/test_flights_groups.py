@@ -16,9 +16,9 @@ from jobs.merge.merge import Merger
 from jobs.queue.revive import Reviver
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
-from tables.log import Batch
-from tables.queue_refs import OFFSETS, system_ref
-from tables.records import rows_of_offset_records
+from tables.log.batch import Batch
+from tables.queue.records import rows_of_offset_records
+from tables.queue.refs import OFFSETS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from jobs.flights.account import ROWS_SCHEMA, account_of
 from jobs.flights.reading import account, look, queries
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from jobs.run.last_run import LastRun, Recorder
 from jobs.run.shard_lock import shard_lock
 from jobs.sql.views import register_views
 from tables.config import load
-from tables.local_store import LocalStore
+from tables.store.local import LocalStore
 
 pytestmark = pytest.mark.spark
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

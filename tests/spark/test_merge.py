@@ -32,15 +32,16 @@ from mq.revive import LostReason
 from mq.revive_record import Ack, Done, Record
 from tables import failpoints
 from tables.failpoints import FailpointHit
-from tables.log import Batch
-from tables.merge_plan import merged_to
-from tables.pages import pages
+from tables.log.batch import Batch
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
 from tables.paths import Space
-from tables.queue_refs import LOST, OFFSETS, REVIVE_LOG, revive_ref, system_ref
-from tables.records import offset_records_of, records_of, rows_of_lost_records, rows_of_offset_records
-from tables.recovery import Follower, recover
-from tables.state_rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
-from tables.state_schema import (
+from tables.queue.merge_plan import merged_to
+from tables.queue.records import offset_records_of, records_of, rows_of_lost_records, rows_of_offset_records
+from tables.queue.recovery import Follower, recover
+from tables.queue.refs import LOST, OFFSETS, REVIVE_LOG, revive_ref, system_ref
+from tables.state.rows import CHECKPOINT_COLUMNS, committed_of_rows, states_of_rows
+from tables.state.schema import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,
     GROUPS,
@@ -50,9 +51,8 @@ from tables.state_schema import (
     ROUTES,
     TOPICS,
 )
-from tables.state_table import read_state, read_state_log
-from tables.state_upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
-from tables.warehouse import Warehouse
+from tables.state.table import read_state, read_state_log
+from tables.state.upkeep import DATA_KEEP_MS, LOG_KEEP_MS, sweep_state
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tables.actions import commit_name
-from tables.encode import ProducerStamp
-from tables.log import Batch, PartitionLog
+from tables.delta.actions import commit_name
+from tables.delta.encode import ProducerStamp
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 from tests.contract.test_other_readers import full_rows
 from tests.rows import REF, all_rows, batch, numbered_bodies
 from tests.set_clock import SetClock

@@ -21,12 +21,12 @@ from mq.online import TopicPartitions, decide_heartbeat
 from mq.online_events import Subscription
 from mq.progress import Committed, OffsetRecord
 from mq.topics import Topic, TopicRequest, decide_put_topic
-from tables.log import Batch
-from tables.queue_refs import OFFSETS, system_ref
-from tables.records import rows_of_offset_records
-from tables.state_schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
-from tables.state_table import read_state_log
-from tables.warehouse import Warehouse
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
+from tables.queue.records import rows_of_offset_records
+from tables.queue.refs import OFFSETS, system_ref
+from tables.state.schema import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS
+from tables.state.table import read_state_log
 from tests.queue_tables import CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -17,12 +17,12 @@ from jobs.upkeep.retain import retain
 from mq.checkpoint import LaneKey
 from mq.progress import Committed, OffsetRecord
 from tables.config_sections import Engine
-from tables.log import Batch
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
-from tables.queue_refs import OFFSETS, revive_ref, system_ref
-from tables.records import rows_of_offset_records
-from tables.recovery import Recovered, recover
-from tables.warehouse import Warehouse
+from tables.queue.records import rows_of_offset_records
+from tables.queue.recovery import Recovered, recover
+from tables.queue.refs import OFFSETS, revive_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
-from tables.state_schema import POP_CHECKPOINTS
-from tables.state_table import read_state_log
+from tables.state.schema import POP_CHECKPOINTS
+from tables.state.table import read_state_log
 from tests.queue_tables import QueueTables
 from tests.spark.cluster import Cluster, cluster, free_port
 

@@ -16,7 +16,7 @@ from jobs.upkeep.spark_count import tally
 from mq.errors import Corrupt
 from tables.config import Config, load
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import dead_ref, retry_ref, revive_ref
+from tables.queue.refs import dead_ref, retry_ref, revive_ref
 from tests.rows import batch
 from tests.unit.jobs.warehouses import Filled
 

@@ -22,9 +22,9 @@ from mq.lost import LostRecord
 from mq.ordered_pop import CONDEMNED, REJECTED
 from mq.progress import Committed, Delivered, OffsetRecord
 from mq.revive import LostReason
-from tables.log import Batch
-from tables.queue_refs import LOST, OFFSETS, system_ref
-from tables.records import rows_of_lost_records, rows_of_offset_records
+from tables.log.batch import Batch
+from tables.queue.records import rows_of_lost_records, rows_of_offset_records
+from tables.queue.refs import LOST, OFFSETS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -74,7 +74,7 @@ def test_views_that_are_made_after_the_first_run_see_all_that_comes_later(
 def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSession, tables: QueueTables) -> None:
     Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
     for table, columns in STATE_TABLES.items():
-        name = f"delta.`{tables.warehouse.store.uri(table)}`"
+        name = f"delta.`{tables.log.warehouse.store.uri(table)}`"
         assert spark.table(name).schema == spark_schema(columns), table
         (about,) = rows(spark, f"DESCRIBE DETAIL {name}")
         assert (about["numFiles"], about["minReaderVersion"], about["minWriterVersion"]) == (0, 1, 2)

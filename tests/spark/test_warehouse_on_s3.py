@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from jobs.setup.jars import PROJECT_FOLDER, S3A, jars_folder, wrong_jars
-from tables.state_schema import POP_CHECKPOINTS
-from tables.state_table import read_state_log
-from tables.store import Store
+from tables.state.schema import POP_CHECKPOINTS
+from tables.state.table import read_state_log
+from tables.store.store import Store
 from tests.queue_tables import QueueTables
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
 from tests.spark.cluster import cluster

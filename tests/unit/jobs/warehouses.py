@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tables.log import Batch, PartitionLog
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.settings import LogSettings
-from tables.warehouse import Warehouse
 
 HEADERS = pa.map_(pa.string(), pa.string())
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
-from tables.store import MemoryStore, Store
-from tables.warehouse import Warehouse
+from tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 from tests.rows import REF
 from tests.set_clock import SetClock

@@ -13,12 +13,12 @@ from jobs.cli.jobs_command import jobs_command
 from mq.group import decide_put_group
 from mq.group_settings import GroupRequest
 from mq.topics import TopicRequest, decide_put_topic
-from tables.log import Batch
-from tables.metadata import MetaLog
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import dead_ref
+from tables.queue.metadata import MetaLog
+from tables.queue.refs import dead_ref
 from tables.schema import INTERNAL_SCHEMA
-from tables.warehouse import Warehouse
 
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from jobs.cli.verify_command import doctor_checks, verify_command
 from mq.client.doctor import Health, Subject
-from tables.log import PartitionLog
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.settings import Flush
-from tables.warehouse import Warehouse
 from tests.rows import REF, all_bodies, batch
 
 

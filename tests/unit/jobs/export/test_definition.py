@@ -11,7 +11,7 @@ from jobs.export.json_schema import struct_of_json_schema
 from jobs.export.plan import ExportState, Plan, Plans, next_ranges
 from mq.errors import Conflict, NotFound, Refused
 from tables.failpoints import FailpointHit, arm
-from tables.store import MemoryStore
+from tables.store.store import MemoryStore
 
 
 def test_spark_09_a_json_schema_is_the_ddl_of_a_table() -> None:

@@ -27,12 +27,12 @@ from mq.group_settings import GroupRequest
 from mq.topics import TopicRequest, decide_put_topic
 from tables.config import Config, load
 from tables.failpoints import FailpointHit, arm
-from tables.log import Batch
-from tables.metadata import MetaLog
+from tables.log.batch import Batch
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import dead_ref
+from tables.queue.metadata import MetaLog
+from tables.queue.refs import dead_ref
 from tables.schema import INTERNAL_SCHEMA
-from tables.warehouse import Warehouse
 
 _ID = "7b0a4c1e-90f5-4a39-8a7e-0d6f5a0f6a11"
 _NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -19,8 +19,8 @@ from mq.checkpoint_state import CheckpointState
 from mq.checkpoint_state import fold as core_fold
 from mq.errors import Corrupt
 from mq.revive_record import Ack, Done, Record, record_to_json
-from tables.records import rows_of_records
-from tables.state_rows import states_of_rows
+from tables.queue.records import rows_of_records
+from tables.state.rows import states_of_rows
 from tests.unit.mq.checkpoints import checkpoints, keys
 from tests.unit.mq.test_checkpoint import FILTERED, POP
 

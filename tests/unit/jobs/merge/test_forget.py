@@ -18,7 +18,7 @@ from mq.progress import Committed
 from mq.queue_limits import STAY_BUFFER_MS
 from mq.revive_record import Ack, Done, Record
 from mq.topics import TopicRequest, decide_delete_topic, decide_put_topic
-from tables.metadata import Meta
+from tables.queue.metadata import Meta
 from tests.unit.jobs.merge.test_checkpoint_batch import stored_rows
 from tests.unit.mq.checkpoints import spans
 from tests.unit.mq.test_checkpoint import POP

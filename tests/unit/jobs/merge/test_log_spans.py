@@ -16,13 +16,14 @@ from jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
 from jobs.run.storage import storage
 from mq.errors import Corrupt
 from mq.revive_record import Ack
-from tables.log import Batch, PartitionLog
-from tables.merge_plan import Plan, Span
+from tables.log.batch import Batch
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import revive_ref
+from tables.queue.merge_plan import Plan, Span
+from tables.queue.refs import revive_ref
 from tables.settings import LogSettings
-from tables.store import Store
-from tables.warehouse import Warehouse
+from tables.store.store import Store
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
 sizes = st.lists(st.integers(1, 500), max_size=12)

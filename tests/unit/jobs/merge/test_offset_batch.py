@@ -18,7 +18,7 @@ from mq.errors import Corrupt
 from mq.lost import LostRecord
 from mq.progress import Committed, Delivered, OffsetRecord, committed_of
 from mq.revive import LostReason
-from tables.records import rows_of_lost_records, rows_of_offset_records
+from tables.queue.records import rows_of_lost_records, rows_of_offset_records
 
 LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]
 small = st.integers(0, 30)

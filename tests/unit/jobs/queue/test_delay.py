@@ -17,10 +17,10 @@ from mq.delay_mark import Ended
 from mq.topics import Topic
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK
-from tables.delay_marks import DelayMarks, ended_below, void_marks_below
-from tables.queue_refs import DELAY, DELAY_MARKS, system_ref
-from tables.store import MemoryStore
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.queue.delay_marks import DelayMarks, ended_below, void_marks_below
+from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+from tables.store.store import MemoryStore
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch

@@ -18,9 +18,9 @@ from mq.topics import Topic
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK
 from tables.failpoints import FailpointHit
+from tables.log.warehouse import Warehouse
 from tables.paths import Space
-from tables.queue_refs import retry_ref, revive_ref
-from tables.warehouse import Warehouse
+from tables.queue.refs import retry_ref, revive_ref
 from tests.queue_engines import ENGINES, QueueJob, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch

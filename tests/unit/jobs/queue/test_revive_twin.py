@@ -21,8 +21,8 @@ from mq.retry_topic import retry_lane
 from mq.topics import Topic
 from tables import failpoints
 from tables.failpoints import FailpointHit
-from tables.store import MemoryStore
-from tables.warehouse import Warehouse
+from tables.log.warehouse import Warehouse
+from tables.store.store import MemoryStore
 from tests.queue_engines import COLD, ENGINES, QueueJob, revive_job
 from tests.queue_tables import QueueTables
 

@@ -17,11 +17,11 @@ from mq.limits import PRODUCERS_MAX
 from mq.queue_limits import ACK_SETTLE_MS
 from mq.revive import Due
 from tables import failpoints
-from tables.encode import ProducerStamp, RowsPart
-from tables.metadata import MetaLog
-from tables.queue_refs import retry_ref
+from tables.delta.encode import ProducerStamp, RowsPart
+from tables.log.warehouse import Warehouse
+from tables.queue.metadata import MetaLog
+from tables.queue.refs import retry_ref
 from tables.schema import INGEST_SCHEMA
-from tables.warehouse import Warehouse
 from tests.queue_engines import COLD, ENGINES, QueueJob, delay_job, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

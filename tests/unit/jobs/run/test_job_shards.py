@@ -17,8 +17,8 @@ from jobs.run.registry import Facts, Job
 from jobs.run.shard_lock import DriverBusy, holder_of, known_shards, shard_lock
 from mq.errors import Fenced, Unavailable
 from tables.config import Config
-from tables.local_store import LocalStore
-from tables.store import MemoryStore, Store
+from tables.store.local import LocalStore
+from tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore, failing
 
 CONF = Config()

@@ -29,8 +29,8 @@ from jobs.run.schedule import Scheduler
 from jobs.run.shard_lock import DriverBusy, shard_lock
 from jobs.run.telling import error_text
 from tables.config import Config, load
-from tables.local_store import LocalStore
-from tables.store import MemoryStore, Store
+from tables.store.local import LocalStore
+from tables.store.store import MemoryStore, Store
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ import pytest
 
 from jobs.run.application import Holder
 from jobs.run.shard_lock import DriverBusy, shard_lock
-from tables.local_store import LocalStore
-from tables.store import MemoryStore, Store
+from tables.store.local import LocalStore
+from tables.store.store import MemoryStore, Store
 from tests.faulty_store import FaultyStore
 
 DEAD = Holder(application="a", host="dead", pid=1, since_ms=0)
@@ -65,7 +65,7 @@ def test_reliability_r3_a_killed_driver_on_this_machine_leaves_no_lock(tmp_path:
     script = (
         "import os, signal, sys\n"
         "from jobs.run.shard_lock import shard_lock\n"
-        "from tables.local_store import LocalStore\n"
+        "from tables.store.local import LocalStore\n"
         "with shard_lock(LocalStore(sys.argv[1]), 'merge'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.run.task_errors import TaskError, as_text, error_in, errors_of_tasks
 from mq.errors import Corrupt, DeltaMQError, NotFound, Overloaded, Refused, Unknown
-from tables.pages import OffsetOutOfRange
+from tables.log.paging import OffsetOutOfRange
 
 AROUND = (
     'Job aborted: Task 3 failed 4 times\nTraceback (most recent call last):\n  File "worker.py"\n{}\n\n\tat org.Scala'

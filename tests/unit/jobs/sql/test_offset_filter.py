@@ -22,7 +22,7 @@ from jobs.sql.catalog import TopicPartition
 from jobs.sql.offset_filter import Kept, OffsetFilter
 from jobs.sql.offset_range import OffsetRange
 from jobs.sql.read_options import RowFormat
-from tables.actions import DataFile
+from tables.delta.actions import DataFile
 from tables.paths import PartitionRef, Space
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,7 +14,7 @@ from mq.errors import NotFound, Refused
 from mq.group import decide_put_group
 from mq.group_settings import GroupRequest
 from mq.topics import TopicRequest, decide_put_topic
-from tables.metadata import MetaLog
+from tables.queue.metadata import MetaLog
 from tests.unit.jobs.warehouses import Filled
 
 A, B, MORE = "orders@broker-a", "orders@broker-b", "orders#1@broker-a"

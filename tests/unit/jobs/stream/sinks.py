@@ -15,11 +15,11 @@ from jobs.stream.sink_staging import StagedMessage
 from mq.moved_keys import moves_of
 from mq.topics import TopicRequest, decide_put_topic
 from tables.clock import SYSTEM_CLOCK, Clock
-from tables.metadata import AnyEvent, Meta
-from tables.pages import pages
+from tables.log.paging import pages
+from tables.log.warehouse import Warehouse
+from tables.queue.metadata import AnyEvent, Meta
 from tables.settings import LogSettings
-from tables.store import MemoryStore, Store
-from tables.warehouse import Warehouse
+from tables.store.store import MemoryStore, Store
 
 BROKERS = ("broker-a", "broker-b")
 KEYED = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])

@@ -13,8 +13,8 @@ from mq.group import decide_delete_group, decide_reset_offsets
 from mq.progress import Committed
 from mq.topics import Topic
 from tables.paths import PartitionRef
-from tables.queue_refs import OFFSETS, system_ref
-from tables.recovery import recover_progress
+from tables.queue.recovery import recover_progress
+from tables.queue.refs import OFFSETS, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.stream.driven import Stream
 from tests.unit.jobs.warehouses import Filled

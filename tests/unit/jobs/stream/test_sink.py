@@ -17,9 +17,9 @@ from mq.brokers import Host, HostRegistered, RoleTaken
 from mq.errors import Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
 from mq.topics import decide_delete_topic
 from tables.failpoints import FailpointHit, arm
-from tables.fences import BROKER_FENCE
-from tables.local_store import LocalStore
-from tables.store import MemoryStore
+from tables.log.fences import BROKER_FENCE
+from tables.store.local import LocalStore
+from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
 from tests.set_clock import SetClock
 from tests.unit.jobs.stream.sinks import Sink, keyed

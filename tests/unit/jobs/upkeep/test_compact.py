@@ -17,8 +17,8 @@ from jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, 
 from mq.errors import Corrupt
 from mq.limits import KIB
 from tables.config import Config, load
+from tables.ops.verification import Gravity, verify
 from tables.paths import PartitionRef, Space
-from tables.verify import Gravity, verify
 from tests.rows import all_bodies, batch
 from tests.unit.jobs.warehouses import Filled
 

@@ -25,15 +25,16 @@ from mq.limits import RETENTION_MS_DEFAULT
 from mq.progress import Committed, OffsetRecord, Start, StartKind
 from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables import failpoints
-from tables.fetch import FetchStatus
-from tables.log import Batch, PartitionLog
-from tables.merge_plan import Plan, Span, app_id, put_plan
-from tables.metadata import META_PARTITION
+from tables.log.batch import Batch
+from tables.log.fetch import FetchStatus
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue_refs import DELAY, DELAY_MARKS, OFFSETS, dead_ref, retry_ref, revive_ref, system_ref
-from tables.records import rows_of_offset_records
-from tables.state_schema import POP_CHECKPOINTS
-from tables.warehouse import Warehouse
+from tables.queue.merge_plan import Plan, Span, app_id, put_plan
+from tables.queue.metadata import META_PARTITION
+from tables.queue.records import rows_of_offset_records
+from tables.queue.refs import DELAY, DELAY_MARKS, OFFSETS, dead_ref, retry_ref, revive_ref, system_ref
+from tables.state.schema import POP_CHECKPOINTS
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 

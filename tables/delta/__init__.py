@@ -1,0 +1,75 @@
+"""The Delta format of message tables: actions, commits, snapshots, checkpoints, data files."""
+
+from __future__ import annotations
+
+from tables.delta.actions import Commit, DataFile, commit_name, encode_append, encode_fence, encode_rewrite
+from tables.delta.checkpoint import (
+    Checkpoint,
+    checkpoint_name,
+    hint_key,
+    hint_version,
+    read_checkpoint,
+    write_checkpoint,
+    write_hint,
+)
+from tables.delta.commit import CommitLog, LostRace
+from tables.delta.creation import create_table
+from tables.delta.encode import Encoded, ProducerStamp, RowsPart, encode_file, numbered, stamp
+from tables.delta.file_stats import decoded_stats, time_ms
+from tables.delta.head import can_put_back, head_key, put_back, read_head
+from tables.delta.large_file import encode_large_file
+from tables.delta.reader import FileReader, RowCache
+from tables.delta.snapshot import (
+    LOG_KEEP,
+    ORPHAN_KEEP,
+    CommitLost,
+    PartitionNotFound,
+    Snapshot,
+    load,
+    log_versions,
+    read_commit,
+    start,
+)
+
+__all__ = [
+    "LOG_KEEP",
+    "ORPHAN_KEEP",
+    "Checkpoint",
+    "Commit",
+    "CommitLog",
+    "CommitLost",
+    "DataFile",
+    "Encoded",
+    "FileReader",
+    "LostRace",
+    "PartitionNotFound",
+    "ProducerStamp",
+    "RowCache",
+    "RowsPart",
+    "Snapshot",
+    "can_put_back",
+    "checkpoint_name",
+    "commit_name",
+    "create_table",
+    "decoded_stats",
+    "encode_append",
+    "encode_fence",
+    "encode_file",
+    "encode_large_file",
+    "encode_rewrite",
+    "head_key",
+    "hint_key",
+    "hint_version",
+    "load",
+    "log_versions",
+    "numbered",
+    "put_back",
+    "read_checkpoint",
+    "read_commit",
+    "read_head",
+    "stamp",
+    "start",
+    "time_ms",
+    "write_checkpoint",
+    "write_hint",
+]

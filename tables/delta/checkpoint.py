@@ -1,0 +1,238 @@
+"""Delta checkpoints of message tables: one small parquet file instead of all commits so far.
+
+Written from the state in memory: no commit is read again, so its cost depends on the number of live files, not of
+commits. Tombstones are left out: files that a roll-up replaced are kept and deleted by upkeep, and to any other
+reader they are merely unreferenced. A checksum over every byte of the file travels in its footer.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt
+from tables.delta.actions import FENCE_APP_PREFIX, OFFSET_APP_ID, PROTOCOL, DataFile, data_file, fence_of, file_action
+from tables.paths import LOG_FOLDER
+from tables.store import FileMissing, Store
+
+__all__ = [
+    "Checkpoint",
+    "checkpoint_name",
+    "hint_key",
+    "hint_version",
+    "read_checkpoint",
+    "write_checkpoint",
+    "write_hint",
+]
+
+_CRC_KEY: Final = "mq/crc"
+_NO_CRC: Final = b"--------"
+#: The checksum's key and, in Thrift, the length of its value; no name in a table holds a slash.
+_CRC_MARK: Final = _CRC_KEY.encode() + b"\x18\x08"
+_MAP: Final = pa.map_(pa.string(), pa.string())
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "txn": pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]),
+    "add": pa.struct(
+        [
+            ("path", pa.string()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+            ("modificationTime", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("stats", pa.string()),
+            ("tags", _MAP),
+        ]
+    ),
+    "remove": pa.struct(
+        [
+            ("path", pa.string()),
+            ("deletionTimestamp", pa.int64()),
+            ("dataChange", pa.bool_()),
+            ("extendedFileMetadata", pa.bool_()),
+            ("partitionValues", _MAP),
+            ("size", pa.int64()),
+        ]
+    ),
+    "metaData": pa.struct(
+        [
+            ("id", pa.string()),
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", _MAP),
+            ("createdTime", pa.int64()),
+        ]
+    ),
+    "protocol": pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())]),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The whole state of a table at `version`."""
+
+    version: int
+    batch_id: str
+    end_offset: int
+    files: Sequence[DataFile]
+    metadata: dict[str, object]
+    fences: Mapping[str, int] = field(default_factory=dict)
+
+
+def checkpoint_name(version: int) -> str:
+    """A checkpoint's file name in `_delta_log`."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def _crc_at(data: bytes) -> int:
+    """Where the checksum stands in a checkpoint file; -1 for nowhere. The footer is at the end."""
+    at = data.rfind(_CRC_MARK)
+    return at + len(_CRC_MARK) if at >= 0 else -1
+
+
+def _checksum(data: bytes, at: int) -> bytes:
+    """The checksum of the file, for its own place `at` counted as not yet written."""
+    crc = zlib.crc32(_NO_CRC, zlib.crc32(data[:at]))
+    return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
+
+
+def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
+    """Store the checkpoint, then the hint that names it; a kill between leaves a checkpoint that listing finds."""
+    ends = {OFFSET_APP_ID: checkpoint.end_offset}
+    ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
+    txns: list[dict[str, object]] = [
+        {"appId": app_id, "version": version, "lastUpdated": now_ms} for app_id, version in ends.items()
+    ]
+    adds = [file_action(f, data_change=False) for f in checkpoint.files]
+    table = _table({"protocol": [dict(PROTOCOL)], "metaData": [checkpoint.metadata], "txn": txns, "add": adds})
+    facts = {"mq.batch": checkpoint.batch_id, "mq.version": str(checkpoint.version), _CRC_KEY: _NO_CRC.decode()}
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(facts),
+        sink,
+        compression="snappy",
+        write_page_checksum=True,
+        store_schema=True,
+    )
+    data = sink.getvalue().to_pybytes()
+    at = _crc_at(data)
+    data = data[:at] + _checksum(data, at) + data[at + len(_NO_CRC) :]
+    store.replace(f"{folder}/{LOG_FOLDER}/{checkpoint_name(checkpoint.version)}", data)
+    write_hint(store, folder, checkpoint)
+
+
+def hint_key(folder: str) -> str:
+    """The file that names a recent checkpoint for other Delta readers; we list the log instead."""
+    return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
+
+
+def write_hint(store: Store, folder: str, checkpoint: Checkpoint) -> None:
+    """Name this checkpoint."""
+    store.replace(hint_key(folder), _hint(checkpoint))
+
+
+def _hint(checkpoint: Checkpoint) -> bytes:
+    # One row for each live file and each fence, and one each for protocol, metadata and end offset.
+    size = len(checkpoint.files) + len(checkpoint.fences) + 3
+    return json.dumps({"version": checkpoint.version, "size": size}).encode()
+
+
+def hint_version(store: Store, folder: str) -> int | None:
+    """The version of the checkpoint that the hint names, None without a hint.
+
+    Raises
+    ------
+    Corrupt
+        It is not a hint that was written for a checkpoint which is there.
+    """
+    key = hint_key(folder)
+    try:
+        raw = store.read(key).to_pybytes()
+    except FileMissing:
+        return None
+    try:
+        version = int(json.loads(raw)["version"])
+        right = _hint(read_checkpoint(store, folder, version))
+    except (ValueError, TypeError, KeyError, FileMissing) as error:
+        raise Corrupt(f"{key}: does not name a checkpoint") from error
+    if raw != right:
+        raise Corrupt(f"{key}: is not what was written for the checkpoint of version {version}")
+    return version
+
+
+def _table(actions: dict[str, list[dict[str, object]]]) -> pa.Table:
+    """One row for each action, one column for each kind, as the Delta protocol lays checkpoints out."""
+    count = sum(len(rows) for rows in actions.values())
+    columns: dict[str, pa.ChunkedArray] = {}
+    before = 0
+    for kind, rows in actions.items():
+        type_ = _TYPES[kind]
+        chunks = [
+            pa.nulls(before, type_),
+            pa.array([_typed(row) for row in rows], type_),
+            pa.nulls(count - before - len(rows), type_),
+        ]
+        columns[kind] = pa.chunked_array(chunks, type_)
+        before += len(rows)
+    columns["remove"] = pa.chunked_array([pa.nulls(count, _TYPES["remove"])])
+    return pa.table(columns)
+
+
+def _typed(value: object) -> object:
+    """Dictionaries of strings become pyarrow's map entries; structs stay dictionaries."""
+    if not isinstance(value, dict):
+        return value
+    maps = ("partitionValues", "tags", "options", "configuration")
+    return {k: list(v.items()) if k in maps else _typed(v) for k, v in value.items()}
+
+
+def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises
+    ------
+    Corrupt
+        The file cannot be read, or its content differs from what was written.
+    """
+    key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}"
+    data = store.read(key).to_pybytes()
+    at = _crc_at(data)
+    if at < 0 or data[at : at + len(_NO_CRC)] != _checksum(data, at):
+        raise Corrupt(f"{key}: checksum does not match; the file was altered or is not DeltaMQ's")
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            table = file.read()
+            facts = {k.decode(): v.decode() for k, v in (file.schema_arrow.metadata or {}).items()}
+        if facts["mq.version"] != str(version):
+            raise Corrupt(f"{key}: is the checkpoint of version {facts['mq.version']}; the file was moved")
+        return _checkpoint(table, version, facts["mq.batch"])
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+        raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
+
+
+def _checkpoint(table: pa.Table, version: int, batch_id: str) -> Checkpoint:
+    adds = [dict(a) for a in table.column("add").drop_null().to_pylist()]
+    files = [data_file(a["path"], a["size"], a["modificationTime"], a["stats"], dict(a["tags"])) for a in adds]
+    txns = [(t["appId"], t["version"]) for t in table.column("txn").drop_null().to_pylist()]
+    ends = [value for app_id, value in txns if app_id == OFFSET_APP_ID]
+    fences = [fence for fence in map(fence_of, *zip(*txns, strict=True)) if fence is not None]
+    metadata = table.column("metaData").drop_null().to_pylist()[0]
+    metadata["configuration"] = dict(metadata["configuration"])
+    metadata["format"]["options"] = dict(metadata["format"]["options"] or [])
+    del metadata["description"]
+    return Checkpoint(
+        version=version,
+        batch_id=batch_id,
+        end_offset=ends[0],
+        files=files,
+        metadata=metadata,
+        fences=dict(fences),
+    )

@@ -1,0 +1,48 @@
+"""Making a Delta table: version 0 of its log, by whoever is first."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from mq.errors import Corrupt
+from tables.delta.actions import commit_name, encode_create
+from tables.paths import LOG_FOLDER
+from tables.store import Store
+
+__all__ = ["create_table"]
+
+
+def create_table(
+    store: Store,
+    folder: str,
+    *,
+    schema: str,
+    name: str,
+    configuration: Mapping[str, str],
+    now_ms: int,
+    table_id: str | None = None,
+) -> None:
+    """Make the table in `folder`, which has no log; safe from any number of processes, of which the first one's counts.
+
+    Parameters
+    ----------
+    schema
+        Its columns, as Delta's JSON.
+
+    Raises
+    ------
+    Corrupt
+        The folder has data: the log of a table that was there is gone. Made anew it would hide what it held.
+    """
+    for entry in store.entries(folder):
+        if entry.name.endswith(".parquet"):
+            raise Corrupt(f"{folder} has data ({entry.name}) but no log; restore its {LOG_FOLDER} folder")
+    data = encode_create(
+        table_id=table_id or str(uuid.uuid4()),
+        name=name,
+        schema=schema,
+        configuration=configuration,
+        now_ms=now_ms,
+    )
+    store.put_if_absent(f"{folder}/{LOG_FOLDER}/{commit_name(0)}", data, durable=True)

@@ -1,0 +1,113 @@
+"""One large file out of the rows of several, row group by row group: its rows are never in memory together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.limits import MIB
+from mq.producer import Part
+from tables.delta.actions import DataFile
+from tables.delta.encode import (
+    Bounds,
+    Encoded,
+    bounds_of,
+    checksums,
+    deliver_bounds,
+    key_values_of,
+    message_writer,
+    stats_json,
+)
+from tables.paths import data_file_name
+
+__all__ = ["encode_large_file"]
+
+#: A row group is closed at this size in memory: rows of a megabyte each would fill it with 32,768 of them.
+_GROUP_BYTES_MAX: Final = 64 * MIB
+
+
+def encode_large_file(
+    tables: Iterable[pa.Table], parts: Sequence[Part], *, batch_id: str, now_ms: int, row_group_rows: int
+) -> Encoded:
+    """Encode adjacent rows, which come in tables of any size, as `tables.delta.encode.encode_file` would.
+
+    The offsets are checked on their way: they must go up by one.
+    """
+    sink = pa.BufferOutputStream()
+    footer: list[pq.FileMetaData] = []
+    facts = _Facts()
+    with message_writer(sink, footer) as writer:
+        for group in _grouped(tables, row_group_rows):
+            facts.add(group)
+            writer.write_table(group, row_group_size=row_group_rows)
+        key_values = key_values_of(parts)
+        if key_values:
+            writer.add_key_value_metadata(dict(key_values))
+    data = sink.getvalue()
+    return Encoded(data, facts.file(len(data), checksums(data, footer[0]), batch_id, now_ms), facts.rows_bytes)
+
+
+def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
+    """Return the same rows in row groups: each as large as it may be, but for the last."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        while table.num_rows:
+            step = min(rows_max - rows, table.num_rows)
+            waiting.append(table.slice(0, step))
+            table = table.slice(step)
+            rows, size = rows + step, size + waiting[-1].nbytes
+            if rows == rows_max or size >= _GROUP_BYTES_MAX:
+                yield pa.concat_tables(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What the commit says of the rows that went by."""
+
+    start: int = -1
+    end: int = -1
+    rows_bytes: int = 0
+    born: Bounds | None = None
+    append: Bounds | None = None
+    deliver: Bounds | None = None
+    #: Whether every row has a deliver time.
+    delivered: bool = True
+
+    def add(self, rows: pa.Table) -> None:
+        offsets = rows.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        assert last - first + 1 == rows.num_rows and self.end in (-1, first), "rows are not adjacent"
+        self.start, self.end = first if self.end < 0 else self.start, last + 1
+        self.rows_bytes += rows.nbytes
+        self.born = _wider(self.born, bounds_of(rows.column("born_time")))
+        self.append = _wider(self.append, bounds_of(rows.column("append_time")))
+        deliver = deliver_bounds(rows.column("deliver_time"))
+        self.deliver = None if deliver is None else _wider(self.deliver, deliver)
+        self.delivered &= deliver is not None
+
+    def file(self, size: int, crc: str, batch_id: str, now_ms: int) -> DataFile:
+        assert self.born is not None and self.append is not None, "an empty file would have no offsets"
+        count = self.end - self.start
+        return DataFile(
+            path=data_file_name(self.start, batch_id),
+            size=size,
+            start=self.start,
+            count=count,
+            modified_ms=now_ms,
+            append_min_us=self.append[0],
+            append_max_us=self.append[1],
+            stats=stats_json(self.start, count, self.born, self.append, self.deliver if self.delivered else None),
+            crc=crc,
+        )
+
+
+def _wider(known: Bounds | None, more: Bounds) -> Bounds:
+    return more if known is None else (min(known[0], more[0]), max(known[1], more[1]))

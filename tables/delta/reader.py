@@ -1,0 +1,291 @@
+"""Rows of stored files, every byte checked before it is believed (RELIABILITY R4).
+
+A read touches the footer and the row groups that hold the asked offsets, whatever the size of the file or the
+length of the log. Footers and decoded row groups are kept in one bounded cache for the process, because a consumer
+that reads history in small steps asks for the same row group many times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt
+from mq.limits import KIB
+from mq.producer import Part, part_from_json
+from tables.delta.actions import DataFile
+from tables.delta.encode import PARTS_KEY, footer_start, group_edges
+from tables.schema import MESSAGE_SCHEMA
+from tables.store import FileMissing, Store
+
+__all__ = ["FileReader", "RowCache"]
+
+#: Read at once from a file's end; a footer of sixteen row groups fits.
+_FOOTER_GUESS: Final = 64 * KIB
+#: A row group of fewer bytes is read as a whole, and so is one of which more than this part is wanted.
+_LARGE_BYTES: Final = 256 * KIB
+_SMALL_PART: Final = 0.5
+#: What a footer costs in memory, and each row group in it with its thirteen columns; measured, rounded up.
+_FOOTER_BYTES: Final = 20 * KIB
+_ROW_GROUP_BYTES: Final = 10 * KIB
+
+
+class RowCache:
+    """Least recently used tables, bounded by bytes. Safe for threads."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._items: OrderedDict[object, tuple[object, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held."""
+        return self._bytes
+
+    def get(self, key: object) -> object | None:
+        """The kept value, now the most recently used."""
+        with self._lock:
+            found = self._items.get(key)
+            if found is None:
+                return None
+            self._items.move_to_end(key)
+            return found[0]
+
+    def put(self, key: object, value: object, size: int) -> None:
+        """Keep a value of `size` bytes; older ones make room."""
+        if size > self._bytes_max:
+            return
+        with self._lock:
+            old = self._items.pop(key, None)
+            self._bytes += size - (old[1] if old else 0)
+            self._items[key] = (value, size)
+            while self._bytes > self._bytes_max:
+                _, (_, dropped) = self._items.popitem(last=False)
+                self._bytes -= dropped
+
+    def drop(self, key: object) -> object | None:
+        """Let a value go, and return it if it was there."""
+        with self._lock:
+            found, size = self._items.pop(key, (None, 0))
+            self._bytes -= size
+            return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    metadata: pq.FileMetaData
+    edges: tuple[int, ...]  #: byte positions between the checksummed ranges before the footer
+    checksums: tuple[int, ...]  #: one for each of those ranges
+    starts: tuple[int, ...]  #: first row of each row group, and the number of rows
+    parts: tuple[Part, ...]
+
+
+class FileReader:
+    """Reads the files of one table."""
+
+    def __init__(self, store: Store, folder: str, cache: RowCache) -> None:
+        self._store = store
+        self._folder = folder
+        self._cache = cache
+
+    def rows(self, file: DataFile, start: int, stop: int) -> pa.Table:
+        """Rows with offsets `[start, stop)` of `file`: MESSAGE_SCHEMA.
+
+        Raises
+        ------
+        Corrupt
+            The file is missing, cut, altered, or holds other offsets.
+        """
+        assert file.start <= start < stop <= file.end
+        footer = self._footer(file)
+        first, last = start - file.start, stop - file.start
+        found = []
+        for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
+            if low < last and high > first:
+                rows = self._group(file, footer, index, whole=first <= low and high <= last)
+                found.append(rows.slice(max(first - low, 0), min(last, high) - max(first, low)))
+        rows = found[0] if len(found) == 1 else pa.concat_tables(found)
+        _check_offsets(rows, start, stop, file)
+        return rows
+
+    def groups(
+        self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None, *, by_page: bool = False
+    ) -> Iterator[pa.Table]:
+        """Rows with offsets `[start, stop)` one row group at a time, for scans: not kept, of `columns` only.
+
+        Parameters
+        ----------
+        by_page
+            Where `columns` are a small part of a row group, read their bytes alone, and check the checksum of each page
+            instead of the row group's. The headers of pages have none: what is wrong in them fails to decode.
+
+        Raises
+        ------
+        Corrupt
+            As for `rows`.
+        """
+        assert file.start <= start <= stop <= file.end
+        footer = self._footer(file)
+        for index, (low, high) in enumerate(itertools.pairwise(footer.starts)):
+            low, high = max(start, file.start + low), min(stop, file.start + high)
+            if low < high:
+                chunks = _small_part(footer.metadata.row_group(index), columns) if by_page and columns else ()
+                rows = self._read_group(file, footer, index, columns, chunks)
+                found = rows.slice(low - file.start - footer.starts[index], high - low)
+                if "offset" in found.column_names:
+                    _check_offsets(found, low, high, file)
+                yield found
+
+    def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows that a file holds, a row group at a time, whatever their offsets are; checksums are checked.
+
+        For checks of the log against its files: `groups` believes nothing that contradicts the log.
+        """
+        footer = self._footer(file)
+        for index in range(len(footer.checksums)):
+            yield self._read_group(file, footer, index, columns)
+
+    def parts(self, file: DataFile) -> tuple[Part, ...]:
+        """The producers' requests that the file carries."""
+        found = self._cache.get((self._folder, file.path))
+        # Opening a partition asks for this and no more: footers of thousands that nobody reads are not kept.
+        return found.parts if isinstance(found, _Footer) else self._read_footer(file).parts
+
+    def verify(self, file: DataFile) -> None:
+        """Read every byte and every row of the file; raise `Corrupt` on the first contradiction."""
+        footer = self._footer(file)
+        at = file.start
+        for i in range(len(footer.starts) - 1):
+            rows = self._read_group(file, footer, i)
+            _check_offsets(rows, at, at + rows.num_rows, file, every=True)
+            at += rows.num_rows
+        if at != file.end:
+            raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Let go of what is kept of files that are no longer in the table."""
+        for path in paths:
+            footer = self._cache.drop((self._folder, path))
+            if isinstance(footer, _Footer):
+                for index in range(len(footer.checksums)):
+                    self._cache.drop((self._folder, path, index))
+
+    def _key(self, file: DataFile) -> str:
+        return f"{self._folder}/{file.path}"
+
+    def _footer(self, file: DataFile) -> _Footer:
+        key = (self._folder, file.path)
+        found = self._cache.get(key)
+        if isinstance(found, _Footer):
+            return found
+        footer = self._read_footer(file)
+        self._cache.put(key, footer, _FOOTER_BYTES + _ROW_GROUP_BYTES * (len(footer.starts) - 1))
+        return footer
+
+    def _read_footer(self, file: DataFile) -> _Footer:
+        guess = max(0, file.size - _FOOTER_GUESS)
+        data = self._read(file, [(guess, file.size)])
+        footer_at = footer_start(memoryview(data))
+        if not 0 < footer_at < file.size:
+            raise Corrupt(f"{self._key(file)}: has no parquet footer")
+        if footer_at < guess:
+            data = self._read(file, [(footer_at, file.size)])
+        *groups, footer_crc = (int(crc, 16) for crc in file.crc.split(","))
+        self._check(file, data, footer_at, file.size, footer_crc)
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(data))
+        except (OSError, pa.ArrowException) as error:
+            raise Corrupt(f"{self._key(file)}: the footer cannot be read: {error}") from error
+        counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if sum(counts) != file.count or len(counts) != len(groups):
+            raise Corrupt(f"{self._key(file)}: holds {sum(counts)} rows, the log says {file.count}")
+        raw_parts = (metadata.metadata or {}).get(PARTS_KEY, b"[]")
+        return _Footer(
+            metadata=metadata,
+            edges=tuple(group_edges(metadata, footer_at)),
+            checksums=tuple(groups),
+            starts=(0, *itertools.accumulate(counts)),
+            parts=tuple(part_from_json(p) for p in json.loads(raw_parts)),
+        )
+
+    def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
+        """A decoded row group; one that is wanted whole is not kept, since its reader is through with it.
+
+        A scan in large steps would otherwise push out what others read in small ones, and touch new memory all the
+        time, which costs as much as the decoding.
+        """
+        key = (self._folder, file.path, index)
+        found = self._cache.get(key)
+        if isinstance(found, pa.Table):
+            return found
+        rows = self._read_group(file, footer, index)
+        if not whole:
+            self._cache.put(key, rows, rows.nbytes)
+        return rows
+
+    def _read_group(
+        self,
+        file: DataFile,
+        footer: _Footer,
+        index: int,
+        columns: Sequence[str] | None = None,
+        chunks: Sequence[tuple[int, int]] = (),
+    ) -> pa.Table:
+        """A decoded row group; of `chunks`, the byte ranges of `columns`, only pages are checked."""
+        low, high = footer.edges[index], footer.edges[index + 1]
+        data = self._read(file, list(chunks) or [(low, high)])
+        if not chunks:
+            self._check(file, data, low, high, footer.checksums[index])
+        try:
+            with pq.ParquetFile(
+                pa.BufferReader(data), metadata=footer.metadata, page_checksum_verification=bool(chunks)
+            ) as parquet:
+                rows = parquet.read_row_group(index, columns=columns, use_threads=False)
+            return rows.cast(pa.schema([MESSAGE_SCHEMA.field(name) for name in rows.column_names]))
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise Corrupt(f"{self._key(file)}: row group {index} cannot be read: {error}") from error
+
+    def _read(self, file: DataFile, ranges: list[tuple[int, int]]) -> pa.Buffer:
+        try:
+            return self._store.read_parts(self._key(file), file.size, ranges)
+        except FileMissing as error:
+            raise Corrupt(f"{self._key(file)}: the log names this file, and it is missing") from error
+
+    def _check(self, file: DataFile, data: pa.Buffer, low: int, high: int, crc: int) -> None:
+        if zlib.crc32(memoryview(data)[low:high]) != crc:
+            raise Corrupt(f"{self._key(file)}: checksum of bytes {low} to {high} does not match; the file was altered")
+
+
+def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:
+    """The byte ranges of columns that are a small part of a large row group; none of a part that is not."""
+    whole, found = 0, []
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        size = chunk.total_compressed_size
+        whole += size
+        if chunk.path_in_schema.split(".", 1)[0] in columns:
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            found.append((start, start + size))
+    part = sum(stop - start for start, stop in found)
+    return found if whole >= _LARGE_BYTES and part < whole * _SMALL_PART else []
+
+
+def _check_offsets(rows: pa.Table, start: int, stop: int, file: DataFile, *, every: bool = False) -> None:
+    column = rows.column("offset")
+    dense = column[0].as_py() == start and column[-1].as_py() == stop - 1 and rows.num_rows == stop - start
+    if dense and every:
+        dense = bool(np.array_equal(column.to_numpy(), np.arange(start, stop)))
+    if not dense:
+        raise Corrupt(f"{file.path}: does not hold offsets {start} to {stop - 1} in sequence")

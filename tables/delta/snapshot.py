@@ -1,0 +1,294 @@
+"""The state of one message table at one version, and how it is rebuilt from its log alone (SPEC META-3).
+
+    checkpoint (if any)  ->  commits after it, every one whole and in sequence  ->  checks
+
+Every fact is believed only when it agrees with the others (RELIABILITY R4): files lie end to end, the end offset of
+the log is the end of the last file, and no commit is known to have been there that is not there now.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from mq.errors import Corrupt, NotFound, Unavailable
+from tables.delta.actions import Commit, DataFile, commit_name, parse_commit
+from tables.delta.checkpoint import Checkpoint, read_checkpoint
+from tables.delta.head import can_put_back, head_key, read_head
+from tables.paths import LOG_FOLDER, PartitionRef, Space, generation_of
+from tables.store import FileMissing, Store
+
+__all__ = [
+    "LOG_KEEP",
+    "ORPHAN_KEEP",
+    "CommitLost",
+    "PartitionNotFound",
+    "Snapshot",
+    "load",
+    "log_versions",
+    "read_commit",
+    "start",
+]
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+#: Table configuration: how long a commit file, and a file that no commit names, live at least.
+LOG_KEEP: Final = "mq.log_keep_ms"
+ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
+#: A clean-up may delete what a load is about to read; each further try starts from a newer checkpoint.
+_LOAD_TRIES: Final = 5
+
+
+class PartitionNotFound(NotFound):
+    """There is no such partition."""
+
+    code = "partition_not_found"
+
+
+class CommitLost(Corrupt):
+    """A commit's file is gone, but its content is in `.head`."""
+
+    code = "commit_lost"
+
+    def __init__(self, detail: str, *, table_id: str = "", version: int = -1) -> None:
+        super().__init__(detail)
+        self.table_id = table_id
+        self.version = version
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """A table's state; `files` are live, in offset order. Changed only by `apply`, under the append lock."""
+
+    version: int
+    batch_id: str
+    end_offset: int
+    metadata: dict[str, object]
+    files: list[DataFile] = field(default_factory=list)
+    checkpoint_version: int = -1
+    #: The highest epoch of each fence; never modified.
+    fences: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def table_id(self) -> str:
+        """The table's own id: a partition deleted and made again has another."""
+        return str(self.metadata["id"])
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset still stored; the end offset when nothing is."""
+        files = self.files
+        return files[0].start if files else self.end_offset
+
+    def keep_ms(self, name: str, default: int) -> int:
+        """A promise that the table's own configuration makes to all its writers, in milliseconds."""
+        return int(self.configuration.get(name, default))
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The table's configuration."""
+        configuration = self.metadata.get("configuration")
+        if not isinstance(configuration, dict):
+            raise Corrupt("the table's metadata has no configuration")
+        return configuration
+
+    def apply(self, commit: Commit) -> None:
+        """Move one version on; raises `Corrupt` when the commit contradicts this state."""
+        if commit.version != self.version + 1:
+            raise Corrupt(f"commit {commit.version} does not follow version {self.version}")
+        if commit.end_offset is not None:
+            self._append(commit)
+        elif commit.removes:
+            self._rewrite(commit)
+        if commit.fences:
+            self._fence(commit)
+        self.version = commit.version
+        self.batch_id = commit.batch_id
+
+    def _append(self, commit: Commit) -> None:
+        at = self.end_offset
+        for file in commit.adds:
+            if file.start != at:
+                raise Corrupt(f"commit {commit.version}: {file.path} starts at {file.start}, the log ends at {at}")
+            at = file.end
+        if at != commit.end_offset or commit.removes:
+            raise Corrupt(f"commit {commit.version}: its files end at {at}, its end offset is {commit.end_offset}")
+        self.files.extend(commit.adds)
+        self.end_offset = at
+
+    def _rewrite(self, commit: Commit) -> None:
+        gone = set(commit.removes)
+        kept = [f for f in self.files if f.path not in gone]
+        if len(kept) + len(gone) != len(self.files):
+            raise Corrupt(f"commit {commit.version} removes files that are not live")
+        files = sorted([*kept, *commit.adds], key=lambda f: f.start)
+        check_dense(files, self.end_offset, where=f"commit {commit.version}")
+        # A new list: readers that hold the old one finish undisturbed.
+        self.files = files
+
+    def _fence(self, commit: Commit) -> None:
+        for name, epoch in commit.fences:
+            if epoch <= self.fences.get(name, 0):
+                raise Corrupt(f"commit {commit.version}: fence {name} goes from {self.fences[name]} to {epoch}")
+        # A new mapping: whoever holds the old one compares with what it knew.
+        self.fences = {**self.fences, **dict(commit.fences)}
+
+    def checkpoint(self) -> Checkpoint:
+        """This state as a checkpoint."""
+        return Checkpoint(
+            version=self.version,
+            batch_id=self.batch_id,
+            end_offset=self.end_offset,
+            files=list(self.files),
+            metadata=self.metadata,
+            fences=self.fences,
+        )
+
+
+def check_dense(files: Sequence[DataFile], end_offset: int, *, where: str) -> None:
+    """Raise `Corrupt` unless the files lie end to end and finish at `end_offset` (RELIABILITY R4)."""
+    for before, after in itertools.pairwise(files):
+        if before.end != after.start:
+            raise Corrupt(f"{where}: {before.path} ends at {before.end}, {after.path} starts at {after.start}")
+    if files and files[-1].end != end_offset:
+        raise Corrupt(f"{where}: {files[-1].path} ends at {files[-1].end}, the end offset is {end_offset}")
+
+
+def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
+    """Versions of the commit files and of the checkpoints that are there, ascending."""
+    names = store.names(f"{folder}/{LOG_FOLDER}")
+    commits = [int(m[1]) for m in map(_COMMIT.fullmatch, names) if m]
+    checkpoints = [int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m]
+    return commits, checkpoints
+
+
+def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:
+    """Rebuild the newest state; `on_commit` sees every commit that was replayed, some perhaps twice.
+
+    Raises
+    ------
+    PartitionNotFound
+        There is no log.
+    CommitLost
+        The newest commit's file is gone, but its content is in `.head`.
+    Corrupt
+        The log contradicts itself; the message names the file.
+    """
+    for _ in range(_LOAD_TRIES):
+        commits, checkpoints = log_versions(store, folder)
+        if not commits and not checkpoints:
+            raise PartitionNotFound(f"there is no table at {store.uri(folder)}")
+        base = checkpoints[-1] if checkpoints else -1
+        try:
+            return _replayed(store, folder, base, commits[-1] if commits else -1, on_commit)
+        except FileMissing as error:
+            if not _newer_checkpoint(store, folder, base):
+                raise Corrupt(f"{error.detail} is missing, and the log goes on behind it") from error
+    raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
+
+
+def _newer_checkpoint(store: Store, folder: str, version: int) -> bool:
+    """Whether a clean-up explains that a file after the checkpoint of `version` is gone."""
+    return any(v > version for v in log_versions(store, folder)[1])
+
+
+def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None]) -> Snapshot:
+    """The state of the checkpoint of version `base` (-1: none) and every commit after it; `listed` was seen.
+
+    Commits are read on until there is none, not until the listing ends: a listing is no moment in time, and may hold
+    a file without one that was made before it.
+    """
+    snapshot = start(store, folder, base)
+    while True:
+        _read_on(store, folder, snapshot, on_commit)
+        if snapshot.version < listed:
+            raise FileMissing(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}")
+        head = read_head(store, folder, snapshot.table_id)
+        if head is None or head[0].version <= snapshot.version:
+            break
+        if not store.exists(f"{folder}/{LOG_FOLDER}/{commit_name(snapshot.version + 1)}"):
+            _check_head(store, folder, snapshot, head[0])
+            break
+    check_dense(snapshot.files, snapshot.end_offset, where=folder)
+    return snapshot
+
+
+def _check_head(store: Store, folder: str, snapshot: Snapshot, head: Commit) -> None:
+    """Raise `CommitLost` for a commit that only `.head` still has, unless it is one that a power cut may take.
+
+    Such a one was acknowledged as not durable; if its data did not arrive either, the log ends before it.
+    """
+    version = snapshot.version + 1
+    if head.flushed or can_put_back(store, folder, head, version):
+        lost = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
+        raise CommitLost(
+            f"{lost} is missing, but {head_key(folder)} holds version {head.version}: it was committed",
+            table_id=snapshot.table_id,
+            version=version,
+        )
+
+
+def start(store: Store, folder: str, base: int) -> Snapshot:
+    """The state of the checkpoint of version `base`, or of version 0 if it is negative."""
+    snapshot = _from_checkpoint(store, folder, base) if base >= 0 else _first(read_commit(store, folder, 0, ""), folder)
+    _check_place(snapshot, folder)
+    return snapshot
+
+
+def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
+    """Apply the commits that follow, until there is none."""
+    while True:
+        try:
+            commit = read_commit(store, folder, snapshot.version + 1, snapshot.table_id)
+        except FileMissing:
+            return
+        snapshot.apply(commit)
+        on_commit(commit)
+
+
+def _from_checkpoint(store: Store, folder: str, version: int) -> Snapshot:
+    found = read_checkpoint(store, folder, version)
+    return Snapshot(
+        version=version,
+        batch_id=found.batch_id,
+        end_offset=found.end_offset,
+        metadata=_shared(found.metadata),
+        files=sorted(found.files, key=lambda f: f.start),
+        checkpoint_version=version,
+        fences=found.fences,
+    )
+
+
+def _first(commit: Commit, folder: str) -> Snapshot:
+    if commit.metadata is None:
+        raise Corrupt(f"{folder}: version 0 does not create a table")
+    return Snapshot(version=0, batch_id=commit.batch_id, end_offset=0, metadata=_shared(commit.metadata))
+
+
+def _shared(metadata: Mapping[str, object]) -> dict[str, object]:
+    """The same with its long strings kept once for all tables: a process may have thousands of them open."""
+    return {sys.intern(key): _interned(value) for key, value in metadata.items()}
+
+
+def _interned(value: object) -> object:
+    if isinstance(value, str):
+        return sys.intern(value)
+    return _shared(value) if isinstance(value, dict) else value
+
+
+def _check_place(snapshot: Snapshot, folder: str) -> None:
+    """Raise `Corrupt` when a checkpoint or version 0 is another partition's: each is whole in itself."""
+    configuration = snapshot.configuration
+    ref = PartitionRef(Space.TOPICS, configuration["mq.topic"], configuration["mq.partition"], generation_of(folder))
+    if ref.folder.partition("/")[2] != folder.partition("/")[2]:
+        raise Corrupt(f"{folder}: the log is the one of partition {ref.name} of topic {ref.topic}; files were moved")
+
+
+def read_commit(store: Store, folder: str, version: int, table_id: str) -> Commit:
+    """A commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
+    key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
+    return parse_commit(store.read(key), table_id=table_id if version else None, version=version, source=key)

@@ -1,0 +1,55 @@
+"""One partition as a log: append, read, roll-up, compaction, fences; and the warehouse that holds all partitions."""
+
+from __future__ import annotations
+
+from tables.log.batch import Appended, Batch, one_batch
+from tables.log.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
+from tables.log.compactor import Compacted, Compactor
+from tables.log.dead_files import DeadFiles
+from tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE, ROUTE_FENCE
+from tables.log.fetch import Fetched, FetchStatus, cut_to_bytes, one_record_batch, weight_of, weights_of
+from tables.log.follow import LogFollower
+from tables.log.log import PartitionLog
+from tables.log.paging import OffsetOutOfRange, pages
+from tables.log.partition_stats import Removed
+from tables.log.point_reads import Picked, TooMuch, pick
+from tables.log.reader import offset_at
+from tables.log.stored_requests import REMEMBERED_MS, StoredRequests
+from tables.log.warehouse import Warehouse, open_store, refs
+
+__all__ = [
+    "ANY_EPOCH",
+    "BROKER_FENCE",
+    "REMEMBERED_MS",
+    "RESET_FENCE",
+    "RETENTION_PART",
+    "ROUTE_FENCE",
+    "TAIL_FILES_MAX",
+    "Appended",
+    "Batch",
+    "Compacted",
+    "Compactor",
+    "DeadFiles",
+    "FetchStatus",
+    "Fetched",
+    "LogFollower",
+    "OffsetOutOfRange",
+    "PartitionLog",
+    "Picked",
+    "Removed",
+    "StoredRequests",
+    "Target",
+    "TooMuch",
+    "Warehouse",
+    "cut_to_bytes",
+    "offset_at",
+    "one_batch",
+    "one_record_batch",
+    "open_store",
+    "pages",
+    "pick",
+    "plan_compaction",
+    "refs",
+    "weight_of",
+    "weights_of",
+]

@@ -1,0 +1,134 @@
+"""Rows of requests become one data file and one commit: dedupe, stamp, number, write, commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from mq.errors import OffsetMismatch, Unavailable
+from mq.limits import OFFSET_MAX
+from mq.producer import Part
+from tables.clock import Clock
+from tables.delta import Encoded, RowsPart, encode_append, encode_file, numbered, stamp
+from tables.failpoints import failpoint
+from tables.log.batch import Appended, appended, only, repeats, requests
+from tables.log.fences import check_fences
+from tables.log.publish import Publisher
+from tables.log.requests import Requests
+from tables.log.tail import Tail
+
+if TYPE_CHECKING:
+    from tables.log.log import PartitionLog
+
+__all__ = ["Appender"]
+
+_NO_IDS: Final = pa.array([], pa.string())
+
+
+class Appender:
+    """Appends to one partition; its owner holds the append lock."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        publisher: Publisher,
+        requests: Requests,
+        tail: Tail,
+        *,
+        clock: Clock,
+        row_group_rows: int,
+    ) -> None:
+        self._log = log
+        self._publisher = publisher
+        self._requests = requests
+        self._tail = tail
+        self._clock = clock
+        self._row_group_rows = row_group_rows
+
+    def append(
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        *,
+        durable: bool,
+        expected_offset: int | None,
+        known: Mapping[str, int] | None,
+    ) -> list[Appended]:
+        """Try it once, against the state that the log knows.
+
+        Raises
+        ------
+        LostRace
+            Somebody else committed first: nothing is stored, and the log has caught up.
+        OffsetMismatch, Fenced, Unknown
+            As for `PartitionLog.append`.
+        """
+        stored = [self._stored_part(p) for p in parts]
+        again = repeats(parts)
+        base = self._log.end_offset
+        fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
+        ids = _NO_IDS
+        if fresh:
+            if known is not None:
+                check_fences(self._log.fences, known, self._log.ref.name)
+            if expected_offset is not None and expected_offset != base:
+                raise OffsetMismatch(
+                    f"expected_offset is {expected_offset}, the end offset is {base}",
+                    field="expected_offset",
+                    extra={"end_offset": base},
+                )
+            if len(fresh) < len(parts):
+                rows = only(rows, parts, set(fresh))
+            ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
+        return appended(parts, stored, again, base, ids, durable=durable, version=self._log.version)
+
+    def _stored_part(self, part: RowsPart) -> Part | None:
+        stamp = part.producer
+        return None if stamp is None else self._requests.find(stamp.id, stamp.seq, stamp.indexes)
+
+    def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
+        """Number, write and commit rows at `base`; return their message ids."""
+        if base + rows.num_rows > OFFSET_MAX:
+            raise Unavailable(f"{self._log.ref.name}: offsets are used up", code="offsets_exhausted")
+        batch_id = uuid.uuid4().hex
+        append_us = self._append_time_us()
+        stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
+        stored_as = requests(parts, base, append_us // 1000)
+        encoded = encode_file(
+            stamped,
+            stored_as,
+            batch_id=batch_id,
+            now_ms=append_us // 1000,
+            row_group_rows=self._row_group_rows,
+        )
+        self._write_and_commit(encoded, stored_as, batch_id, durable=durable)
+        self._tail.add(base, stamped, encoded.rows_bytes)
+        return stamped.column("message_id").chunk(0)
+
+    def _append_time_us(self) -> int:
+        """Now, cut to milliseconds as Delta's statistics are, and never before the append before."""
+        now = self._clock.wall_us() // 1000 * 1000
+        files = self._log.files
+        return max(now, files[-1].append_max_us) if files else now
+
+    def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
+        file = encoded.file
+        began_ms = self._clock.boot_ms()
+        self._publisher.put(encoded, durable=durable)
+        failpoint("commit.after_data_write")
+
+        def encode(version: int) -> bytes:
+            return encode_append(
+                table_id=self._log.table_id,
+                version=version,
+                batch_id=batch_id,
+                file=file,
+                parts=requests,
+                flushed=durable,
+                now_ms=file.modified_ms,
+            )
+
+        self._publisher.commit(encode, [encoded], batch_id=batch_id, durable=durable, began_ms=began_ms)

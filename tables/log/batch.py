@@ -1,0 +1,132 @@
+"""What goes into an append and what comes out, and the bookkeeping between: pure functions over parts and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from mq.producer import Part, overlap
+from tables.delta import ProducerStamp, RowsPart
+from tables.schema import INTERNAL_SCHEMA
+
+__all__ = ["Appended", "Batch", "appended", "one_batch", "only", "repeats", "requests"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one request: any of INTERNAL_SCHEMA's columns, `body` always, types exact."""
+
+    rows: pa.RecordBatch
+    producer: ProducerStamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where a batch is: offsets `[base_offset, base_offset + count)`.
+
+    `duplicate`: it was stored by an earlier request; `message_ids` is then empty.
+    """
+
+    base_offset: int
+    count: int
+    duplicate: bool
+    durable: bool
+    version: int
+    message_ids: pa.Array
+
+
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches with possibly different columns as one."""
+    if len(batches) == 1:
+        return batches[0]
+    names = {name for batch in batches for name in batch.schema.names}
+    fields = [f for f in INTERNAL_SCHEMA if f.name in names]
+    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    at = batch.schema.get_field_index(field.name)
+    return batch.column(at) if at >= 0 else pa.nulls(batch.num_rows, field.type)
+
+
+def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
+    """Positions of parts that repeat a request which stands earlier in the same append, and where it stands first."""
+    first: dict[tuple[str, int], tuple[int, ...]] = {}
+    found = {}
+    for i, part in enumerate(parts):
+        stamp = part.producer
+        if stamp is None:
+            continue
+        others = first.setdefault((stamp.id, stamp.seq), (i,))
+        if others[0] == i:
+            continue
+        for at in others:
+            other = parts[at].producer
+            if other is not None and overlap(other.indexes, stamp.indexes):
+                found[i] = at
+                break
+        else:
+            first[stamp.id, stamp.seq] = (*others, i)
+    return found
+
+
+def only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
+    """The rows of the parts whose positions are in `keep`."""
+    mask = np.repeat([i in keep for i in range(len(parts))], [p.count for p in parts])
+    return rows.filter(pa.array(mask))
+
+
+def requests(parts: Sequence[RowsPart], base: int, time_ms: int) -> list[Part]:
+    found = []
+    for part in parts:
+        if part.producer is not None:
+            found.append(
+                Part(
+                    producer_id=part.producer.id,
+                    seq=part.producer.seq,
+                    base_offset=base,
+                    count=part.count,
+                    total=part.producer.total,
+                    time_ms=time_ms,
+                    indexes=part.producer.indexes,
+                )
+            )
+        base += part.count
+    return found
+
+
+def appended(
+    parts: Sequence[RowsPart],
+    stored: Sequence[Part | None],
+    again: Mapping[int, int],
+    base: int,
+    ids: pa.Array,
+    *,
+    durable: bool,
+    version: int,
+) -> list[Appended]:
+    """Where each part is: new ones lie from `base` on and own `ids` in turn, the others are where they were.
+
+    `stored` has those of earlier appends, `again` those that repeat another part of this one (see `repeats`).
+    """
+    results: list[Appended] = []
+    at = 0
+    for i, (part, known) in enumerate(zip(parts, stored, strict=True)):
+        earlier = known or (results[again[i]] if i in again else None)
+        count = part.count if earlier is None else earlier.count
+        results.append(
+            Appended(
+                base_offset=base + at if earlier is None else earlier.base_offset,
+                count=count,
+                duplicate=earlier is not None,
+                durable=durable,
+                version=version,
+                message_ids=ids.slice(at, count) if earlier is None else ids.slice(0, 0),
+            )
+        )
+        at += count if earlier is None else 0
+    return results

@@ -1,0 +1,117 @@
+"""Compaction of one partition: adjacent files become one large file, in one commit (SPEC SPARK-8).
+
+    plan       from the live files (tables.log.compaction)
+    encode     row group by row group, every byte checked; the producers' requests are carried on
+    put        the file, durably                     a kill: a file that no commit names, swept later
+    commit     one file in the place of many         a kill: done, or not
+    later      the old files are deleted by the processes that see the commit (tables.log.dead_files)
+
+Appends, roll-ups, retention, another compaction and readers go on meanwhile. Whoever commits first has won: if one of
+the old files is gone by then, the new one is deleted, and nothing has happened.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from mq.errors import Corrupt
+from tables.clock import Clock
+from tables.delta import DataFile, FileReader, RowCache, encode_large_file
+from tables.failpoints import failpoint
+from tables.log.compaction import TAIL_FILES_MAX
+from tables.log.log import PartitionLog
+from tables.settings import LogSettings
+from tables.store import Store
+
+__all__ = ["Compacted", "Compactor"]
+
+#: Each row group is read once.
+_CACHE_BYTES: Final = 1
+_BATCH_PREFIX: Final = "c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """What became of one group of files."""
+
+    #: Paths of the files that the commit let go; none if somebody else was faster.
+    removed: Sequence[str] = field(default_factory=tuple)
+    rows: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+class Compactor:
+    """Compacts one open partition. Blocking; several may be at work on different groups of its files."""
+
+    def __init__(self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+        self._log = log
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._files = FileReader(store, log.ref.folder, RowCache(_CACHE_BYTES))
+
+    def roll_up(self) -> None:
+        """Do the upkeep that nobody has done: tables which only tasks append to have no service that looks after them.
+
+        With one, there is nothing to do here, or it is faster.
+        """
+        while _is_neglected(self._log, self._settings) and self._log.maintain():
+            pass
+
+    def compact(self, start: int, end: int) -> Compacted:
+        """Put one file in the place of those that hold `[start, end)`; nothing if they are no longer these.
+
+        Raises
+        ------
+        Corrupt
+            A file does not hold what the log says; nothing is changed.
+        Unknown
+            It may be done: asking again is safe.
+        """
+        self._log.refresh()
+        files = [file for file in self._log.files if start <= file.start and file.end <= end]
+        if len(files) < 2 or (files[0].start, files[-1].end) != (start, end):
+            return Compacted()
+        parts = [part for file in files for part in self._log.parts_of(file)]
+        try:
+            encoded = encode_large_file(
+                self._rows(files),
+                parts,
+                batch_id=_BATCH_PREFIX + uuid.uuid4().hex[1:],
+                now_ms=self._clock.wall_us() // 1000,
+                row_group_rows=self._settings.row_group_rows,
+            )
+        except Corrupt:
+            self._log.refresh()
+            if self._log.are_live(files):
+                raise
+            return Compacted()
+        failpoint("compact.before_put")
+        if not self._log.rewrite([encoded], files, operation="OPTIMIZE"):
+            # No commit names it, and none ever will: it need not wait for the sweep.
+            self._store.delete(f"{self._log.ref.folder}/{encoded.file.path}")
+            return Compacted()
+        failpoint("compact.after_commit")
+        return Compacted(
+            removed=[file.path for file in files],
+            rows=encoded.file.count,
+            bytes_before=sum(file.size for file in files),
+            bytes_after=encoded.file.size,
+        )
+
+    def _rows(self, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+        for file in files:
+            yield from self._files.groups(file, file.start, file.end)
+
+
+def _is_neglected(log: PartitionLog, settings: LogSettings) -> bool:
+    """Whether much more upkeep is due than anybody who does it leaves."""
+    small = sum(file.size < settings.rollup_bytes_max // 2 for file in log.files[-2 * TAIL_FILES_MAX :])
+    commits = log.version - log.checkpoint_version
+    return small > TAIL_FILES_MAX or commits > 2 * settings.checkpoint_commits

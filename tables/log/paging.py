@@ -1,0 +1,42 @@
+"""All messages of a partition from an offset on, page by page: how internal logs are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mq.errors import NotFound
+from mq.limits import MIB
+from tables.log.fetch import Fetched, FetchStatus
+from tables.log.log import PartitionLog
+
+__all__ = ["OffsetOutOfRange", "pages"]
+
+_PAGE_MESSAGES: Final = 50_000
+_PAGE_BYTES: Final = 16 * MIB
+
+
+class OffsetOutOfRange(NotFound):
+    """The offset lies before what the partition still holds, or behind its end."""
+
+    code = "offset_out_of_range"
+
+
+def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
+    """Everything from `offset` to the end that `log` knows now; call `log.refresh()` before to see other writers.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        There is a gap between `offset` and what the partition holds.
+    """
+    while True:
+        page = log.read(offset, max_messages=_PAGE_MESSAGES, max_bytes=_PAGE_BYTES)
+        if page.status is FetchStatus.NO_NEW_MESSAGE:
+            return
+        if page.status is not FetchStatus.FOUND:
+            raise OffsetOutOfRange(
+                f"{log.ref.name} holds offsets {page.min_offset} to {page.max_offset}, not {offset}", field="offset"
+            )
+        yield page
+        offset = page.next_offset

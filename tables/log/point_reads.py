@@ -1,0 +1,107 @@
+"""Single messages of a partition, wherever they lie: read in runs, those that cannot be read named one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mq.errors import DeltaMQError
+from mq.limits import MIB
+from tables.log.fetch import FetchStatus, one_record_batch
+from tables.log.log import PartitionLog
+from tables.schema import MESSAGE_SCHEMA
+
+__all__ = ["Picked", "TooMuch", "pick"]
+
+Int64s = npt.NDArray[np.int64]
+
+#: Offsets so close together are read in one run: what lies between costs less than another read.
+_GAP_MAX: Final = 64
+_READ_BYTES: Final = 16 * MIB
+
+
+class TooMuch(Exception):
+    """The messages weigh more than the caller has room for: ask for fewer."""
+
+
+@dataclass(slots=True)
+class Picked:
+    """The messages that were found, by offset, and why the others were not."""
+
+    rows: pa.RecordBatch
+    offsets: Int64s
+    #: No longer there: below the partition's minimum.
+    gone: set[int] = field(default_factory=set)
+    #: What reading them said.
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+    def places(self, offsets: Int64s) -> Int64s:
+        """Where in `rows` these offsets are; each must have been found."""
+        return np.searchsorted(self.offsets, offsets)
+
+
+def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked:
+    """The messages at `offsets` (ascending, none twice), each in memory once.
+
+    Raises
+    ------
+    TooMuch
+        They weigh more than `bytes_max`.
+    """
+    picker = _Picker(log, bytes_max)
+    for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP_MAX) + 1):
+        picker.run(run)
+    rows = one_record_batch(pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *picker.found]))
+    return Picked(rows, rows.column("offset").to_numpy(), picker.gone, picker.unreadable)
+
+
+class _Picker:
+    """One call of `pick`."""
+
+    def __init__(self, log: PartitionLog, bytes_max: int | None) -> None:
+        self._log = log
+        self._left = bytes_max
+        self.found: list[pa.Table] = []
+        self.gone: set[int] = set()
+        self.unreadable: dict[int, str] = {}
+
+    def run(self, wanted: Int64s) -> None:
+        """Read offsets that lie close together; around one that cannot be read, in ever shorter steps."""
+        step = int(wanted[-1]) - int(wanted[0]) + 1 if len(wanted) else 0
+        while len(wanted):
+            at = int(wanted[0])
+            try:
+                fetched = self._log.read(at, max_messages=min(step, int(wanted[-1]) - at + 1), max_bytes=_READ_BYTES)
+            except (DeltaMQError, OSError, pa.ArrowException) as error:
+                if step > 1:
+                    step //= 2
+                else:
+                    self.unreadable[at] = f"{type(error).__name__}: {error}"
+                    wanted = wanted[1:]
+                continue
+            if fetched.status is FetchStatus.FOUND:
+                wanted = self._keep(fetched.rows, wanted, fetched.next_offset)
+                step *= 2
+            elif fetched.status is FetchStatus.OFFSET_TOO_SMALL:
+                here = int(np.searchsorted(wanted, fetched.min_offset))
+                self.gone.update(wanted[:here].tolist())
+                wanted = wanted[here:]
+            else:
+                self.unreadable.update(dict.fromkeys(wanted.tolist(), f"behind the end {fetched.max_offset}"))
+                return
+
+    def _keep(self, rows: pa.Table, wanted: Int64s, next_offset: int) -> Int64s:
+        """Take what is wanted of rows that start at the first wanted offset; return what is still wanted."""
+        here = int(np.searchsorted(wanted, next_offset))
+        places = wanted[:here] - wanted[0]
+        kept = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+        if self._left is not None:
+            self._left -= kept.nbytes
+            if self._left < 0:
+                raise TooMuch
+        self.found.append(kept)
+        return wanted[here:]

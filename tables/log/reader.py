@@ -1,0 +1,147 @@
+"""What readers of one partition get: rows from an offset on, from memory where they are, else from the file.
+
+Readers take no lock: they use the list of live files as it is when they look, which writers replace rather than change.
+A file that is gone when a reader comes to it was rolled up or removed by another process, or it is damage; the newest
+log tells which.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from mq.errors import Corrupt
+from tables.delta import DataFile, FileReader
+from tables.log.fetch import Fetched, cut_to_bytes, fetched, status_of
+from tables.log.tail import Tail
+from tables.schema import MESSAGE_SCHEMA
+
+if TYPE_CHECKING:
+    from tables.log.log import PartitionLog
+
+__all__ = ["LogReader", "offset_at"]
+
+T = TypeVar("T")
+
+
+class LogReader:
+    """Reads one open partition. Safe for threads."""
+
+    def __init__(self, log: PartitionLog, files: FileReader, tail: Tail, *, row_group_rows: int) -> None:
+        self._log = log
+        self._files = files
+        self._tail = tail
+        self._row_group_rows = row_group_rows
+
+    def in_memory(self, offset: int) -> bool:
+        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        pieces = self._tail.pieces
+        # What is gone is refused without a look.
+        return (
+            offset >= self._log.end_offset
+            or offset < self._log.min_offset
+            or bool(pieces and offset >= pieces[0].start)
+        )
+
+    def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
+        """Rows from `offset` on: at most `max_messages`, about `max_bytes`, at least one if there is any.
+
+        Raises
+        ------
+        Corrupt
+            A file does not hold what the log says; the partition stops.
+        """
+        return self._on_live_files(lambda files, end: self._fetch(files, end, offset, max_messages, max_bytes))
+
+    def _fetch(self, files: Sequence[DataFile], end: int, offset: int, max_messages: int, max_bytes: int) -> Fetched:
+        low = files[0].start if files else end
+        # The end was read before the files: appends and retention together may have passed it since.
+        end = max(low, end)
+        status = status_of(offset, low, end)
+        if status is not None:
+            return Fetched(status, MESSAGE_SCHEMA.empty_table(), min(max(offset, low), end), low, end)
+        rows = self._rows(files, offset, min(end, offset + max_messages), max_bytes)
+        return fetched(rows, offset, low, end)
+
+    def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
+        """Run `read(files, end offset)`; damage stops the partition, unless the log has moved on from those files.
+
+        Another process may have rolled files up and removed the old ones while nobody here asked for news.
+        """
+        while True:
+            # The end first: files only grow, so those that are read after it reach at least as far.
+            end = self._log.end_offset
+            files = self._log.files
+            try:
+                return read(files, end)
+            except Corrupt as error:
+                self._log.refresh()
+                if self._log.are_live(files):
+                    self._log.stop(error)
+                    raise
+
+    def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int) -> pa.Table:
+        found: list[pa.Table] = []
+        at = start
+        while at < stop and max_bytes > 0:
+            rows = self._tail.rows(at, stop)
+            if rows is None:
+                rows = self._from_file(files, at, stop)
+            kept = cut_to_bytes(rows, max_bytes, at_least=0 if found else 1)
+            found.append(kept)
+            at += kept.num_rows
+            if at >= stop or kept.num_rows < rows.num_rows:
+                break
+            max_bytes -= kept.nbytes
+        return found[0] if len(found) == 1 else pa.concat_tables(found)
+
+    def _from_file(self, files: Sequence[DataFile], start: int, stop: int) -> pa.Table:
+        """Rows of the one file that holds `start`, and of no more of its row groups than a step needs."""
+        at = bisect_left(files, start + 1, key=lambda f: f.end)
+        file = files[at]
+        step = start - (start - file.start) % self._row_group_rows + self._row_group_rows
+        pieces = self._tail.pieces
+        edge = pieces[0].start if pieces and pieces[0].start > start else stop
+        return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge))
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
+
+    def file_rows(self, file: DataFile) -> pa.Table:
+        """All rows of a live file, from memory if they are there."""
+        rows = self._tail.rows(file.start, file.end)
+        return rows if rows is not None else self._files.rows(file, file.start, file.end)
+
+    def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
+        """A few columns of all rows of a live file, from memory if they are there; what is read is not kept."""
+        rows = self._tail.rows(file.start, file.end)
+        if rows is not None:
+            return rows.select(list(columns))
+        return pa.concat_tables(self._files.groups(file, file.start, file.end, columns))
+
+    def verify(self) -> None:
+        """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
+        for file in list(self._log.files):
+            try:
+                self._files.verify(file)
+            except Corrupt:
+                self._log.refresh()
+                if self._log.are_live([file]):
+                    raise
+
+
+def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: int) -> int:
+    """The first offset in `files` that was appended at or after a time; `end` when there is none."""
+    at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
+    if at == len(files):
+        return end
+    file = files[at]
+    if file.append_min_us >= time_us:
+        return file.start
+    times = reader.rows(file, file.start, file.end).column("append_time").cast(pa.int64()).to_numpy()
+    return file.start + int(np.searchsorted(times, time_us, side="left"))

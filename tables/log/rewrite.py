@@ -1,0 +1,71 @@
+"""Rearrangements of a partition's files: a roll-up puts one in the place of many, retention takes the oldest away."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tables.clock import Clock
+from tables.delta import DataFile, Encoded, encode_rewrite
+from tables.log.publish import Publisher
+
+if TYPE_CHECKING:
+    from tables.log.log import PartitionLog
+
+__all__ = ["Rewrite"]
+
+
+class Rewrite:
+    """One rearrangement: its files are stored when it is made, and it is tried until it is committed or void."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        publisher: Publisher,
+        clock: Clock,
+        adds: Sequence[Encoded],
+        removes: Sequence[DataFile],
+        *,
+        operation: str,
+    ) -> None:
+        self._log = log
+        self._publisher = publisher
+        self._adds = adds
+        self._removes = removes
+        self._operation = operation
+        self._began_ms = clock.boot_ms()
+        for encoded in adds:
+            publisher.put(encoded, durable=True)
+        self._batch_id = uuid.uuid4().hex
+        self._now_ms = clock.wall_us() // 1000
+
+    def attempt(self) -> bool:
+        """Try it once, against the state that the log knows; False when one of the old files is no longer live.
+
+        The owner of the log holds its append lock.
+
+        Raises
+        ------
+        LostRace
+            Somebody else committed first, and the log has caught up.
+        Unknown
+            It may be done; asking again is safe.
+        """
+        self._publisher.settle()
+        if not self._log.are_live(self._removes):
+            return False
+        self._publisher.commit(self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms)
+        return True
+
+    def _encode(self, version: int) -> bytes:
+        return encode_rewrite(
+            table_id=self._log.table_id,
+            version=version,
+            batch_id=self._batch_id,
+            operation=self._operation,
+            adds=[encoded.file for encoded in self._adds],
+            removes=self._removes,
+            data_change=not self._adds,
+            now_ms=self._now_ms,
+        )

@@ -1,0 +1,61 @@
+"""Which requests of idempotent producers lie in the rows of a partition: for who has been away for longer than the
+partition's own memory of its producers reaches (`mq.limits.PRODUCER_WINDOW_MS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow.compute as pc
+
+from mq.limits import PRODUCER_WINDOW_MS
+from tables.log.log import PartitionLog
+from tables.log.paging import pages
+from tables.paths import PartitionRef
+
+__all__ = ["REMEMBERED_MS", "StoredRequests"]
+
+#: What was stored less long ago is surely remembered by the partition itself.
+REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a partition, from a time on and up to an offset."""
+
+    since_ms: int
+    next_offset: int
+    sequences: dict[str, set[int]] = field(default_factory=dict)
+
+
+class StoredRequests:
+    """Looks requests up in rows; each row of a partition is read once, what is appended meanwhile as well."""
+
+    def __init__(self, prefix: str) -> None:
+        """Only producers whose id begins with `prefix` are asked for."""
+        self._prefix = prefix
+        self._found: dict[PartitionRef, _Read] = {}
+
+    def of(self, log: PartitionLog, producer_id: str, since_ms: int) -> Collection[int]:
+        """The sequences of the producer in rows that were appended at `since_ms` or later, as far as `log` knows.
+
+        Raises
+        ------
+        Corrupt
+            The partition cannot be read.
+        """
+        known = self._found.get(log.ref)
+        if known is None or known.since_ms > since_ms:
+            known = self._found[log.ref] = _Read(since_ms, log.offset_at(since_ms * 1_000))
+        if known.next_offset < log.end_offset:
+            self._read_on(log, known)
+        return known.sequences.get(producer_id, ())
+
+    def _read_on(self, log: PartitionLog, known: _Read) -> None:
+        for page in pages(log, max(known.next_offset, log.min_offset)):
+            rows = page.rows.select(["producer_id", "producer_seq"])
+            ours = rows.filter(pc.starts_with(rows.column("producer_id"), self._prefix))
+            for producer, seq in zip(*(column.to_pylist() for column in ours.columns), strict=True):
+                known.sequences.setdefault(producer, set()).add(seq)
+            known.next_offset = page.next_offset

@@ -1,0 +1,214 @@
+"""What keeps a partition cheap for ever, off the request path: roll-ups, checkpoints, clean-up.
+
+    roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
+    checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
+    clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
+                 files that any process replaced or removed, after `file_keep_ms`;
+                 files that no commit names, after `orphan_keep_ms`
+
+Ages are measured on the boot clock from when this process saw the thing, never by a file's date: a wall clock that
+jumps deletes nothing early. Everything here may be killed at any line and run by several processes at once: each
+step leaves a state that opens, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from mq.errors import Corrupt
+from tables.clock import Clock
+from tables.delta import (
+    LOG_KEEP,
+    ORPHAN_KEEP,
+    DataFile,
+    checkpoint_name,
+    commit_name,
+    encode_file,
+    log_versions,
+    write_checkpoint,
+)
+from tables.log.dead_files import DeadFiles
+from tables.log.rollup import plan_rollup
+from tables.paths import LOG_FOLDER
+from tables.settings import LogSettings
+from tables.store import TEMP_PREFIX, Store
+
+if TYPE_CHECKING:
+    from tables.log.log import PartitionLog
+
+__all__ = ["Upkeep"]
+
+#: Checkpoints older than the newest ones are no longer anybody's start.
+_CHECKPOINTS_KEPT: Final = 2
+#: One clean-up deletes at most so many commits, so that a run stays short.
+_CLEAN_BATCH: Final = 4_096
+
+
+class Upkeep:
+    """The upkeep of one partition; one thread at a time does it, others are turned away."""
+
+    def __init__(
+        self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock, dead: DeadFiles
+    ) -> None:
+        self._log = log
+        self._dead = dead
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._folder = log.ref.folder
+        self._log_keep_ms = max(settings.log_keep_ms, log.keep_ms(LOG_KEEP, settings.log_keep_ms))
+        self._orphan_keep_ms = max(settings.orphan_keep_ms, log.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
+        self._sweep_every_ms = self._orphan_keep_ms // 10
+        self._busy = threading.Lock()
+        #: (boot time, version): versions up to this one existed at that time.
+        self._sightings = [(clock.boot_ms(), log.version)]
+        self._cleaned_to = 0
+        #: Commits and checkpoints that nobody needs any more, oldest first; an empty queue would cost half a KiB.
+        self._old_log: deque[str] | None = None
+        self._orphans: dict[str, int] = {}
+        self._swept_ms = clock.boot_ms()
+
+    def run(self) -> bool:
+        """Do what is due; True if anything was done. A second thread returns at once."""
+        return self._alone(self._all)
+
+    def clean(self) -> bool:
+        """Only delete dead files whose time has passed."""
+        return self._alone(lambda now: self._delete_dead() | self._sweep(now))
+
+    def due_in_ms(self) -> int:
+        """How long `run` has nothing to do unless something is appended; 0 when it has now."""
+        now = self._clock.boot_ms()
+        if self._old_log or self._checkpoint_is_due() or self._planned_rollup():
+            return 0
+        due = [self._swept_ms + self._sweep_every_ms]
+        first = self._dead.first_seen_ms
+        if first is not None:
+            due.append(first + self._settings.file_keep_ms)
+        due += self._log_clean_times()
+        return max(0, min(due) - now)
+
+    def _log_clean_times(self) -> list[int]:
+        """When commits that a checkpoint covers are old enough to be deleted, if there are any."""
+        covered = self._log.checkpoint_version
+        if covered <= self._cleaned_to:
+            return []
+        known = [time for time, version in self._sightings if min(version, covered) > self._cleaned_to]
+        return [known[0] + self._log_keep_ms] if known else [self._sightings[-1][0] + self._log_keep_ms // 10]
+
+    def _alone(self, work: Callable[[int], bool]) -> bool:
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            return work(self._clock.boot_ms())
+        finally:
+            self._busy.release()
+
+    def _all(self, now: int) -> bool:
+        self._sight(now)
+        # `|`, not `or`: each step has its turn.
+        return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_dead() | self._sweep(now)
+
+    def _sight(self, now: int) -> None:
+        """Remember how far the log was, about ten times in each `log_keep_ms` while it grows."""
+        time, version = self._sightings[-1]
+        if now - time >= self._log_keep_ms // 10 and version != self._log.version:
+            self._sightings.append((now, self._log.version))
+
+    def _roll_up(self) -> bool:
+        files = self._planned_rollup()
+        if not files:
+            return False
+        try:
+            rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
+        except Corrupt:
+            self._log.refresh()
+            if self._log.are_live(files):
+                raise
+            # Another process rolled them up, and their time has passed while nobody here looked.
+            return False
+        parts = [p for f in files for p in self._log.parts_of(f)]
+        encoded = encode_file(
+            rows,
+            parts,
+            batch_id=f"r{uuid.uuid4().hex[1:]}",
+            now_ms=self._clock.wall_us() // 1000,
+            row_group_rows=self._settings.row_group_rows,
+        )
+        return self._log.rewrite([encoded], files, operation="OPTIMIZE", rows=rows)
+
+    def _planned_rollup(self) -> Sequence[DataFile]:
+        return plan_rollup(
+            self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        return self._log.version - self._log.checkpoint_version >= self._settings.checkpoint_commits
+
+    def _checkpoint(self) -> bool:
+        if not self._checkpoint_is_due():
+            return False
+        state = self._log.state()
+        # A checkpoint must not be more durable than the commits it stands for.
+        self._log.flush()
+        write_checkpoint(self._store, self._folder, state, now_ms=self._clock.wall_us() // 1000)
+        self._log.checkpointed(state.version)
+        return True
+
+    def _clean_log(self, now: int) -> bool:
+        """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
+        old = self._old_log or self._find_old_log(now)
+        count = min(len(old), _CLEAN_BATCH)
+        for _ in range(count):
+            self._store.delete(old[0])
+            old.popleft()
+        self._old_log = old or None
+        return count > 0
+
+    def _find_old_log(self, now: int) -> deque[str]:
+        """List once what the next runs delete: a log that grows fast leaves more than one run may."""
+        found = deque[str]()
+        aged = [version for time, version in self._sightings if now - time >= self._log_keep_ms]
+        # The newest of them stays: as long as the log does not grow there is no other.
+        del self._sightings[: len(aged) - 1 if aged else 0]
+        keep_from = min(aged[-1] if aged else -1, self._log.checkpoint_version)
+        if keep_from <= self._cleaned_to:
+            return found
+        commits, checkpoints = log_versions(self._store, self._folder)
+        log = f"{self._folder}/{LOG_FOLDER}"
+        found.extend(f"{log}/{commit_name(v)}" for v in commits if v < keep_from)
+        covered = [v for v in checkpoints if v <= keep_from]
+        found.extend(f"{log}/{checkpoint_name(v)}" for v in covered[:-_CHECKPOINTS_KEPT])
+        self._cleaned_to = keep_from
+        return found
+
+    def _delete_dead(self) -> bool:
+        """Delete files that were let go long enough ago."""
+        old = self._dead.due(self._settings.file_keep_ms)
+        for path in old:
+            self._store.delete(f"{self._folder}/{path}")
+            self._dead.forget(path)
+        return bool(old)
+
+    def _sweep(self, now: int) -> bool:
+        """Delete files that no commit has named for `orphan_keep_ms`: leftovers of killed writers."""
+        if now - self._swept_ms < self._sweep_every_ms:
+            return False
+        self._swept_ms = now
+        self._log.refresh()
+        live = self._dead.paths() | {f.path for f in self._log.files}
+        log = f"{self._folder}/{LOG_FOLDER}"
+        found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
+        found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]
+        self._orphans = {key: self._orphans.get(key, now) for key in found}
+        doomed = [key for key, seen in self._orphans.items() if now - seen >= self._orphan_keep_ms]
+        for key in doomed:
+            self._store.delete(key)
+            del self._orphans[key]
+        return bool(doomed)

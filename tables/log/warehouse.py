@@ -1,0 +1,249 @@
+"""A warehouse: the folder or bucket that holds all tables, and the open partitions of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mq.errors import DeltaMQError, Refused
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.delta import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, RowCache, create_table, load, log_versions
+from tables.log.log import PartitionLog
+from tables.log.tail import TailBudget
+from tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
+from tables.schema import DELTA_SCHEMA
+from tables.settings import LogSettings
+from tables.store import LocalStore, ObjectStore, OsFiles, RecyclingFiles, Store, Unsynced, make_root, probe
+
+__all__ = ["Warehouse", "refs"]
+
+
+def open_store(uri: str) -> Store:
+    """The store behind a warehouse URI: a folder, `file://`, or anything that obstore knows."""
+    scheme = urlsplit(uri).scheme
+    if scheme in ("", "file"):
+        path = Path(urlsplit(uri).path if scheme else uri).absolute()
+        make_root(str(path), OsFiles())
+        return LocalStore(path, RecyclingFiles(str(path)))
+    if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
+        return ObjectStore(uri.replace("s3a://", "s3://", 1))
+    raise Refused(
+        f"warehouse: {scheme}:// is not known; use a folder, s3://, gs:// or abfss://",
+        code="invalid_warehouse",
+        field="warehouse",
+    )
+
+
+class Warehouse:
+    """All message tables below one root. Safe for threads."""
+
+    def __init__(self, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self._cache = RowCache(settings.cache_bytes_max)
+        self._tails = TailBudget(settings.tails_bytes_max)
+        self._logs: dict[PartitionRef, PartitionLog] = {}
+        self._lock = threading.Lock()
+        self._opening: dict[PartitionRef, threading.Lock] = {}
+        self._closed = threading.Event()
+        self._flusher: threading.Thread | None = None
+        #: Partitions with files that a power cut could still take; the others cost the flusher nothing.
+        self._unsynced: set[Unsynced] = set()
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        *,
+        settings: LogSettings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        store: Store | None = None,
+    ) -> Warehouse:
+        """Open the warehouse at `uri`, making it if it is not there.
+
+        Raises
+        ------
+        StoreUnsafe
+            Put-if-absent does not hold there: appends could overwrite each other (RELIABILITY R3).
+        """
+        found = store if store is not None else open_store(uri)
+        probe(found)
+        return cls(found, settings=settings or LogSettings(), clock=clock)
+
+    @property
+    def uri(self) -> str:
+        """What other engines open."""
+        return self.store.uri("")
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the tables are on this machine's disks; None on an object store."""
+        return Path(self.store.uri("")) if isinstance(self.store, LocalStore) else None
+
+    def location(self, ref: PartitionRef) -> str:
+        """URI of a partition's Delta table."""
+        return self.store.uri(ref.folder)
+
+    def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
+        """Make the partition's table if it is not there, and open it; safe from any number of processes."""
+        if not self.exists(ref):
+            configuration = {
+                "mq.format": "1",
+                "mq.topic": ref.topic,
+                "mq.partition": ref.name,
+                LOG_KEEP: str(self.settings.log_keep_ms),
+                ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
+                # DeltaMQ keeps replaced files by itself; another engine's VACUUM then does, too.
+                "delta.deletedFileRetentionDuration": "interval 1 days",
+            }
+            create_table(
+                self.store,
+                ref.folder,
+                schema=DELTA_SCHEMA,
+                name=ref.name,
+                configuration=configuration,
+                now_ms=self.clock.wall_us() // 1000,
+                table_id=table_id,
+            )
+        return self.open_partition(ref)
+
+    def open_partition(self, ref: PartitionRef) -> PartitionLog:
+        """The open partition; the same object for the same reference.
+
+        Raises
+        ------
+        PartitionNotFound
+            There is no such table.
+        Corrupt
+            Its log or files contradict themselves.
+        """
+        found = self._logs.get(ref)
+        if found is not None:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(ref, threading.Lock())
+        with opening:
+            found = self._logs.get(ref)
+            if found is None:
+                found = PartitionLog(
+                    ref,
+                    self.store,
+                    settings=self.settings,
+                    clock=self.clock,
+                    cache=self._cache,
+                    tails=self._tails,
+                    on_unsynced=self._unsynced.add,
+                )
+                with self._lock:
+                    self._logs[ref] = found
+                    self._start_flusher()
+        return found
+
+    def close_partition(self, ref: PartitionRef) -> None:
+        """Flush and forget an open partition, for processes that pass through many; nobody here may be using it."""
+        with self._lock:
+            found = self._logs.pop(ref, None)
+            self._opening.pop(ref, None)
+        if found is not None:
+            found.close()
+            found.release()
+
+    def exists(self, ref: PartitionRef) -> bool:
+        """Whether the partition has a table; a folder with only a dead process's temporary file is none."""
+        return ref in self._logs or any(log_versions(self.store, ref.folder))
+
+    def refs(self, space: Space) -> list[PartitionRef]:
+        """All partitions that have a folder in `space`."""
+        return list(refs(self.store, space))
+
+    def refs_of(self, space: Space, topic: str) -> list[PartitionRef]:
+        """All partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
+        folder = topic_folder(space, topic)
+        return list(_refs_in(self.store, space, folder.rpartition("/")[2]))
+
+    def drop_topic(self, space: Space, topic: str, generation: int) -> None:
+        """Remove all partitions of one life of a topic, open or not; their data is gone when this returns."""
+        with self._lock:
+            for ref in [r for r in self._logs if (r.space, r.topic, r.generation) == (space, topic, generation)]:
+                self._logs.pop(ref).release()
+        folder = topic_folder(space, topic)
+        for partition in self.store.folders(folder):
+            if generation_of(partition) == generation:
+                self.store.delete_tree(f"{folder}/{partition}")
+
+    @property
+    def open_logs(self) -> list[PartitionLog]:
+        """The partitions that are open in this process."""
+        with self._lock:
+            return list(self._logs.values())
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of decoded history in memory."""
+        return self._cache.bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of recent rows in memory, over all partitions."""
+        return self._tails.bytes
+
+    def _start_flusher(self) -> None:
+        if self._flusher is None:
+            self._flusher = threading.Thread(target=self._flush_forever, name="mq-flush", daemon=True)
+            self._flusher.start()
+
+    def _flush_forever(self) -> None:
+        """Bound what a power cut can take of `Flush.ASYNC` appends."""
+        while not self._closed.wait(self.settings.flush_interval_ms / 1000):
+            # An error here is met again, and reported, by the next durable append.
+            with contextlib.suppress(DeltaMQError, OSError):
+                self.store.prepare()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Sync what was added since the last time; what fails waits for the next."""
+        failed = []
+        while self._unsynced:
+            # Taken before it is synced: what is added meanwhile adds it again.
+            unsynced = self._unsynced.pop()
+            try:
+                unsynced.sync()
+            except DeltaMQError:
+                failed.append(unsynced)
+        self._unsynced.update(failed)
+
+    def close(self) -> None:
+        """Flush everything and let go."""
+        self._closed.set()
+        if self._flusher is not None:
+            self._flusher.join()
+        for log in self.open_logs:
+            log.close()
+        self.store.close()
+
+
+def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
+    """All partitions that have a table in `space`, by folder."""
+    for topic in store.folders(space.value):
+        yield from _refs_in(store, space, topic)
+
+
+def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
+    for partition in store.folders(f"{space.value}/{topic}"):
+        if "@" in partition:
+            found = parse_ref(space, topic, partition) or _named_inside(store, space, topic, partition)
+            if found is not None:
+                yield found
+
+
+def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:
+    """The partition whose names did not fit its folders; None while its table is being made."""
+    try:
+        configuration = load(store, f"{space.value}/{topic}/{partition}").configuration
+    except PartitionNotFound:
+        return None
+    return PartitionRef(space, configuration["mq.topic"], configuration["mq.partition"], generation_of(partition))

@@ -1,0 +1,271 @@
+"""What can be mended in a damaged partition, and what that costs. Stop everything that writes the warehouse first.
+
+    PUT_BACK         the newest commit lost its name: `.head` still holds it          nothing is lost
+    DROP_CHECKPOINT  a checkpoint is damaged, the commits since the one before are not  nothing is lost
+    WRITE_HINT       `_last_checkpoint` is wrong: other readers need it               nothing is lost
+    CUT              the log is torn: go back to its last consistent version          what came after is lost
+
+A cut is what a power cut in the middle of `Flush.ASYNC` appends may leave to do. It is never made without being asked
+for, it says which offsets it gives up (they will be given to other messages), and the files that it takes out of the
+table are kept beside it, in a folder `_cut-<time>`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import Corrupt, Unprocessable
+from tables.delta import (
+    Commit,
+    CommitLost,
+    FileReader,
+    PartitionNotFound,
+    RowCache,
+    Snapshot,
+    can_put_back,
+    checkpoint_name,
+    commit_name,
+    head_key,
+    hint_key,
+    hint_version,
+    load,
+    log_versions,
+    put_back,
+    read_checkpoint,
+    read_commit,
+    read_head,
+    start,
+    write_hint,
+)
+from tables.log import Warehouse
+from tables.paths import LOG_FOLDER, PartitionRef
+from tables.store import FileMissing, Store
+
+__all__ = ["Repair", "RepairKind", "find_repair", "repair"]
+
+_CACHE_BYTES: Final = 1
+
+
+class RepairKind(enum.Enum):
+    """What is done."""
+
+    PUT_BACK = "put_back"
+    DROP_CHECKPOINT = "drop_checkpoint"
+    WRITE_HINT = "write_hint"
+    CUT = "cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """One thing to do to one partition: `text` says it in a sentence.
+
+    `version` is the one that is put back, dropped, named, or (for a cut) the last that stays. `lost_from` is the first
+    offset that a cut gives up, `lost_to` the one after the last, None where nobody can tell.
+    """
+
+    ref: PartitionRef
+    kind: RepairKind
+    version: int
+    text: str
+    lost_from: int | None = None
+    lost_to: int | None = None
+
+    @property
+    def loses(self) -> bool:
+        """Whether messages are given up."""
+        return self.kind is RepairKind.CUT
+
+
+def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
+    """What would mend the partition, None when nothing is to be mended or nothing here can."""
+    store, folder = warehouse.store, ref.folder
+    try:
+        snapshot = load(store, folder)
+    except PartitionNotFound:
+        return None
+    except CommitLost as lost:
+        head = read_head(store, folder, lost.table_id)
+        if head is not None and can_put_back(store, folder, head[0], lost.version):
+            text = f"put version {lost.version} back from {head_key(folder)}"
+            return Repair(ref=ref, kind=RepairKind.PUT_BACK, version=lost.version, text=text)
+        return _find_cut(store, ref)
+    except Corrupt:
+        return _find_checkpoint_to_drop(store, ref) or _find_cut(store, ref)
+    torn = _torn_version(store, folder, snapshot)
+    return _find_cut(store, ref, before=torn) if torn is not None else _find_hint(store, ref)
+
+
+def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
+    """Do it; return the files that were taken out of the table and where each is kept now.
+
+    Raises
+    ------
+    Unprocessable
+        The partition is no longer in the state that the repair was found for.
+    """
+    if find_repair(warehouse, wanted.ref) != wanted:
+        raise Unprocessable(f"{wanted.ref.folder} has changed; stop what writes it, and look again", code="changed")
+    store, folder = warehouse.store, wanted.ref.folder
+    log = f"{folder}/{LOG_FOLDER}"
+    aside = f"{folder}/_cut-{warehouse.clock.wall_us() // 1000}"
+    if wanted.kind is RepairKind.PUT_BACK:
+        table_id = load_before(store, folder).table_id
+        if not put_back(store, folder, table_id, version=wanted.version):
+            raise Unprocessable(f"{head_key(folder)} does not hold all of version {wanted.version}", code="changed")
+        return []
+    if wanted.kind is RepairKind.WRITE_HINT:
+        _write_hint(store, folder, wanted.version)
+        return []
+    if wanted.kind is RepairKind.DROP_CHECKPOINT:
+        moved = _set_aside(store, [f"{log}/{checkpoint_name(wanted.version)}"], aside)
+        _write_hint(store, folder, _newest_checkpoint(store, folder))
+        return moved
+    moved = _set_aside(store, list(_keys_after(store, folder, wanted.version)), aside)
+    _write_hint(store, folder, _newest_checkpoint(store, folder))
+    return moved
+
+
+def load_before(store: Store, folder: str) -> Snapshot:
+    """The longest consistent state of a log, from its newest checkpoint that can be read."""
+    for base in [*reversed(log_versions(store, folder)[1]), -1]:
+        try:
+            snapshot = start(store, folder, base)
+        except (Corrupt, FileMissing):
+            continue
+        while (commit := _readable(store, folder, snapshot.version + 1, snapshot.table_id)) is not None:
+            try:
+                snapshot.apply(commit)
+            except Corrupt:
+                break
+        return snapshot
+    raise Corrupt(f"{folder}: neither a checkpoint nor version 0 can be read")
+
+
+def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit | None:
+    try:
+        return read_commit(store, folder, version, table_id)
+    except (Corrupt, FileMissing):
+        return None
+
+
+def _torn_version(store: Store, folder: str, snapshot: Snapshot) -> int | None:
+    """The first version after the checkpoint that was not synced and whose data did not arrive, None for none."""
+    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
+    live = {f.path for f in snapshot.files}
+    for version in range(snapshot.checkpoint_version + 1, snapshot.version + 1):
+        commit = _readable(store, folder, version, snapshot.table_id) if version else None
+        if commit is None or commit.flushed:
+            continue
+        for file in commit.adds:
+            try:
+                if file.path in live:
+                    reader.verify(file)
+            except Corrupt:
+                return version
+    return None
+
+
+def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Repair | None:
+    try:
+        good = load_before(store, ref.folder)
+    except Corrupt:
+        return None
+    commits, checkpoints = log_versions(store, ref.folder)
+    stays = good.version if before is None else before - 1
+    if checkpoints and stays < checkpoints[-1]:
+        return None  # what a checkpoint covers was synced: this is no torn tail, and cutting would lose the checkpoint
+    lost_from, lost_to, durable = good.end_offset, None, False
+    for version in range(stays + 1, max([*commits, stays]) + 1):
+        commit = _readable(store, ref.folder, version, good.table_id) if version in commits else None
+        if commit is not None and commit.end_offset is not None:
+            lost_to = commit.end_offset
+            lost_from = min([lost_from, *(f.start for f in commit.adds)])
+        durable = durable or (commit is not None and commit.flushed)
+    told = "messages that were acknowledged as durable are among them" if durable else "none was said to be durable"
+    until = f"offsets {lost_from} to {lost_to - 1}" if lost_to is not None else f"offsets from {lost_from} on"
+    return Repair(
+        ref=ref,
+        kind=RepairKind.CUT,
+        version=stays,
+        text=f"cut the log after version {stays}; {until} are lost ({told}) and will be given to new messages",
+        lost_from=lost_from,
+        lost_to=lost_to,
+    )
+
+
+def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
+    """The newest checkpoint, if it is damaged and the log goes from an older one through all commits."""
+    commits, checkpoints = log_versions(store, ref.folder)
+    if not checkpoints:
+        return None
+    try:
+        read_checkpoint(store, ref.folder, checkpoints[-1])
+    except FileMissing:
+        return None
+    except Corrupt:
+        pass
+    else:
+        return None
+    try:
+        reached = load_before(store, ref.folder).version
+    except Corrupt:
+        return None
+    if reached < max([checkpoints[-1], *commits]):
+        return None
+    text = f"take the damaged checkpoint of version {checkpoints[-1]} out; the commits before it are still there"
+    return Repair(ref=ref, kind=RepairKind.DROP_CHECKPOINT, version=checkpoints[-1], text=text)
+
+
+def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
+    newest = _newest_checkpoint(store, ref.folder)
+    try:
+        named = hint_version(store, ref.folder)
+    except Corrupt:
+        named = None
+    else:
+        if named is not None or newest < 0:
+            return None
+    key = hint_key(ref.folder)
+    text = f"let {key} name the checkpoint of version {newest}" if newest >= 0 else f"remove {key}: it names nothing"
+    return Repair(ref=ref, kind=RepairKind.WRITE_HINT, version=newest, text=text)
+
+
+def _newest_checkpoint(store: Store, folder: str) -> int:
+    return max(log_versions(store, folder)[1], default=-1)
+
+
+def _write_hint(store: Store, folder: str, version: int) -> None:
+    if version < 0:
+        store.delete(hint_key(folder))
+    else:
+        write_hint(store, folder, read_checkpoint(store, folder, version))
+
+
+def _keys_after(store: Store, folder: str, version: int) -> Iterator[str]:
+    """What a cut takes out, in the order that keeps the table closed until it is done: names before what they name."""
+    log = f"{folder}/{LOG_FOLDER}"
+    commits, _ = log_versions(store, folder)
+    table_id = load_before(store, folder).table_id
+    yield head_key(folder)
+    data = []
+    for after in sorted((v for v in commits if v > version), reverse=True):
+        commit = _readable(store, folder, after, table_id)
+        data += [f"{folder}/{f.path}" for f in commit.adds] if commit else []
+        yield f"{log}/{commit_name(after)}"
+    yield from data
+
+
+def _set_aside(store: Store, keys: Sequence[str], folder: str) -> list[str]:
+    moved = []
+    for key in keys:
+        kept = f"{folder}/{key.rpartition('/')[2]}"
+        try:
+            store.put(kept, store.read(key), durable=True)
+        except FileMissing:
+            continue
+        store.delete(key)
+        moved.append(f"{key} -> {kept}")
+    return moved

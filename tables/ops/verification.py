@@ -1,0 +1,310 @@
+"""Is everything stored what it should be: every file of every partition's log, every byte of every live data file.
+
+Nothing is changed here; what can be mended, `tables.ops.repairs` mends. A partition that is being written meanwhile is
+not called damaged: what looks wrong is looked at a second time, against a newer state of its log.
+
+    log       each commit whole and in sequence, checkpoints readable, `.head` and `_last_checkpoint` in step
+    files     there, as long as the log says, every checksum, every offset in its place
+    the rest  counted: data files that no commit names
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import Corrupt, DeltaMQError, Unavailable
+from tables.delta import (
+    Commit,
+    DataFile,
+    FileReader,
+    PartitionNotFound,
+    RowCache,
+    Snapshot,
+    can_put_back,
+    checkpoint_name,
+    commit_name,
+    head_key,
+    hint_key,
+    hint_version,
+    load,
+    log_versions,
+    read_commit,
+    read_head,
+    start,
+)
+from tables.log import Warehouse
+from tables.paths import LOG_FOLDER, PartitionRef, Space, start_of_data_file
+from tables.store import FileMissing, Store
+
+__all__ = ["Finding", "Gravity", "Progress", "inspect", "verify"]
+
+#: Told after each file: the partition, bytes that are checked, bytes to check in all.
+Progress = Callable[[PartitionRef, int, int], None]
+
+#: Nothing is read twice, so nothing is kept.
+_CACHE_BYTES: Final = 1
+_RESTORE: Final = "restore this file from a copy of the warehouse"
+_REPAIR: Final = "stop what writes this warehouse and run `deltamq verify --repair`"
+
+
+class Gravity(enum.Enum):
+    """What a finding means."""
+
+    DAMAGE = "damage"  #: messages cannot be read, or the partition does not open
+    BLEMISH = "blemish"  #: no message is in danger, but another reader may stumble, or a safety net is gone
+    NOTE = "note"  #: as it may be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it was written: `file` is relative to the warehouse."""
+
+    ref: PartitionRef
+    file: str
+    problem: str
+    remedy: str
+    gravity: Gravity
+
+
+def verify(
+    warehouse: Warehouse, refs: Sequence[PartitionRef] | None = None, progress: Progress | None = None
+) -> list[Finding]:
+    """Read and check every byte of the partitions `refs`, of all if it is None.
+
+    Raises
+    ------
+    Unavailable
+        The store cannot be read: that says nothing about what is stored.
+    """
+    return _run(warehouse, refs, progress or _silent, _whole_file)
+
+
+def inspect(warehouse: Warehouse, refs: Sequence[PartitionRef] | None = None) -> list[Finding]:
+    """Check logs and sizes only: seconds for a large warehouse, and blind to altered bytes in data files."""
+    return _run(warehouse, refs, _silent, _size_only)
+
+
+_Check = Callable[[FileReader, str, DataFile, int | None], str | None]
+
+
+def _silent(ref: PartitionRef, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def _size_only(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
+    """What is wrong with the size of a live file."""
+    if size is None:
+        return "the log names this file, and it is missing"
+    return None if size == file.size else f"it has {size} bytes, the log says {file.size}"
+
+
+def _whole_file(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
+    """What is wrong with any byte of a live file."""
+    problem = _size_only(reader, key, file, size)
+    if problem is None:
+        try:
+            reader.verify(file)
+        except Corrupt as error:
+            problem = error.detail.removeprefix(f"{key}: ")
+    return problem
+
+
+def _run(warehouse: Warehouse, refs: Sequence[PartitionRef] | None, progress: Progress, check: _Check) -> list[Finding]:
+    wanted = list(refs) if refs is not None else [ref for space in Space for ref in warehouse.refs(space)]
+    total = sum(_live_bytes(warehouse.store, ref) for ref in wanted)
+    found: list[Finding] = []
+    done = 0
+    for ref in wanted:
+
+        def tell(size: int, ref: PartitionRef = ref) -> None:
+            nonlocal done
+            done += size
+            progress(ref, done, max(done, total))
+
+        one = _Partition(warehouse.store, ref, check, tell)
+        first = one.findings()
+        if any(f.gravity is not Gravity.NOTE for f in first):
+            # A log that is being written changes under our eyes: only what stays wrong is wrong.
+            again = {(f.file, f.problem) for f in one.findings()}
+            first = [f for f in first if (f.file, f.problem) in again]
+        found += first
+    return found
+
+
+def _live_bytes(store: Store, ref: PartitionRef) -> int:
+    try:
+        return sum(f.size for f in load(store, ref.folder).files)
+    except Unavailable:
+        raise
+    except DeltaMQError:
+        return 0
+
+
+class _Partition:
+    """The checks of one partition."""
+
+    def __init__(self, store: Store, ref: PartitionRef, check: _Check, tell: Callable[[int], None]) -> None:
+        self._store = store
+        self._ref = ref
+        self._folder = ref.folder
+        self._log = f"{ref.folder}/{LOG_FOLDER}"
+        self._check = check
+        self._tell = tell
+        self._reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))
+
+    def findings(self) -> list[Finding]:
+        try:
+            snapshot: Snapshot | None = load(self._store, self._folder)
+            unopened = None
+        except PartitionNotFound:
+            return []
+        except Corrupt as error:
+            snapshot, unopened = None, error
+        found = [*self._checkpoints(), *self._commits(snapshot), *self._names(snapshot)]
+        if snapshot is not None:
+            found += [*self._live_files(snapshot), *self._unnamed(snapshot)]
+        elif not any(f.gravity is Gravity.DAMAGE for f in found):
+            assert unopened is not None
+            found.append(self._damage(self._log, unopened.detail, _REPAIR))
+        return found
+
+    def _damage(self, file: str, problem: str, remedy: str) -> Finding:
+        return self._finding(file, problem, remedy, Gravity.DAMAGE)
+
+    def _blemish(self, file: str, problem: str, remedy: str) -> Finding:
+        return self._finding(file, problem, remedy, Gravity.BLEMISH)
+
+    def _finding(self, file: str, problem: str, remedy: str, gravity: Gravity) -> Finding:
+        return Finding(ref=self._ref, file=file, problem=problem, remedy=remedy, gravity=gravity)
+
+    # The log.
+
+    def _checkpoints(self) -> Iterator[Finding]:
+        _, versions = log_versions(self._store, self._folder)
+        for version in versions:
+            key = f"{self._log}/{checkpoint_name(version)}"
+            try:
+                start(self._store, self._folder, version)
+            except FileMissing:
+                continue
+            except Corrupt as error:
+                problem = error.detail.removeprefix(f"{key}: ").removeprefix(f"{self._folder}: ")
+                if version == versions[-1]:
+                    yield self._damage(key, problem, _REPAIR)
+                else:
+                    yield self._blemish(key, problem, "none: a newer checkpoint serves, and clean-up removes this one")
+
+    def _commits(self, snapshot: Snapshot | None) -> Iterator[Finding]:
+        commits, checkpoints = log_versions(self._store, self._folder)
+        base = checkpoints[-1] if checkpoints else -1
+        table_id = snapshot.table_id if snapshot else self._table_id()
+        there = set(commits)
+        for version in range(base + 1, max(commits, default=base) + 1):
+            key = f"{self._log}/{commit_name(version)}"
+            if version not in there and not self._store.exists(key):
+                yield self._damage(key, "is missing, and the log goes on behind it", _REPAIR)
+        for version in commits:
+            problem = self._commit_problem(version, table_id)
+            key = f"{self._log}/{commit_name(version)}"
+            if problem and version > base:
+                yield self._damage(key, problem, _REPAIR)
+            elif problem:
+                yield self._blemish(key, problem, f"none: the checkpoint of version {base} covers it")
+
+    def _table_id(self) -> str | None:
+        """The table's id though its log does not open: from any part of it that is whole."""
+        _, checkpoints = log_versions(self._store, self._folder)
+        for version in [*reversed(checkpoints), -1]:
+            try:
+                return start(self._store, self._folder, version).table_id
+            except (Corrupt, FileMissing):
+                continue
+        return None
+
+    def _commit_problem(self, version: int, table_id: str | None) -> str | None:
+        key = f"{self._log}/{commit_name(version)}"
+        if version > 0 and table_id is None:
+            return None  # no way to tell
+        try:
+            read_commit(self._store, self._folder, version, table_id or "")
+        except FileMissing:
+            return None
+        except Corrupt as error:
+            return error.detail.removeprefix(f"{key}: ")
+        return None
+
+    def _names(self, snapshot: Snapshot | None) -> Iterator[Finding]:
+        """`.head` and `_last_checkpoint`: second names for what the log has."""
+        table_id = snapshot.table_id if snapshot else self._table_id()
+        key = head_key(self._folder)
+        head = read_head(self._store, self._folder, table_id)
+        if head is None and snapshot is not None and self._store.exists(key):
+            yield self._blemish(key, "is not a whole commit", "none: the next commit replaces it")
+        elif head is not None:
+            name = f"{self._log}/{commit_name(head[0].version)}"
+            newest = max(log_versions(self._store, self._folder)[0], default=-1)
+            if head[0].version > newest and not self._store.exists(name):
+                yield self._lost(name, head[0])
+        yield from self._hint(snapshot is not None)
+
+    def _lost(self, name: str, commit: Commit) -> Finding:
+        if not commit.flushed and not can_put_back(self._store, self._folder, commit, commit.version):
+            problem = f"a power cut took this commit, which ended at {commit.end_offset} and was not durable yet"
+            return self._blemish(name, problem, "none: the next commit takes its place")
+        return self._damage(name, f"is missing, and its content is in {head_key(self._folder)}", _REPAIR)
+
+    def _hint(self, sound: bool) -> Iterator[Finding]:
+        key = hint_key(self._folder)
+        try:
+            named = hint_version(self._store, self._folder)
+        except Corrupt as error:
+            if sound:  # else the checkpoint that it names is the matter
+                problem = error.detail.removeprefix(f"{key}: ")
+                yield self._blemish(key, f"{problem}; other Delta readers may not open the table", _REPAIR)
+            return
+        if named is None and log_versions(self._store, self._folder)[1]:
+            yield self._blemish(key, "is missing; other Delta readers take longer to open the table", _REPAIR)
+
+    # Data.
+
+    def _live_files(self, snapshot: Snapshot) -> Iterator[Finding]:
+        sizes = {entry.name: entry.size for entry in self._store.entries(self._folder)}
+        for file in list(snapshot.files):
+            key = f"{self._folder}/{file.path}"
+            problem = self._check(self._reader, key, file, sizes.get(file.path))
+            self._tell(file.size)
+            if problem and self._still_live(file):
+                remedy = f"{_RESTORE}; it holds offsets {file.start} to {file.end - 1}"
+                yield self._damage(key, problem, remedy)
+
+    def _still_live(self, file: DataFile) -> bool:
+        """Whether the newest log still names the file: a roll-up may have replaced it meanwhile."""
+        try:
+            return any(f.path == file.path for f in load(self._store, self._folder).files)
+        except Corrupt:
+            return True
+
+    def _unnamed(self, snapshot: Snapshot) -> Iterator[Finding]:
+        live = {f.path for f in snapshot.files}
+        rest = [e for e in self._store.entries(self._folder) if e.name not in live]
+        if rest:
+            beyond = sum(_starts_at_or_after(e.name, snapshot.end_offset) for e in rest)
+            size = sum(e.size for e in rest)
+            problem = f"{len(rest)} files of {size} bytes that no commit names; {beyond} for offsets from the end on"
+            remedy = "none: rolled up, removed, left by a killed writer, or being written; they go when old enough"
+            yield self._finding(self._folder, problem, remedy, Gravity.NOTE)
+
+
+def _starts_at_or_after(name: str, offset: int) -> bool:
+    try:
+        return start_of_data_file(name) >= offset
+    except ValueError:
+        return False
+
+
+def damaged(findings: Iterable[Finding]) -> list[PartitionRef]:
+    """The partitions that something is wrong with, each once, in order."""
+    return list(dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE))

@@ -1,0 +1,118 @@
+"""The queue's own logs and tables: records, checkpoints, delays, metadata, retention, recovery after a start."""
+
+from __future__ import annotations
+
+from tables.queue.delay_marks import DelayMarks, LogTail
+from tables.queue.delay_times import DeliverTimes
+from tables.queue.delayed_rows import producer_in_delay, with_destination
+from tables.queue.deliver_times import AT_ONCE, Times, times_of_columns, times_of_lists
+from tables.queue.lane_states import LaneStates
+from tables.queue.merge_plan import (
+    MERGED_TABLES,
+    Plan,
+    Span,
+    app_id,
+    forget_plans,
+    merged_to,
+    put_plan,
+    read_plan,
+    watermark,
+)
+from tables.queue.metadata import AnyEvent, Meta, MetaFollower, MetaLog, read_meta
+from tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
+from tables.queue.placement import Known, Placement, known_of_broker
+from tables.queue.records import (
+    lost_records_of,
+    offset_records_of,
+    records_of,
+    rows_of_delay_marks,
+    rows_of_lost_records,
+    rows_of_offset_records,
+    rows_of_records,
+)
+from tables.queue.recovery import Cursor, Follower, ProgressFollower, Recovered, recover, recover_progress
+from tables.queue.redelivery_rows import again, forwarded, sent_back, with_reason
+from tables.queue.refs import (
+    DELAY,
+    DELAY_MARKS,
+    LOST,
+    OFFSETS,
+    REVIVE_LOG,
+    TOPIC_LIVES_MAX,
+    dead_ref,
+    lives_of_retry,
+    retry_life,
+    retry_ref,
+    revive_ref,
+    revive_refs,
+    system_ref,
+)
+from tables.queue.retention import Retained, Retention
+from tables.queue.sealing import seal_moves
+from tables.queue.waiting import WaitingIndex
+
+__all__ = [
+    "AT_ONCE",
+    "DELAY",
+    "DELAY_MARKS",
+    "LOST",
+    "MERGED_TABLES",
+    "OFFSETS",
+    "REVIVE_LOG",
+    "TOPIC_LIVES_MAX",
+    "AnyEvent",
+    "CheckpointTable",
+    "Cursor",
+    "DelayMarks",
+    "DeliverTimes",
+    "Follower",
+    "Known",
+    "LaneStates",
+    "LogTail",
+    "Meta",
+    "MetaFollower",
+    "MetaLog",
+    "OpenCheckpoints",
+    "Placement",
+    "Plan",
+    "ProgressFollower",
+    "Recovered",
+    "Retained",
+    "Retention",
+    "Span",
+    "Times",
+    "WaitingIndex",
+    "again",
+    "app_id",
+    "dead_ref",
+    "forget_plans",
+    "forwarded",
+    "known_of_broker",
+    "lives_of_retry",
+    "lost_records_of",
+    "merged_to",
+    "offset_records_of",
+    "producer_in_delay",
+    "put_plan",
+    "read_meta",
+    "read_plan",
+    "records_of",
+    "recover",
+    "recover_progress",
+    "retry_life",
+    "retry_ref",
+    "revive_ref",
+    "revive_refs",
+    "rows_of_delay_marks",
+    "rows_of_lost_records",
+    "rows_of_offset_records",
+    "rows_of_records",
+    "seal_moves",
+    "sent_back",
+    "system_ref",
+    "times_of_columns",
+    "times_of_lists",
+    "watermark",
+    "with_destination",
+    "with_reason",
+]

@@ -1,0 +1,134 @@
+"""How far the delay log of a broker is dealt with: its marks, folded (SPEC RETRY-4, RETRY-5).
+
+    delay log    0  1  2  3  4  5  6        marks: ended [0, 2), ended [4, 5), cancelled 5
+                 x  x  .  .  x  c  .        everything below 2 has ended: the log may begin there
+
+Retention asks `ended_below` before it lets the delay log begin later, and `void_marks_below` for the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mq.delay_mark import Cancelled, DelayMark
+from mq.offset_ranges import OffsetRanges
+from tables.log import PartitionLog, Warehouse, pages
+from tables.paths import PartitionRef
+from tables.queue.records import delay_marks_of
+from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
+
+__all__ = ["DelayMarks", "LogTail", "ended_below", "void_marks_below"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+class LogTail:
+    """Follows a log of which only what nobody needs any more is ever removed, and which may not exist yet."""
+
+    def __init__(self, warehouse: Warehouse, ref: PartitionRef) -> None:
+        self.ref = ref
+        #: The next offset to be read.
+        self.offset = 0
+        self._warehouse = warehouse
+        self._log: PartitionLog | None = None
+
+    @property
+    def log(self) -> PartitionLog | None:
+        """The open log, None as long as there is none."""
+        if self._log is None and self._warehouse.exists(self.ref):
+            self._log = self._warehouse.open_partition(self.ref)
+        return self._log
+
+    def new_rows(self) -> Iterator[pa.Table]:
+        """What was appended since, page by page; the offset moves over a page when the next one is asked for."""
+        log = self.log
+        if log is None:
+            return
+        log.refresh()
+        self.offset = max(self.offset, log.min_offset)
+        for page in pages(log, self.offset):
+            yield page.rows
+            self.offset = page.next_offset
+
+
+class DelayMarks:
+    """The marks of one broker, followed. For one thread, blocking."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
+        self.delay_partition = system_ref(DELAY, cluster, broker).name
+        #: Offsets of the delay log that are forwarded, or that nobody is to get.
+        self.ended = OffsetRanges()
+        #: Offsets that are cancelled and not ended yet.
+        self.cancelled: set[int] = set()
+        self._tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
+
+    def refresh(self) -> None:
+        """See the marks that were stored since the last call.
+
+        Raises
+        ------
+        Corrupt
+            The log holds what is no mark; what was folded before stays.
+        """
+        for rows in self._tail.new_rows():
+            for mark in delay_marks_of(rows):
+                self._add(mark)
+
+    def _add(self, mark: DelayMark) -> None:
+        if mark.delay_partition != self.delay_partition:
+            return
+        if isinstance(mark, Cancelled):
+            if mark.offset not in self.ended:
+                self.cancelled.add(mark.offset)
+            return
+        for low, high in mark.ranges:
+            self.ended.add(low, high)
+            if self.cancelled:
+                few = self.cancelled if len(self.cancelled) < high - low else range(low, high)
+                self.cancelled.difference_update([offset for offset in few if low <= offset < high])
+
+    def not_ended(self, offsets: Int64s) -> Int64s:
+        """Those of the offsets that wait still."""
+        if not len(self.ended):
+            return offsets
+        ranges = np.array(list(self.ended), dtype=np.int64)
+        at = np.minimum(np.searchsorted(ranges[:, 1], offsets, side="right"), len(ranges) - 1)
+        found: Int64s = offsets[(offsets < ranges[at, 0]) | (offsets >= ranges[at, 1])]
+        return found
+
+
+def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
+    """The first offset of the broker's delay log that still waits: the log may begin there."""
+    marks = DelayMarks(warehouse, cluster, broker)
+    marks.refresh()
+    log = LogTail(warehouse, system_ref(DELAY, cluster, broker)).log
+    if log is None:
+        return 0
+    log.refresh()
+    return min(marks.ended.gap_from(log.min_offset), log.end_offset)
+
+
+def void_marks_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
+    """The first offset of the broker's delay marks that still says something: the marks may begin there.
+
+    A mark is void when the delay log no longer has the places that it is about.
+    """
+    delay = LogTail(warehouse, system_ref(DELAY, cluster, broker)).log
+    tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
+    if delay is None or tail.log is None:
+        return 0
+    delay.refresh()
+    for rows in tail.new_rows():
+        for at, mark in enumerate(delay_marks_of(rows)):
+            if _last(mark) >= delay.min_offset:
+                return tail.offset + at
+    return tail.offset
+
+
+def _last(mark: DelayMark) -> int:
+    """The last place that a mark is about."""
+    return mark.offset if isinstance(mark, Cancelled) else max((high for _, high in mark.ranges), default=0) - 1

@@ -1,0 +1,133 @@
+"""Which messages of a delay log are due, found file by file: nobody has to follow the log for it.
+
+    files --all ended? nothing due by their statistics?--> those that are left --deliver times--> offsets that are due
+
+A data file never changes. The times of what still waits in one are kept, sorted, in a bounded cache; what is not in it
+is read again, as one column. Files of earlier releases have no statistics of deliver times: they are looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.errors import Corrupt, Unavailable
+from tables.delta import DataFile, RowCache, decoded_stats, time_ms
+from tables.log import PartitionLog
+from tables.queue.delay_marks import DelayMarks
+
+__all__ = ["DeliverTimes"]
+
+Int64s = npt.NDArray[np.int64]
+
+#: Roll-ups may replace files while they are looked at.
+_LOOKS: Final = 10
+#: Of so many that are due in a file and mostly have ended, the ended ones are no longer kept.
+_TRIM_ROWS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What waits in a file: times in milliseconds, ascending, with offsets relative to the file's first."""
+
+    times: Int64s
+    rows: npt.NDArray[np.int32]
+
+
+class DeliverTimes:
+    """The deliver times of delay logs. For one thread."""
+
+    def __init__(self, cache: RowCache) -> None:
+        self._cache = cache
+
+    def due(self, log: PartitionLog, marks: DelayMarks, until_ms: int) -> tuple[Int64s, Int64s]:
+        """Times and offsets of what is due at `until_ms` and has not ended, ascending by both.
+
+        Raises
+        ------
+        Corrupt
+            A file cannot be read.
+        """
+        for _ in range(_LOOKS):
+            files = tuple(log.files)
+            try:
+                return self._due(log, files, marks, until_ms)
+            except Corrupt:
+                # Rolled up and removed by another process, or damaged: the newest log tells which.
+                log.refresh()
+                if log.are_live(files):
+                    raise
+        raise Unavailable(f"{log.ref.name}: files are replaced faster than they can be read", code="contention")
+
+    def next_due_ms(self, log: PartitionLog, marks: DelayMarks, after_ms: int) -> int | None:
+        """A time after `after_ms` before which nothing else is due; None when nothing waits. For use after `due`."""
+        times = []
+        for file in log.files:
+            if marks.ended.gap_from(file.start) >= file.end:
+                continue
+            if (least := _least_ms(file.stats)) is not None and least > after_ms:
+                times.append(least)
+                continue
+            waiting = self._waiting(log, file, marks).times
+            if (count := int(np.searchsorted(waiting, after_ms, side="right"))) < len(waiting):
+                times.append(int(waiting[count]))
+        return min(times, default=None)
+
+    def _due(
+        self, log: PartitionLog, files: Sequence[DataFile], marks: DelayMarks, until_ms: int
+    ) -> tuple[Int64s, Int64s]:
+        times, offsets = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for file in files:
+            if marks.ended.gap_from(file.start) < file.end and _may_be_due(file.stats, until_ms):
+                found = self._of_file(log, file, marks, until_ms)
+                times.append(found[0])
+                offsets.append(found[1])
+        all_times, all_offsets = np.concatenate(times), np.concatenate(offsets)
+        order = np.lexsort((all_offsets, all_times))
+        return all_times[order], all_offsets[order]
+
+    def _of_file(self, log: PartitionLog, file: DataFile, marks: DelayMarks, until_ms: int) -> tuple[Int64s, Int64s]:
+        waiting = self._waiting(log, file, marks)
+        count = int(np.searchsorted(waiting.times, until_ms, side="right"))
+        offsets = waiting.rows[:count].astype(np.int64) + file.start
+        left = np.isin(offsets, marks.not_ended(np.sort(offsets)))
+        if count >= _TRIM_ROWS and 2 * int(left.sum()) < count:
+            kept = np.concatenate([left, np.ones(len(waiting.times) - count, dtype=bool)])
+            self._keep(log, file, _Waiting(waiting.times[kept], waiting.rows[kept]))
+        return waiting.times[:count][left], offsets[left]
+
+    def _waiting(self, log: PartitionLog, file: DataFile, marks: DelayMarks) -> _Waiting:
+        kept = self._cache.get((log.ref.folder, file.path))
+        if isinstance(kept, _Waiting):
+            return kept
+        column = log.file_columns(file, ["deliver_time"]).column("deliver_time")
+        # A time that is not there cannot be waited for; what else is wrong with the row shows when it is due.
+        micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+        rows = marks.not_ended(np.arange(file.start, file.end)) - file.start
+        # Rounded up: a message is never delivered before its time.
+        times = -(-micros[rows] // 1_000)
+        order = np.argsort(times, kind="stable")
+        return self._keep(log, file, _Waiting(times[order], rows[order].astype(np.int32)))
+
+    def _keep(self, log: PartitionLog, file: DataFile, waiting: _Waiting) -> _Waiting:
+        size = 256 + waiting.times.nbytes + waiting.rows.nbytes
+        self._cache.put((log.ref.folder, file.path), waiting, size)
+        return waiting
+
+
+def _may_be_due(stats: str, until_ms: int) -> bool:
+    """Whether a file may hold something that is due, by its statistics."""
+    least = _least_ms(stats)
+    return least is None or least <= until_ms
+
+
+def _least_ms(stats: str) -> int | None:
+    """The least deliver time of a file, rounded down; None when its statistics do not say it."""
+    known = decoded_stats(stats)
+    return time_ms(known.minValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None

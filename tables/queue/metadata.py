@@ -1,0 +1,363 @@
+"""The metadata log: topics, routes, groups, brokers and exclusive clients as events in one partition (SPEC META-4).
+
+Any process may decide, and the Delta log says whose decision stands. An event is appended only if the log still
+ends where the decision was taken; else the loser reads what the winner wrote and decides again:
+
+    refresh --> decide(state) --> append at the offset that the state was folded up to --> fold what was stored
+       ^                              |
+       '------- lost the race --------'
+
+The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta_snapshot`): who appends the
+event that is one too many since the last appends the next one with it, and `maintain` lets go what was before the
+last but one. Messages: key what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), tag the kind of
+the event, body its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
+from mq.group import GroupEvent, GroupsState
+from mq.meta import AnyEvent, Meta, any_event_from_json, parts_told
+from mq.meta_snapshot import Snapshot
+from mq.stored_json import corrupt_when_damaged
+from mq.topics import Event, MetaState
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
+from tables.log import Batch, LogFollower, OffsetOutOfRange, Warehouse, pages
+from tables.paths import PartitionRef, Space
+from tables.schema import INGEST_SCHEMA
+from tables.settings import Flush
+from tables.store import Store
+
+__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaFollower", "MetaLog", "read_meta"]
+
+META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
+
+#: So many events after a snapshot the next one is due. To start takes about a tenth of a second for them, and three
+#: processes that renew their leases make as many in three hours.
+SNAPSHOT_EVENTS: Final = 10_000
+#: Each lost race is somebody else's change; so many in a row is no longer bad luck.
+_RACES_MAX: Final = 1_000
+#: An append without a clear answer is repeated so often before the caller is told that nobody knows.
+_UNKNOWN_TRIES: Final = 3
+
+_ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
+_COLUMNS: Final = ["offset", "tag", "body"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    """The state up to an offset. Immutable: `after` returns the next one."""
+
+    meta: Meta = field(default_factory=Meta)
+    offset: int = 0
+    #: For each part of the state the offset behind the last event that told something about it; never modified.
+    told: Mapping[str, int] = field(default_factory=dict)
+    #: The offsets of the last snapshot and of the one before it; 0 for none.
+    snapshot_at: int = 0
+    previous: int = 0
+
+    def after(self, rows: pa.Table, next_offset: int) -> _Folded:
+        """The state after rows of the log; the last snapshot among them counts for all before it."""
+        last = _last_snapshot(rows)
+        if last is None:
+            return self._with(rows, next_offset)
+        at = int(rows.column("offset")[last].as_py())
+        stored = _snapshot(at, rows.column("body")[last].as_py())
+        begun = _Folded(stored.meta.over(self.meta), at + 1, stored.told, at, stored.previous)
+        return begun._with(rows.slice(last + 1), next_offset)
+
+    def _with(self, rows: pa.Table, next_offset: int) -> _Folded:
+        events = _events_of(rows)
+        told = self.told_after(events)
+        return _Folded(self.meta.apply_all(events), next_offset, told, self.snapshot_at, self.previous)
+
+    def told_after(self, events: Sequence[AnyEvent]) -> Mapping[str, int]:
+        """What `told` is when these events follow."""
+        told = dict(self.told)
+        for offset, event in enumerate(events, start=self.offset + 1):
+            told.update(dict.fromkeys(parts_told(event), offset))
+        return told
+
+
+class MetaLog:
+    """The metadata of one warehouse. Safe for threads and for any number of processes; blocking."""
+
+    def __init__(self, warehouse: Warehouse, *, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
+        """Open the log, making it if it is not there, and fold it from its last snapshot on."""
+        self._log = warehouse.create(META_PARTITION)
+        self._lock = threading.Lock()
+        # Tells our appends from those of others, so that one without a clear answer can be repeated.
+        self._writer_id = f"meta-{uuid.uuid4().hex}"
+        self._writer_seq = 0
+        self._snapshot_events = snapshot_events
+        self._trimmed_to = 0
+        self._log.refresh()
+        self._folded = self._rebuilt()
+
+    @property
+    def meta(self) -> Meta:
+        """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
+        return self._folded.meta
+
+    @property
+    def offset(self) -> int:
+        """The offset up to which the newest known state is folded."""
+        return self._folded.offset
+
+    def known(self) -> tuple[Mapping[str, int], Meta]:
+        """The newest known state, and for each part of it the offset behind the last event that told about it."""
+        folded = self._folded
+        return folded.told, folded.meta
+
+    @property
+    def state(self) -> MetaState:
+        """The newest known state of the topics."""
+        return self._folded.meta.topics
+
+    @property
+    def groups(self) -> GroupsState:
+        """The newest known state of the groups."""
+        return self._folded.meta.groups
+
+    def refresh(self) -> bool:
+        """See what others have written; True if there was anything.
+
+        Raises
+        ------
+        Corrupt
+            The log does not begin at offset 0, or holds what is no event; the state stays as it was.
+        """
+        with self._lock:
+            return self._catch_up()
+
+    def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
+        """Append the events that `decide` makes of the newest topics, and return the topics that hold them.
+
+        `decide` is called again with a newer state each time that another process was faster, so it must depend on
+        nothing but its argument. Without events nothing is written. What it raises is passed on: nothing changed.
+
+        Raises
+        ------
+        Unknown
+            The events may be stored; asking again is safe, since a decision sees what is stored.
+        Unavailable
+            `contention`: too many others were faster; nothing was stored.
+        """
+        return self._submit(lambda meta: decide(meta.topics)).topics
+
+    def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
+        """The same for events of groups, which may be decided by the topics, too."""
+        return self.submit_any(decide)
+
+    def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        """The same for events of any family, decided by all of the state."""
+        return self._submit(decide)
+
+    def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        with self._lock:
+            for _ in range(_RACES_MAX):
+                self._catch_up()
+                events = decide(self._folded.meta)
+                if not events:
+                    return self._folded.meta
+                if self._append(events):
+                    self._catch_up()
+                    return self._folded.meta
+        raise Unavailable(f"lost {_RACES_MAX} races for the metadata log; try again", code="contention")
+
+    def _append(self, events: Sequence[AnyEvent]) -> bool:
+        """Store the events where the state ends; False when others have stored something there."""
+        # What cannot be folded must never be stored: no process could start again.
+        after = self._folded.meta.apply_all(events)
+        stored = [*events, *self._due_snapshot(events, after)]
+        self._writer_seq += 1
+        stamp = ProducerStamp(id=self._writer_id, seq=self._writer_seq, indexes=None, total=len(stored))
+        batch = Batch(_rows(stored), stamp)
+        tries = 0
+        while True:
+            try:
+                self._log.append([batch], flush=Flush.SYNC, expected_offset=self._folded.offset)
+            except OffsetMismatch:
+                return False
+            except Unknown:
+                tries += 1
+                if tries == _UNKNOWN_TRIES:
+                    raise
+            else:
+                return True
+
+    def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[Snapshot]:
+        """The snapshot to append behind `events`, which lead to `after`; none when the last is new enough."""
+        folded = self._folded
+        if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
+            return []
+        return [Snapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
+
+    def maintain(self) -> bool:
+        """Let go what no start needs, and do the upkeep of the partition; True if anything was done. Not for readers.
+
+        The events between the last two snapshots stay: for people, and for processes that are a little behind.
+        """
+        unneeded = self._folded.previous
+        trimmed = unneeded > self._trimmed_to and self._log.delete_below(unneeded).files > 0
+        self._trimmed_to = unneeded
+        return self._log.maintain() or trimmed
+
+    def _catch_up(self) -> bool:
+        """Fold everything behind the state, page by page; state and offset move together."""
+        self._log.refresh()
+        began = self._folded.offset
+        try:
+            for page in pages(self._log, began):
+                self._folded = self._folded.after(page.rows, page.next_offset)
+        except OffsetOutOfRange as error:
+            if self._log.min_offset <= self._folded.offset:
+                raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
+            # This process slept while others went on and let go what it has not read.
+            self._folded = self._rebuilt()
+        return self._folded.offset > began
+
+    def _rebuilt(self) -> _Folded:
+        """The state from the table alone."""
+        return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
+
+
+def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
+    columns = {
+        "key": [event.key for event in events],
+        "tag": [event.kind for event in events],
+        "body": [json.dumps(event.to_json(), separators=(",", ":")).encode() for event in events],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
+
+
+def _events_of(rows: pa.Table) -> list[AnyEvent]:
+    """The events in rows of the log, among which no snapshot is."""
+    columns = [rows.column(name).to_pylist() for name in _COLUMNS]
+    return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
+
+
+def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
+    value = _json(offset, body)
+    try:
+        return any_event_from_json(kind, value)
+    except Corrupt as error:
+        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
+
+
+def _snapshot(offset: int, body: bytes) -> Snapshot:
+    value = _json(offset, body)
+    try:
+        return Snapshot.from_json(value)
+    except Corrupt as error:
+        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
+
+
+def _json(offset: int, body: bytes) -> object:
+    with corrupt_when_damaged(_where(offset), code="meta_event_corrupt"):
+        value: object = json.loads(body)
+        return value
+
+
+def _where(offset: int) -> str:
+    return f"the metadata log at offset {offset}"
+
+
+def _last_snapshot(rows: pa.Table) -> int | None:
+    """The place of the last snapshot among rows of the log."""
+    found = np.flatnonzero(pc.equal(rows.column("tag"), Snapshot.kind).to_numpy())
+    return int(found[-1]) if found.size else None
+
+
+def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
+    """The state that the rows of all files add up to; it looks at no more of them than it needs.
+
+    Raises
+    ------
+    Corrupt
+        There is no snapshot, and the log does not begin at offset 0.
+    """
+    needed: list[pa.Table] = []
+    for rows in newest_first:
+        needed.append(rows)
+        if _last_snapshot(rows) is not None:
+            break
+    else:
+        if needed and needed[-1].column("offset")[0].as_py() > 0:
+            raise Corrupt("the metadata log has lost its beginning, and holds no snapshot", code="meta_log_torn")
+    folded = _Folded()
+    for rows in reversed(needed):
+        folded = folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
+    return folded
+
+
+def read_meta(store: Store) -> Meta | None:
+    """The newest metadata of a warehouse, without opening anything for writing; None where there is no log of it."""
+    folder = META_PARTITION.folder
+    try:
+        snapshot = load(store, folder)
+    except PartitionNotFound:
+        return None
+    reader = FileReader(store, folder, RowCache(0))
+    files = (pa.concat_tables(reader.groups(file, file.start, file.end, _COLUMNS)) for file in reversed(snapshot.files))
+    return _folded(files).meta
+
+
+class MetaFollower:
+    """The metadata of a warehouse as a reader sees it that stays: opened once, kept by what is appended, never written.
+
+    For one thread. Raises `PartitionNotFound` where there is no metadata log.
+    """
+
+    def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._log = LogFollower(store, META_PARTITION.folder, clock=clock)
+        self._reader = FileReader(store, META_PARTITION.folder, RowCache(0))
+        self._folded = self._rebuilt()
+
+    @property
+    def warehouse_id(self) -> str:
+        """What tells this warehouse from others, wherever its folder is moved to."""
+        return self._log.table_id
+
+    @property
+    def meta(self) -> Meta:
+        """The newest known state; never modified."""
+        return self._folded.meta
+
+    def refresh(self) -> bool:
+        """See what was appended since; True if it told something about topics or groups."""
+        if not self._log.refresh():
+            return False
+        before = self._folded
+        if self._log.min_offset <= before.offset:
+            for rows in self._rows_from(before.offset):
+                self._folded = self._folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
+        else:
+            # What was not read yet has been let go behind a snapshot.
+            self._folded = self._rebuilt()
+        told = self._folded.told
+        return any(told.get(part, 0) > before.told.get(part, 0) for part in ("topics", "groups"))
+
+    def _rows_from(self, offset: int) -> list[pa.Table]:
+        files = [file for file in self._log.files if file.end > offset]
+        return [
+            pa.concat_tables(self._reader.groups(file, max(offset, file.start), file.end, _COLUMNS)) for file in files
+        ]
+
+    def _rebuilt(self) -> _Folded:
+        return _folded(
+            pa.concat_tables(self._reader.groups(file, file.start, file.end, _COLUMNS))
+            for file in reversed(self._log.files)
+        )

@@ -1,0 +1,58 @@
+"""Where messages of a topic go now, and what their appends know of fences: all from one state of the metadata.
+
+    route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
+    epochs of brokers   +  moves that are sealed           -->  known: what each append says (see `tables.log.fences`)
+
+Both halves are of one moment: who appended by the route of one and with the knowledge of the other would pass a fence
+that was put up against just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mq.brokers import BrokersState
+from mq.moved_keys import MovedKeys
+from mq.names import split_partition
+from mq.routing import Table
+from mq.topics import Topic
+from tables.log import BROKER_FENCE, ROUTE_FENCE
+
+__all__ = ["Known", "Placement", "known_of_broker"]
+
+Known = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One topic's. `table` says for each logical partition which of `partitions` its messages go to."""
+
+    partitions: tuple[str, ...]
+    table: Table
+    #: By partition.
+    known: Mapping[str, Known]
+    #: Sealed ends of partitions that gave logical partitions up: before, requests with messages of these went there.
+    ends: Mapping[str, int]
+
+    @classmethod
+    def of(cls, topic: Topic, moved: MovedKeys, brokers: BrokersState) -> Placement:
+        """By the newest route, but for what has not moved yet."""
+        route = topic.route
+        known: dict[str, Known] = {}
+        for partition in route.partitions:
+            epochs = dict(known_of_broker(brokers, split_partition(partition)[1]))
+            if moved.moves:
+                epochs[ROUTE_FENCE] = moved.sealed_up_to(partition)
+            known[partition] = epochs
+        ends: dict[str, int] = {}
+        for move in moved.moves:
+            if move.end_offset is not None:
+                ends[move.source] = max(move.end_offset, ends.get(move.source, 0))
+        return cls(route.partitions, moved.table(route) if moved.moves else route.table, known, ends)
+
+
+def known_of_broker(brokers: BrokersState, broker: str) -> Known:
+    """What an append to any partition of a broker knows: who had it last."""
+    owner = brokers.roles.get(broker)
+    return {BROKER_FENCE: 0 if owner is None else owner.epoch}

@@ -1,0 +1,263 @@
+"""What a process that starts must know of the queue, from the tables alone (SPEC META-3, POP-14).
+
+    state/pop_checkpoints   + revive logs behind its watermark, 8 for each broker  --fold-->  checkpoints
+    state/consumer_offsets  + offsets logs behind its watermark                    --fold-->  how far each group is
+
+A state table holds what was merged from the logs up to its watermark (`tables.queue.merge_plan`), which retention may
+have cut since; while there is no table, the logs hold everything. Both folds are joins: records may be seen twice and
+in any order (see `mq.checkpoint_state`, `mq.progress`). A log that nobody has written to yet is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.checkpoint import CheckpointKey, LaneKey
+from mq.checkpoint_state import CheckpointState, fold
+from mq.names import split_partition
+from mq.progress import Committed, committed_of
+from tables.log import OffsetOutOfRange, PartitionLog, Warehouse, pages
+from tables.paths import PartitionRef
+from tables.queue.lane_states import LaneStates, lane_states
+from tables.queue.merge_plan import watermark
+from tables.queue.records import offset_records_of, records_of
+from tables.queue.refs import OFFSETS, revive_refs, system_ref
+from tables.state import (
+    CHECKPOINT_COLUMNS,
+    CONSUMER_OFFSETS,
+    CONSUMER_OFFSETS_SCHEMA,
+    OFFSET_COLUMNS,
+    POP_CHECKPOINTS,
+    POP_CHECKPOINTS_SCHEMA,
+    Progress,
+    committed_of_rows,
+    read_state,
+    states_of_rows,
+)
+from tables.store import Store
+
+__all__ = ["Cursor", "Follower", "ProgressFollower", "Recovered", "recover", "recover_progress"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """The state of the lanes of some brokers."""
+
+    #: What the offsets log says, whatever the epoch: see `GroupsState.committed_in`.
+    committed: Mapping[LaneKey, Committed]
+    #: Every checkpoint that is not forgotten yet, of all epochs; what has no checkpoint so far is left out.
+    states: Mapping[LaneKey, LaneStates]
+
+    def of(self, broker: str) -> Recovered:
+        """The lanes of one of the brokers."""
+        return Recovered(
+            committed={lane: at for lane, at in self.committed.items() if _is_of(lane.partition, (broker,))},
+            states={lane: states for lane, states in self.states.items() if _is_of(lane.partition, (broker,))},
+        )
+
+
+def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recovered:
+    """Everything that is known of the lanes of `brokers`; blocking.
+
+    Raises
+    ------
+    Corrupt
+        A log or a state table holds what is no record of its kind.
+    OffsetOutOfRange
+        A log was cut behind what is merged.
+    """
+    refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
+    for last in (False, True):
+        rows, stops = _merged_checkpoints(warehouse.store)
+        mine = pc.is_in(rows.column("broker"), value_set=pa.array(brokers, pa.string()))
+        rows = rows if pc.all(mine).as_py() else rows.filter(mine)
+        newer: dict[CheckpointKey, CheckpointState] = {}
+        try:
+            for ref in refs:
+                for page in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                    newer = fold(newer, records_of(page))
+            break
+        except OffsetOutOfRange:
+            # Merged and cut since the state table was read.
+            if last:
+                raise
+    return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=lane_states(rows, newer))
+
+
+def _merged_checkpoints(store: Store) -> tuple[pa.Table, Mapping[PartitionRef, int]]:
+    """What the state table says, and up to where the logs are in it."""
+    columns = (*CHECKPOINT_COLUMNS, "broker")
+    state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, columns)
+    if state is None:
+        return pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in columns]).empty_table(), {}
+    return state.rows, watermark(store, POP_CHECKPOINTS, state.transactions).stops
+
+
+def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
+    """Only how far the groups are: `Recovered.committed`."""
+    for last in (False, True):
+        progress, stops = _merged_progress(warehouse)
+        committed = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, brokers)}
+        try:
+            for broker in brokers:
+                ref = system_ref(OFFSETS, cluster, broker)
+                for rows in Cursor(warehouse, ref, stops.get(ref, 0)).new_rows():
+                    committed = committed_of(committed, offset_records_of(rows))
+            break
+        except OffsetOutOfRange:
+            # Merged and cut since the state table was read.
+            if last:
+                raise
+    return committed
+
+
+class ProgressFollower:
+    """How far groups are in partitions of a broker that another process serves. For one thread, blocking."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
+        #: What is stored, whatever the epoch: see `GroupsState.committed_in`. Replaced, never changed.
+        self.committed: Mapping[LaneKey, Committed] = {}
+        self._warehouse = warehouse
+        self._broker = broker
+        self._ref = system_ref(OFFSETS, cluster, broker)
+        self._cursor: Cursor | None = None
+
+    def refresh(self) -> None:
+        """Read what was stored since the last call; the first begins with the state table."""
+        try:
+            self._read_on(self._cursor or self._load())
+        except OffsetOutOfRange:
+            # Merged and cut before it was read.
+            self._read_on(self._load())
+
+    def _load(self) -> Cursor:
+        progress, stops = _merged_progress(self._warehouse)
+        mine = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, (self._broker,))}
+        for lane, at in self.committed.items():
+            mine[lane] = at.join(mine[lane]) if lane in mine else at
+        self.committed = mine
+        self._cursor = Cursor(self._warehouse, self._ref, stops.get(self._ref, 0))
+        return self._cursor
+
+    def _read_on(self, cursor: Cursor) -> None:
+        for rows in cursor.new_rows():
+            self.committed = committed_of(self.committed, offset_records_of(rows))
+
+
+def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef, int]]:
+    """What the state table says, and up to where the logs are in it."""
+    state = read_state(warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
+    if state is None:
+        return {}, {}
+    merged = watermark(warehouse.store, CONSUMER_OFFSETS, state.transactions)
+    return committed_of_rows(state.rows), merged.stops
+
+
+def _is_of(partition: str, brokers: Sequence[str]) -> bool:
+    return split_partition(partition)[1] in brokers
+
+
+class Cursor:
+    """How far a reader is in a log that may not exist yet."""
+
+    def __init__(self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0) -> None:
+        self.ref = ref
+        #: The next offset to be read.
+        self.offset = offset
+        self._warehouse = warehouse
+        self._log: PartitionLog | None = None
+
+    def new_rows(self) -> Iterator[pa.Table]:
+        """What other processes and this one have appended since, page by page.
+
+        The offset moves over a page when the next one is asked for: what the caller could not use is read again.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            Retention has removed rows that were not read.
+        """
+        if self._log is None:
+            if not self._warehouse.exists(self.ref):
+                return
+            self._log = self._warehouse.open_partition(self.ref)
+        self._log.refresh()
+        for page in pages(self._log, self.offset):
+            yield page.rows
+            self.offset = page.next_offset
+
+
+class Follower:
+    """The checkpoints of some brokers; each call of `refresh` adds what is new. For one thread, blocking."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
+        #: Every checkpoint that was not forgotten. Do not change it.
+        self.states: dict[CheckpointKey, CheckpointState] = {}
+        self._store = warehouse.store
+        self._brokers = frozenset(brokers)
+        refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
+        self._cursors = [Cursor(warehouse, ref) for ref in refs]
+        self._loaded = False
+
+    @property
+    def positions(self) -> dict[PartitionRef, int]:
+        """For each log, the offset up to which it is folded."""
+        return {cursor.ref: cursor.offset for cursor in self._cursors}
+
+    def refresh(self) -> set[CheckpointKey]:
+        """Fold what was appended since the last call; returns the checkpoints that it is about.
+
+        The first call begins with the state table. So does one that finds a log cut before it was read: what was cut
+        is in the table.
+
+        Raises
+        ------
+        Corrupt
+            A log or the state table holds what is no record. What the other logs had stays.
+        OffsetOutOfRange
+            A log was cut behind what is merged.
+        """
+        changed = set() if self._loaded else self._load()
+        try:
+            self._read_on(changed)
+        except OffsetOutOfRange:
+            changed |= self._load()
+            self._read_on(changed)
+        return changed
+
+    def _load(self) -> set[CheckpointKey]:
+        """Join what the state table has; the logs need not be read before its watermark."""
+        state = read_state(self._store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, CHECKPOINT_COLUMNS)
+        self._loaded = True
+        if state is None:
+            return set()
+        stops = watermark(self._store, POP_CHECKPOINTS, state.transactions).stops
+        part = {key: one for key, one in states_of_rows(state.rows) if self._is_mine(key)}
+        self._join(part)
+        for cursor in self._cursors:
+            cursor.offset = max(cursor.offset, stops.get(cursor.ref, 0))
+        return set(part)
+
+    def _is_mine(self, key: CheckpointKey) -> bool:
+        return split_partition(key.partition)[1] in self._brokers
+
+    def _read_on(self, changed: set[CheckpointKey]) -> None:
+        for cursor in self._cursors:
+            for rows in cursor.new_rows():
+                part = fold({}, records_of(rows))
+                changed.update(part)
+                self._join(part)
+
+    def _join(self, part: Mapping[CheckpointKey, CheckpointState]) -> None:
+        for key, state in part.items():
+            known = self.states.get(key)
+            self.states[key] = state if known is None else known.join(state)
+
+    def forget(self, keys: Iterable[CheckpointKey]) -> None:
+        """Let go of checkpoints about which no record can come any more."""
+        for key in keys:
+            self.states.pop(key, None)

@@ -1,0 +1,140 @@
+"""Removes from the partitions of a warehouse what retention allows (SPEC RETRY-6).
+
+`mq.retention` decides by itself, `tables.queue.retention_rules` says what it decides about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from mq.errors import DeltaMQError
+from mq.progress import Bounds
+from mq.retention import Lag, Verdict, decide, is_old, lags_of
+from tables.config_sections import RetentionSettings
+from tables.delta import DataFile, PartitionNotFound, Snapshot, load
+from tables.log import PartitionLog, Removed, Warehouse
+from tables.paths import PartitionRef, Space
+from tables.queue.metadata import MetaLog
+from tables.queue.retention_rules import Rule, Rules, Stored
+
+__all__ = ["Retained", "Retention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """What became of one partition in one run."""
+
+    ref: PartitionRef
+    removed: Removed = field(default_factory=Removed)
+    #: Groups that keep messages which are old enough to go; in the queue's own logs, the merge job.
+    held_by: tuple[str, ...] = ()
+    #: How far groups are behind here, afterwards.
+    lags: tuple[Lag, ...] = ()
+    error: Exception | None = None
+    #: Keys of the files that went, where whoever asked is to delete them.
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The newest state of a partition that need not be open."""
+
+    ref: PartitionRef
+    snapshot: Snapshot
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        return self.snapshot.files
+
+
+class Retention:
+    """Removes what is due, in all partitions of a warehouse. For one thread; blocking."""
+
+    def __init__(self, warehouse: Warehouse, settings: RetentionSettings, cluster: str) -> None:
+        self._warehouse = warehouse
+        self._settings = settings
+        self._cluster = cluster
+        self._meta = MetaLog(warehouse)
+
+    def run(self, brokers: Sequence[str], now_us: int) -> Iterator[Retained]:
+        """Remove what is due at `now_us` (UTC); one result for each partition, whatever becomes of the others."""
+        self._meta.refresh()
+        logs: list[PartitionLog] = []
+        for ref in [ref for space in Space for ref in self._warehouse.refs(space)]:
+            try:
+                log = self._warehouse.open_partition(ref)
+                log.refresh()
+                logs.append(log)
+            except PartitionNotFound:
+                continue  # deleted a moment ago
+            except (DeltaMQError, OSError) as error:
+                yield Retained(ref=ref, error=error)
+        # After the logs: what was popped from them until now is known.
+        rules = Rules(self._warehouse, self._settings, self._cluster, brokers, self._meta.meta, now_us)
+        for log in logs:
+            try:
+                yield self._retain(log, rules, now_us)
+            except PartitionNotFound:
+                continue
+            except (DeltaMQError, OSError) as error:
+                yield Retained(ref=log.ref, error=error)
+
+    def run_some(
+        self, refs: Sequence[PartitionRef], brokers: Sequence[str], broker: str, now_us: int
+    ) -> Iterator[Retained]:
+        """Remove what is due of some partitions of one broker, as `run` would, for a task that deals with no others.
+
+        A partition is only opened if something of it goes. What the rules need is read once, and of that what is
+        popped and open only of this broker, and only if something is old. The files are left to the caller (`gone`).
+        """
+        self._meta.refresh()
+        found: list[_Seen] = []
+        for ref in refs:
+            try:
+                found.append(_Seen(ref, load(self._warehouse.store, ref.folder)))
+            except PartitionNotFound:
+                continue
+            except (DeltaMQError, OSError) as error:
+                yield Retained(ref=ref, error=error)
+        meta = self._meta.meta
+        rules = Rules(self._warehouse, self._settings, self._cluster, brokers, meta, now_us, flights_of=[broker])
+        for seen in found:
+            try:
+                yield self._retain_unopened(seen, rules, now_us)
+            except PartitionNotFound:
+                continue
+            except (DeltaMQError, OSError) as error:
+                yield Retained(ref=seen.ref, error=error)
+
+    def _retain_unopened(self, seen: _Seen, rules: Rules, now_us: int) -> Retained:
+        rule = rules.of(seen)
+        if rule is None:
+            return Retained(ref=seen.ref)
+        verdict = _verdict(seen, rule, rules, now_us)
+        low, end = seen.snapshot.min_offset, seen.snapshot.end_offset
+        if verdict.below <= low:
+            return Retained(ref=seen.ref, held_by=verdict.held_by, lags=lags_of(rule.readers, Bounds(low, end)))
+        log = self._warehouse.open_partition(seen.ref)
+        removed = log.delete_below(verdict.below)
+        live = {file.path for file in log.files}
+        gone = tuple(f"{seen.ref.folder}/{file.path}" for file in seen.files if file.path not in live)
+        lags = lags_of(rule.readers, Bounds(log.min_offset, log.end_offset))
+        self._warehouse.close_partition(seen.ref)
+        return Retained(ref=seen.ref, removed=removed, held_by=verdict.held_by, lags=lags, gone=gone)
+
+    def _retain(self, log: PartitionLog, rules: Rules, now_us: int) -> Retained:
+        rule = rules.of(log)
+        if rule is None:
+            return Retained(ref=log.ref)
+        verdict = _verdict(log, rule, rules, now_us)
+        removed = log.delete_below(verdict.below) if verdict.below > log.min_offset else Removed()
+        log.clean()
+        lags = lags_of(rule.readers, Bounds(log.min_offset, log.end_offset))
+        return Retained(ref=log.ref, removed=removed, held_by=verdict.held_by, lags=lags)
+
+
+def _verdict(seen: Stored, rule: Rule, rules: Rules, now_us: int) -> Verdict:
+    old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(seen, now_us)))
+    return decide(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())

@@ -1,0 +1,277 @@
+"""Which rule of retention applies to which partition, and to which of its files (SPEC RETRY-6).
+
+| partition            | a message is kept for                | and also until                                  |
+|----------------------|--------------------------------------|-------------------------------------------------|
+| topic                | the topic's `retention_ms`           | what is popped is done; groups, if waited for   |
+| retried messages     | `retention.retry_ms`                 | the same, of its one group                      |
+| dead letters         | `retention.dead_ms`                  |                                                 |
+| checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
+| lost messages        | `retention.system_ms`                | the same                                        |
+| delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
+| marks about these    | `retention.system_ms`                | what they are about is removed                  |
+| all else             | for ever; metadata shortens itself   |                                                 |
+
+Partitions of a topic or group whose life is over are kept as long, and nobody holds them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final, Generic, Protocol, TypeVar
+
+import pyarrow.compute as pc
+
+from mq.checkpoint import LaneKey
+from mq.checkpoint_state import CheckpointState
+from mq.errors import DeltaMQError
+from mq.limits import RETENTION_MS_DEFAULT
+from mq.names import split_partition
+from mq.progress import Start
+from mq.retention import (
+    Dated,
+    Hold,
+    Readers,
+    checkpoint_holds,
+    group_holds,
+    is_old,
+    lease_holds,
+    progress_of,
+    readers_of,
+)
+from mq.retry_topic import RetryTopic
+from mq.topics import Topic
+from tables.config_sections import RetentionSettings
+from tables.delta import DataFile, FileReader, RowCache
+from tables.log import Warehouse
+from tables.paths import PartitionRef, Space
+from tables.queue.delay_marks import ended_below, void_marks_below
+from tables.queue.merge_plan import merged_to
+from tables.queue.metadata import Meta
+from tables.queue.recovery import Follower, recover_progress
+from tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, lives_of_retry
+
+__all__ = ["Rule", "Rules", "Stored"]
+
+T = TypeVar("T")
+
+#: Who holds back what is not merged yet.
+_MERGE: Final = "merge"
+_MERGED: Final = (REVIVE_LOG, OFFSETS, LOST)
+#: Each file is looked at once.
+_CACHE_BYTES: Final = 1
+
+
+class Stored(Protocol):
+    """A partition as rules look at it: open, or only its newest state."""
+
+    @property
+    def ref(self) -> PartitionRef: ...
+    @property
+    def files(self) -> Sequence[DataFile]: ...
+
+
+def _nobody() -> Iterable[Hold]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What applies to one partition."""
+
+    keep_ms: int
+    #: Who holds it back. To know is dear where much is in flight, so it is asked only if something is old enough to go.
+    holds: Callable[[], Iterable[Hold]] = _nobody
+    #: The groups that read there.
+    readers: Readers = field(default_factory=dict)
+
+
+class _Flights:
+    """What is popped and open, by the partition that it was popped from."""
+
+    def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
+        follower = Follower(warehouse, cluster, brokers)
+        follower.refresh()
+        self._retry: dict[LaneKey, list[CheckpointState]] = {}
+        self._topic: dict[tuple[str, str], list[CheckpointState]] = {}
+        for key, state in follower.states.items():
+            if not state.open:
+                continue
+            if key.retry:
+                self._retry.setdefault(key.lane, []).append(state)
+            else:
+                self._topic.setdefault((key.topic_id, key.partition), []).append(state)
+
+    def of_topic(self, topic: Topic, partition: str) -> list[CheckpointState]:
+        """Of all groups, in a partition of a topic."""
+        return self._topic.get((topic.id, partition), [])
+
+    def of_retry(self, lane: LaneKey) -> list[CheckpointState]:
+        """Of one group, in its retried messages."""
+        return self._retry.get(lane, [])
+
+
+class Rules:
+    """What applies to each partition, by what is known at one moment."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        settings: RetentionSettings,
+        cluster: str,
+        brokers: Sequence[str],
+        meta: Meta,
+        now_us: int,
+        *,
+        flights_of: Sequence[str] | None = None,
+    ) -> None:
+        """`flights_of` are the brokers whose partitions will be asked about, if it is not all `brokers`.
+
+        What is popped from a broker's partitions is in that broker's revive logs alone; how far groups are is asked of
+        all, since a group consumes a topic on any of them.
+        """
+        self._now_us = now_us
+        self._warehouse = warehouse
+        self._settings = settings
+        self._cluster = cluster
+        self._meta = meta
+        self._progress = _Once(lambda: progress_of(recover_progress(warehouse, cluster, brokers), meta.groups))
+        self._flights = _Once(lambda: _Flights(warehouse, cluster, brokers if flights_of is None else flights_of))
+        self._merged = _Once(lambda: merged_to(warehouse.store))
+
+    def of(self, log: Stored) -> Rule | None:
+        """The rule for a partition; None for one that is kept for ever.
+
+        Raises
+        ------
+        DeltaMQError
+            What it depends on cannot be read now: nothing of it may go.
+        """
+        ref = log.ref
+        if ref.space is Space.TOPICS:
+            return self._of_topic(log)
+        if ref.space is Space.RETRY:
+            return self._of_retry(log)
+        if ref.space is Space.DLQ:
+            return Rule(keep_ms=self._settings.dead_ms)
+        kind = self._kind(ref)
+        if kind in _MERGED:
+            return Rule(keep_ms=self._settings.system_ms, holds=lambda: [self._unmerged(ref)])
+        if kind == DELAY:
+            return Rule(keep_ms=self._settings.delayed_ms)
+        if kind == DELAY_MARKS:
+            return Rule(keep_ms=self._settings.system_ms)
+        return None
+
+    def files(self, log: Stored, now_us: int) -> Iterator[Dated]:
+        """The files that retention may look at, oldest first, each with the time from which it ages."""
+        kind = self._kind(log.ref)
+        if kind == DELAY:
+            return self._delayed(log, now_us)
+        if kind == DELAY_MARKS:
+            return self._marks(log)
+        return (Dated(file.end, file.append_max_us) for file in log.files)
+
+    def _kind(self, ref: PartitionRef) -> str | None:
+        """Which of the queue's own logs this is; None for other partitions, and for another cluster's."""
+        ours = ref.space is Space.SYS and ref.topic.endswith(f"_{self._cluster}")
+        return ref.topic.removesuffix(f"_{self._cluster}") if ours else None
+
+    # Topics, and what is retried of them.
+
+    def _topic(self, name: str, generation: int) -> Topic | None:
+        """The topic, if that life of it is the present one."""
+        topic = self._meta.topics.topics.get(name)
+        return topic if topic is not None and topic.generation == generation else None
+
+    def _of_topic(self, log: Stored) -> Rule:
+        topic = self._topic(log.ref.topic, log.ref.generation)
+        if topic is None:
+            return Rule(keep_ms=RETENTION_MS_DEFAULT)
+        readers = readers_of(self._progress(), topic_id=topic.id, partition=log.ref.name)
+
+        def start_of(group: str) -> Start:
+            lane, groups = LaneKey(topic.id, group, False, log.ref.name), self._meta.groups
+            return groups.start_in(lane, groups.group(group), topic.route.partitions)
+
+        def holds() -> Iterator[Hold]:
+            flights = self._flights().of_topic(topic, log.ref.name)
+            yield from checkpoint_holds(flights, self._meta.groups, topic_id=topic.id)
+            yield from lease_holds(readers, now_ms=self._now_us // 1_000, keep_ms=self._settings.retry_ms)
+            if self._settings.wait_for_groups:
+                yield from group_holds(readers, start_of)
+
+        return Rule(keep_ms=topic.settings.retention_ms, holds=holds, readers=readers)
+
+    def _of_retry(self, log: Stored) -> Rule:
+        retry = RetryTopic.of_storage_name(log.ref.topic)
+        epoch, generation = lives_of_retry(log.ref.generation)
+        topic, group = self._topic(retry.topic, generation), self._meta.groups.groups.get(retry.group)
+        if topic is None or group is None or group.epoch != epoch:
+            return Rule(keep_ms=self._settings.retry_ms)
+        lane = LaneKey(topic.id, group.name, True, log.ref.name)
+        readers: Readers = {group.name: self._progress().get(topic.id, {}).get(lane)}
+
+        def holds() -> Iterator[Hold]:
+            yield from checkpoint_holds(self._flights().of_retry(lane), self._meta.groups, topic_id=lane.topic_id)
+            if self._settings.wait_for_groups:
+                yield from group_holds(readers, lambda _: Start())
+
+        return Rule(keep_ms=self._settings.retry_ms, holds=holds, readers=readers)
+
+    # The queue's own logs.
+
+    def _unmerged(self, ref: PartitionRef) -> Hold:
+        return Hold(self._merged().get(ref, 0), _MERGE)
+
+    def _delayed(self, log: Stored, now_us: int) -> Iterator[Dated]:
+        """Files of which all messages have ended, aged from their last deliver time."""
+        ended: int | None = None
+        for file in log.files:
+            aged = Dated(file.end, file.append_max_us)
+            if is_old(aged, now_us, self._settings.delayed_ms):
+                # No statistics have it; it is read for the first files only.
+                aged = Dated(file.end, max(file.append_max_us, _last_deliver_us(self._warehouse, log, file)))
+            if is_old(aged, now_us, self._settings.delayed_ms):
+                if ended is None:
+                    ended = ended_below(self._warehouse, self._cluster, _broker(log.ref))
+                if file.end > ended:
+                    return
+            yield aged
+
+    def _marks(self, log: Stored) -> Iterator[Dated]:
+        """Files of marks that are only about messages which are removed."""
+        void = void_marks_below(self._warehouse, self._cluster, _broker(log.ref))
+        return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
+
+
+def _broker(ref: PartitionRef) -> str:
+    return split_partition(ref.name)[1]
+
+
+def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:
+    """When the last of a file's messages is to be delivered."""
+    reader = FileReader(warehouse.store, log.ref.folder, RowCache(_CACHE_BYTES))
+    groups = reader.groups(file, file.start, file.end, ["deliver_time"])
+    return max(pc.max(rows.column("deliver_time")).value or 0 for rows in groups)
+
+
+class _Once(Generic[T]):
+    """A value that is read when it is first needed; an error is the same for all who need it."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._value: T | None = None
+        self._error: DeltaMQError | None = None
+
+    def __call__(self) -> T:
+        if self._error is not None:
+            raise type(self._error)(self._error.detail, code=self._error.code)
+        if self._value is None:
+            try:
+                self._value = self._read()
+            except DeltaMQError as error:
+                self._error = error
+                raise
+        return self._value

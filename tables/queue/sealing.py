@@ -1,0 +1,44 @@
+"""Sealing what an expansion of an ordered topic moved, for processes that are no service (SPEC ROUTE-6, I15).
+
+    fence "route" in the old partition          nobody appends there who knows no seal
+    `MoveSealed` with the end behind the fence  the keys go to the new partition
+
+The service seals what its brokers have (`api.sealing`); whoever is held up by a fence without its seal may do the same
+here. Each step says again what is there already, so a kill between them leaves work for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mq.moved_keys import MoveEvent, decide_seal
+from mq.topics import Topic
+from tables.failpoints import failpoint
+from tables.log import ROUTE_FENCE, PartitionLog
+from tables.queue.metadata import Meta, MetaLog
+
+__all__ = ["seal_moves"]
+
+
+def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionLog]) -> int:
+    """Seal all moves of a topic that wait for it, oldest first; return how many were sealed.
+
+    Raises
+    ------
+    Unknown
+        A fence or its seal may be there: asking again is safe.
+    """
+    sealed = 0
+    for source in sorted(meta.meta.moved_keys(topic.id).waiting):
+        while waiting := meta.meta.moved_keys(topic.id).unsealed(source):
+            end_offset = open_log(source).fence(ROUTE_FENCE, waiting[0])
+            failpoint("seal.after_fence")
+            decide = partial(_decided, topic.id, source, waiting[0], end_offset)
+            meta.submit_any(decide)
+            sealed += 1
+    return sealed
+
+
+def _decided(topic_id: str, source: str, epoch: int, end_offset: int, meta: Meta) -> Sequence[MoveEvent]:
+    return decide_seal(meta.moved_keys(topic_id), topic_id, source, epoch, end_offset)

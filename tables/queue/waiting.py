@@ -1,0 +1,173 @@
+"""Where a delayed message waits, by its id: an index of one delay partition, so that no search reads the whole log.
+
+    delay log    0 ......... 40,000 .. 50,000 .. 51,000
+    index        [ one sorted run   ][ run    ][ run ]      hash of topic and id -> offset, deliver time
+
+It is built from the log when it is first asked and follows it from then on. Runs are merged as they grow, and what has
+been due for a while is dropped then, so it is as large as what waits: 24 bytes a message. Of more than
+`WAITING_MESSAGES_MAX` (96 MB) it keeps the newer half, and a search that finds nothing there reads the older part of
+the log. For one thread at a time, blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from mq.delay import Delayed
+from mq.errors import Corrupt
+from tables.log import PartitionLog, pages, pick
+
+__all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]
+
+Int64s = NDArray[np.int64]
+
+WAITING_MESSAGES_MAX: Final = 4_000_000
+#: A message that has been due for so long is not found any more.
+DUE_KEPT_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Some messages, sorted by hash."""
+
+    hashes: Int64s
+    offsets: Int64s
+    due_ms: Int64s
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def find(self, hashed: int) -> Int64s:
+        low, high = np.searchsorted(self.hashes, hashed, "left"), np.searchsorted(self.hashes, hashed, "right")
+        return self.offsets[low:high]
+
+    def only(self, keep: NDArray[np.bool_]) -> _Run:
+        return _Run(self.hashes[keep], self.offsets[keep], self.due_ms[keep])
+
+
+class WaitingIndex:
+    """The messages of one delay partition that wait, by topic and id."""
+
+    def __init__(self, *, messages_max: int = WAITING_MESSAGES_MAX) -> None:
+        self._messages_max = messages_max
+        self._runs: list[_Run] = []
+        #: Up to here the log is in the runs ...
+        self._next = 0
+        #: ... but for what is before this offset, for want of room.
+        self._first = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def find(self, log: PartitionLog, topic: str, topic_id: str, message_id: str, now_ms: int) -> list[Delayed]:
+        """The messages of that id that wait in `log`, this index's partition, or fell due lately; in offset order.
+
+        What other processes appended is found after `log.refresh()`.
+
+        Raises
+        ------
+        Corrupt
+            A file does not hold what the log says.
+        """
+        self._follow(log, now_ms)
+        origin = _origin(topic_id, topic)
+        hashed = hash((origin, message_id))
+        offsets = np.unique(np.concatenate([np.empty(0, np.int64), *(run.find(hashed) for run in self._runs)]))
+        picked = pick(log, offsets, bytes_max=None)
+        if picked.unreadable:
+            raise Corrupt(f"{log.ref.name}: {picked.unreadable}")
+        found = delayed_of(picked.rows, log.ref.name)
+        known = [one for one in found if (one.topic_id, one.message_id) == (topic_id, message_id)]
+        known = known or list(self._scan(log, origin, message_id))
+        return [one for one in known if one.deliver_time_ms > now_ms - DUE_KEPT_MS]
+
+    def _follow(self, log: PartitionLog, now_ms: int) -> None:
+        """Take in what was appended since the last search."""
+        start = max(self._next, log.min_offset)
+        for page in pages(log, start):
+            self._runs.append(_run_of(page.rows))
+            self._next = page.next_offset
+            while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+                self._merge_last(now_ms)
+            if len(self) > self._messages_max:
+                self._make_room(now_ms)
+
+    def _merge_last(self, now_ms: int) -> None:
+        one, other = self._runs[-2:]
+        columns = [
+            np.concatenate([one.hashes, other.hashes]),
+            np.concatenate([one.offsets, other.offsets]),
+            np.concatenate([one.due_ms, other.due_ms]),
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        merged = _Run(*(column[order] for column in columns))
+        self._runs[-2:] = [merged.only(merged.due_ms > now_ms - DUE_KEPT_MS)]
+
+    def _make_room(self, now_ms: int) -> None:
+        while len(self._runs) > 1:
+            self._merge_last(now_ms)
+        (run,) = self._runs
+        if len(run) > self._messages_max:
+            leave = len(run) - self._messages_max // 2
+            self._first = int(np.partition(run.offsets, leave - 1)[leave - 1]) + 1
+            self._runs = [run.only(run.offsets >= self._first)]
+
+    def _scan(self, log: PartitionLog, origin: str, message_id: str) -> Iterator[Delayed]:
+        """Read what the index has no room for."""
+        if self._first <= log.min_offset:
+            return
+        for page in pages(log, log.min_offset):
+            rows = page.rows
+            same = pc.and_(pc.equal(rows.column("message_id"), message_id), pc.equal(_origins(rows), origin))
+            yield from (one for one in delayed_of(rows.filter(same), log.ref.name) if one.offset < self._first)
+            if page.next_offset >= self._first:
+                return
+
+
+def _origin(topic_id: str, topic: str) -> str:
+    """How a waiting message names its target's topic."""
+    return f"{topic_id}/{topic}"
+
+
+def _origins(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.struct_field(rows.column("origin"), "topic")
+
+
+def _run_of(rows: pa.Table) -> _Run:
+    pairs = zip(_origins(rows).to_pylist(), rows.column("message_id").to_pylist(), strict=True)
+    hashes = np.fromiter(map(hash, pairs), dtype=np.int64, count=rows.num_rows)
+    order = np.argsort(hashes, kind="stable")
+    return _Run(hashes[order], rows.column("offset").to_numpy()[order], _due_ms(rows)[order])
+
+
+def _due_ms(rows: pa.Table | pa.RecordBatch) -> Int64s:
+    """Deliver times in milliseconds; never before the stored one."""
+    due: Int64s = -(-rows.column("deliver_time").cast(pa.int64()).to_numpy() // 1000)
+    return due
+
+
+def delayed_of(rows: pa.Table | pa.RecordBatch, delay_partition: str) -> list[Delayed]:
+    """What waits in rows of a delay partition, as objects: for a few."""
+    found = []
+    columns = [rows.column(name).to_pylist() for name in ("offset", "message_id", "origin")]
+    for offset, message_id, origin, due_ms in zip(*columns, _due_ms(rows).tolist(), strict=True):
+        topic_id, _, topic = origin["topic"].partition("/")
+        found.append(
+            Delayed(
+                delay_partition=delay_partition,
+                offset=offset,
+                message_id=message_id,
+                deliver_time_ms=due_ms,
+                topic=topic,
+                topic_id=topic_id,
+                partition=origin["partition"],
+            )
+        )
+    return found

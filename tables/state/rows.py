@@ -1,0 +1,125 @@
+"""Rows of the merged state tables as the core's values, and back.
+
+A checkpoint that comes back from its row has forgotten of which one it took over a message (`Checkpoint.replaces`):
+that other row knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mq.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span
+from mq.checkpoint_state import CheckpointState
+from mq.names import split_partition
+from mq.progress import Committed, Delivered
+from tables.schema import TIME
+from tables.state.schema import CONSUMER_OFFSETS_SCHEMA
+
+__all__ = ["CHECKPOINT_COLUMNS", "OFFSET_COLUMNS", "committed_of_rows", "rows_of_committed", "states_of_rows"]
+
+OFFSET_COLUMNS: Final = (
+    "topic_id",
+    "group",
+    "retry",
+    "partition",
+    "topic",
+    "epoch",
+    "committed_offset",
+    "done",
+    "delivered",
+)
+CHECKPOINT_COLUMNS: Final = (
+    "topic_id",
+    "group",
+    "retry",
+    "partition",
+    "epoch",
+    "start_offset",
+    "pop_time",
+    "topic",
+    "num",
+    "diffs",
+    "attempts",
+    "invisible_ms",
+    "revive_time",
+    "acked",
+    "replaced",
+    "done",
+    "dead_reason",
+    "revive_queue",
+    "revive_offset",
+)
+
+#: Of each lane, its topic and the group's progress.
+Progress = Mapping[LaneKey, tuple[str, Committed]]
+
+
+def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
+    """The progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
+    columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
+    found = {}
+    for topic_id, group, retry, partition, topic, epoch, offset, done, delivered in zip(*columns, strict=True):
+        ranges = tuple((one["low"], one["high"]) for one in done or ())
+        leases = tuple(Delivered(**one) for one in delivered or ())
+        found[LaneKey(topic_id, group, retry, partition)] = (topic, Committed(epoch, offset, ranges, leases))
+    return found
+
+
+def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
+    """Rows of `state/consumer_offsets`."""
+    rows = [
+        {
+            **lane._asdict(),
+            "topic": topic,
+            "broker": split_partition(lane.partition)[1],
+            "epoch": committed.epoch,
+            "committed_offset": committed.offset,
+            "done": [{"low": low, "high": high} for low, high in committed.done] or None,
+            "delivered": [one._asdict() for one in committed.delivered] or None,
+            "merged_at": merged_at,
+        }
+        for lane, (topic, committed) in progress.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=CONSUMER_OFFSETS_SCHEMA)
+
+
+def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointState]]:
+    """The checkpoints in rows of `state/pop_checkpoints` with at least `CHECKPOINT_COLUMNS`."""
+    columns = [_plain(rows.column(name)) for name in CHECKPOINT_COLUMNS]
+    for row in zip(*columns, strict=True):
+        topic_id, group, retry, partition, epoch, start, pop_ms, topic, num, diffs, attempts, invisible_ms = row[:12]
+        revive_ms, acked, replaced, done, reason, queue, offset = row[12:]
+        checkpoint = None
+        if num is not None:
+            pop = Pop(
+                topic=topic,
+                topic_id=topic_id,
+                group=group,
+                epoch=epoch,
+                partition=partition,
+                retry=retry,
+                pop_time_ms=pop_ms,
+                invisible_ms=invisible_ms,
+                revive_queue=queue,
+            )
+            span = Span(start, num, None if diffs is None else tuple(diffs), _attempts(attempts))
+            checkpoint = Checkpoint(pop=pop, span=span, dead_reason=reason, revive_offset=offset)
+        key = CheckpointKey(topic_id, group, epoch, retry, partition, start, pop_ms)
+        yield key, CheckpointState(checkpoint, acked, replaced, done, revive_ms or 0)
+
+
+def _plain(column: pa.ChunkedArray) -> list[object]:
+    """The values; times as milliseconds."""
+    if column.type == TIME:
+        column = pc.divide(column.cast(pa.int64()), 1_000)
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def _attempts(each: list[int]) -> Attempts:
+    return each[0] if len(set(each)) == 1 else tuple(each)

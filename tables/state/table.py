@@ -1,0 +1,241 @@
+"""State tables, which Spark writes, made and read without Spark: for a service that starts, and for the merge job.
+
+    _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
+
+Only what our own state tables use is understood (Delta reader version 1, no partition columns); anything else is an
+error, never guessed at. `format("delta")` and every other Delta reader see the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mq.errors import Corrupt, Unavailable
+from tables.delta import create_table
+from tables.paths import LOG_FOLDER
+from tables.schema import delta_schema
+from tables.store import FileMissing, Store
+
+__all__ = [
+    "State",
+    "StateLog",
+    "open_state_log",
+    "read_state",
+    "read_state_log",
+    "state_transactions",
+    "state_version",
+]
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "add")
+_READER_VERSION: Final = 1
+#: Clean-up may delete what is being read; each further try sees a newer version.
+_TRIES: Final = 5
+
+
+#: Of every state table.
+_CONFIGURATION: Final = {
+    "delta.enableDeletionVectors": "false",
+    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`tables.state.upkeep`),
+    # and so does another engine's VACUUM.
+    "delta.deletedFileRetentionDuration": "interval 15 minutes",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A state table at one version."""
+
+    version: int
+    #: For each application that writes idempotently, its newest version.
+    transactions: Mapping[str, int]
+    rows: pa.Table
+
+
+@dataclass(slots=True)
+class StateLog:
+    """What the log of a table adds up to."""
+
+    version: int = -1
+    checkpoint_version: int = -1
+    transactions: dict[str, int] = field(default_factory=dict)
+    #: The live data files, as the log names them, each with its statistics in JSON where it has any.
+    files: dict[str, str | None] = field(default_factory=dict)
+    #: The names of its columns.
+    columns: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """The live data files, relative to the table's folder."""
+        return [unquote(path) for path in self.files]
+
+    def apply(self, action: Mapping[str, Any], where: str) -> None:
+        """Apply one action of a commit or a checkpoint."""
+        if (add := action.get("add")) is not None:
+            self.files[add["path"]] = add.get("stats")
+        elif (remove := action.get("remove")) is not None:
+            self.files.pop(remove["path"], None)
+        elif (txn := action.get("txn")) is not None:
+            self.transactions[txn["appId"]] = txn["version"]
+        elif (metadata := action.get("metaData")) is not None:
+            self.columns = tuple(one["name"] for one in msgspec.json.decode(metadata["schemaString"])["fields"])
+        elif (protocol := action.get("protocol")) is not None and protocol["minReaderVersion"] > _READER_VERSION:
+            raise Corrupt(
+                f"{where}: readers of version {protocol['minReaderVersion']} only; something altered the table"
+            )
+
+
+def open_state_log(
+    store: Store, folder: str, schema: pa.Schema, now_ms: int, known: StateLog | None = None
+) -> StateLog:
+    """As `read_state_log`; a table that is not there is made, with these columns and no rows.
+
+    Raises
+    ------
+    Corrupt
+        The folder has data and no log, or a log that cannot be read.
+    """
+    log = read_state_log(store, folder, known)
+    if log is None:
+        name = folder.rpartition("/")[2]
+        create_table(store, folder, schema=delta_schema(schema), name=name, configuration=_CONFIGURATION, now_ms=now_ms)
+        log = read_state_log(store, folder)
+    if log is None:
+        raise Unavailable(f"{folder}: the table that was just made is gone")
+    return log
+
+
+def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> State | None:
+    """The newest rows of the state table in `folder`; None when there is no table.
+
+    Parameters
+    ----------
+    schema
+        The columns as this release knows them: a column that the table does not have yet is null.
+    columns
+        The names of the columns that are wanted, all by default.
+
+    Raises
+    ------
+    Corrupt
+        The log or a file cannot be read; the message names it.
+    """
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    for _ in range(_TRIES):
+        try:
+            log = _load(store, folder)
+            if log is None:
+                return None
+            tables = [_file_rows(store, f"{folder}/{path}", wanted) for path in log.paths]
+        except FileMissing as error:
+            missing = error
+            continue
+        rows = pa.concat_tables(tables) if tables else wanted.empty_table()
+        return State(version=log.version, transactions=log.transactions, rows=rows)
+    raise Corrupt(f"{missing.detail} is missing, but the log of {folder} names it") from missing
+
+
+def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
+    """The newest version of each idempotent application, without the rows; None when there is no table."""
+    log = read_state_log(store, folder)
+    return None if log is None else log.transactions
+
+
+def state_version(store: Store, folder: str) -> int:
+    """The newest version of the table, -1 when there is none: one listing."""
+    commits, checkpoints = _versions(store, folder)
+    return max([-1, *commits[-1:], *checkpoints[-1:]])
+
+
+def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
+    """Versions of the commits and of the checkpoints that are there, ascending."""
+    names = store.names(f"{folder}/{LOG_FOLDER}")
+    commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
+    checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
+    return commits, checkpoints
+
+
+def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> StateLog | None:
+    """The newest state of the table's log, without the rows; None when there is no table.
+
+    Parameters
+    ----------
+    known
+        What it was at an earlier call: returned again when nothing has come since, after two looks at the store.
+    """
+    if known is not None and _is_newest(store, folder, known.version):
+        return known
+    for _ in range(_TRIES):
+        try:
+            return _load(store, folder)
+        except FileMissing:
+            continue
+    raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
+
+
+def _is_newest(store: Store, folder: str, version: int) -> bool:
+    """Whether this is the last commit; the last one is never cleaned up."""
+    here, after = (f"{folder}/{LOG_FOLDER}/{at:020d}.json" for at in (version, version + 1))
+    return store.exists(here) and not store.exists(after)
+
+
+def _load(store: Store, folder: str) -> StateLog | None:
+    """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
+    commits, checkpoints = _versions(store, folder)
+    if not commits and not checkpoints:
+        return None
+    log = StateLog()
+    if checkpoints:
+        _apply_checkpoint(store, f"{folder}/{LOG_FOLDER}/{checkpoints[-1]:020d}.checkpoint.parquet", log)
+        log.version = log.checkpoint_version = checkpoints[-1]
+    newest = commits[-1] if commits else -1
+    for version in range(log.version + 1, newest + 1):
+        _apply_commit(store, f"{folder}/{LOG_FOLDER}/{version:020d}.json", log)
+        log.version = version
+    return log
+
+
+def _apply_commit(store: Store, key: str, log: StateLog) -> None:
+    content = store.read(key).to_pybytes()
+    try:
+        actions = [msgspec.json.decode(line) for line in content.splitlines() if line]
+        # A commit may remove a file and add one of the same name; Delta's rule is that the additions count.
+        for action in sorted(actions, key=lambda one: "add" in one):
+            log.apply(action, key)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{key}: is no commit of a state table: {error!r}") from error
+
+
+def _apply_checkpoint(store: Store, key: str, log: StateLog) -> None:
+    try:
+        table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(_CHECKPOINT_COLUMNS))
+        for name in _CHECKPOINT_COLUMNS:
+            for value in table.column(name).drop_null().to_pylist():
+                log.apply({name: value}, key)
+    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{key}: the checkpoint cannot be read: {error}") from error
+
+
+def _file_rows(store: Store, key: str, wanted: pa.Schema) -> pa.Table:
+    data = store.read(key)
+    try:
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            there = set(file.schema_arrow.names)
+            found = file.read(columns=[name for name in wanted.names if name in there])
+        arrays = [
+            found.column(one.name).cast(one.type) if one.name in there else pa.nulls(found.num_rows, one.type)
+            for one in wanted
+        ]
+        return pa.table(arrays, schema=wanted)
+    except (OSError, pa.ArrowException) as error:
+        raise Corrupt(f"{key}: cannot be read: {error}") from error

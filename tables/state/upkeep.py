@@ -1,0 +1,52 @@
+"""Removes what a MERGE every few seconds leaves of a state table: replaced data files and old commit files.
+
+Delta's own VACUUM takes seconds of Spark for it, and its log clean-up keeps whole days: tens of thousands of files in
+one folder, which every later MERGE lists. Only the table's one driver may call this, between two of its writes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tables.paths import LOG_FOLDER
+from tables.state.table import read_state_log
+from tables.store import Store
+
+__all__ = ["DATA_KEEP_MS", "LOG_KEEP_MS", "sweep_state"]
+
+#: A query that began so long ago may still read what was replaced since.
+DATA_KEEP_MS: Final = 15 * 60_000
+LOG_KEEP_MS: Final = 60 * 60_000
+
+_LOG_FILE: Final = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
+
+
+def sweep_state(store: Store, folder: str, now_ms: int) -> int:
+    """Delete data files that are not live, and commits below the newest checkpoint, when they are old enough.
+
+    Returns the number of deleted files. A kill leaves some for the next call.
+    """
+    log = read_state_log(store, folder)
+    if log is None:
+        return 0
+    live = set(log.paths)
+    deleted = 0
+    for entry in store.entries(folder):
+        name = _checked(entry.name)
+        if name.endswith(".parquet") and name not in live and entry.modified_ms < now_ms - DATA_KEEP_MS:
+            store.delete(f"{folder}/{entry.name}")
+            deleted += 1
+    # In order of versions: whoever finds a commit finds all after it.
+    for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda one: _checked(one.name)):
+        found = _LOG_FILE.fullmatch(_checked(entry.name))
+        old = entry.modified_ms < now_ms - LOG_KEEP_MS
+        if found and int(found[1]) < log.checkpoint_version and old:
+            store.delete(f"{folder}/{LOG_FOLDER}/{entry.name}")
+            deleted += 1
+    return deleted
+
+
+def _checked(name: str) -> str:
+    """The file that a file is about: beside each, Spark puts one with its checksums on a local disk."""
+    return name[1:-4] if name.startswith(".") and name.endswith(".crc") else name

@@ -1,0 +1,28 @@
+"""Where tables lie: a local disk or an object store behind one port, and what makes a local disk durable and cheap."""
+
+from __future__ import annotations
+
+from tables.store.file_pool import RecyclingFiles
+from tables.store.handle_secret import handle_keys
+from tables.store.host_lock import HostLocks
+from tables.store.local import HEAD, TEMP_PREFIX, LocalStore, OsFiles, make_root
+from tables.store.object import ObjectStore
+from tables.store.store import FileMissing, NotDurable, Store, probe
+from tables.store.unsynced import Unsynced
+
+__all__ = [
+    "HEAD",
+    "TEMP_PREFIX",
+    "FileMissing",
+    "HostLocks",
+    "LocalStore",
+    "NotDurable",
+    "ObjectStore",
+    "OsFiles",
+    "RecyclingFiles",
+    "Store",
+    "Unsynced",
+    "handle_keys",
+    "make_root",
+    "probe",
+]

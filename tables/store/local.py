@@ -1,0 +1,367 @@
+"""Tables on a local disk, durable against power loss.
+
+A commit is put in five steps, each of which a kill may follow:
+
+    write temp -> fsync temp -> link temp to its name -> rename temp to .head -> fsync folder
+
+`link` fails when the name exists, across all processes, and never overwrites; the content is whole before the name
+appears. `.head` stays a second name of the newest commit: if the commit's own name is lost (a deleted or damaged
+file), opening sees it, and repair has the content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from mq.errors import Corrupt, DeltaMQError, StorageFull, Unavailable
+from tables.failpoints import failpoint
+from tables.store.store import Entry, FileMissing, NotDurable, StoreUnsafe
+from tables.store.trash import Graves
+
+__all__ = ["HEAD", "TEMP_PREFIX", "FileSystem", "LocalStore", "OsFiles", "make_root"]
+
+#: Second name of a folder's newest put-if-absent file.
+HEAD: Final = ".head"
+TEMP_PREFIX: Final = ".tmp-"
+T = TypeVar("T")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+#: What file systems answer to a hard link that they do not have.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+
+
+class FileSystem(Protocol):
+    """The system calls whose order durability depends on; a test records them and plays every legal crash."""
+
+    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None: ...
+    def sync_file(self, path: str) -> None: ...
+    def sync_folder(self, path: str) -> None: ...
+    def link(self, source: str, target: str) -> None: ...
+    def rename(self, source: str, target: str) -> None: ...
+    def unlink(self, path: str) -> None: ...
+    def make_folder(self, path: str) -> None: ...
+    def refill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class OsFiles:
+    """The real file system."""
+
+    def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        try:
+            self.write_all(fd, data)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def write_all(self, fd: int, data: pa.Buffer | bytes) -> None:
+        """Write all of `data`, in as many calls as the kernel wants."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def sync_file(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY)
+
+    def sync_folder(self, path: str) -> None:
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _sync(self, path: str, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
+    def refill(self) -> None:
+        """Nothing is made in advance."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LocalStore:
+    """Files below a local folder."""
+
+    cheap_look = True
+
+    def __init__(self, root: str | Path, files: FileSystem | None = None) -> None:
+        self._root = os.path.abspath(root)
+        self._files = files or OsFiles()
+        self._known_folders: set[str] = set()
+        self._graves = Graves(self._root)
+
+    def uri(self, key: str) -> str:
+        return os.path.join(self._root, key) if key else self._root
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        with _as_ours(key):
+            self._make_folder(folder)
+            self._write_whole(path, data, sync=durable)
+            if durable:
+                failpoint("commit.after_data_fsync")
+                self._files.sync_folder(folder)
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        with _as_ours(key):
+            self._make_folder(folder)
+            failpoint("commit.before_log_tmp")
+            self._write_whole(temp, data, sync=durable)
+            failpoint("commit.after_log_fsync")
+            if not self._link(temp, path):
+                return False
+        failpoint("commit.after_link")
+        # From here the file exists for everybody: an error no longer means "not stored".
+        try:
+            self._files.rename(temp, f"{folder}/{HEAD}")
+            if durable:
+                self._files.sync_folder(folder)
+        except OSError as error:
+            self._put_anew(key, data, durable=durable, cause=error)
+        failpoint("commit.after_dir_fsync")
+        return True
+
+    def _link(self, temp: str, path: str) -> bool:
+        """Give `temp` its name; False, and no more `temp`, when the name is taken."""
+        try:
+            self._files.link(temp, path)
+        except FileExistsError:
+            self._files.unlink(temp)
+            return False
+        except OSError as error:
+            self._drop(temp)
+            if error.errno in _NO_LINKS:
+                raise StoreUnsafe(
+                    f"{self._root} is on a file system without hard links ({error.strerror}), as a volume of Unity "
+                    "Catalog or a bucket that is mounted: nothing can be committed there. Use a local disk, or the "
+                    "object store itself: s3://, gs://, abfss://"
+                ) from error
+            raise
+        return True
+
+    def _put_anew(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
+        """After a sync that failed: the kernel calls what it could not write clean, so syncing again proves nothing.
+
+        Writing it again does.
+        """
+        if not durable:
+            return
+        try:
+            self.replace(key, data)
+        except DeltaMQError as error:
+            raise NotDurable(f"{key} is stored, but its folder could not be synced: {cause}") from error
+
+    def replace(self, key: str, data: pa.Buffer | bytes) -> None:
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temp = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        with _as_ours(key):
+            self._make_folder(folder)
+            self._write_whole(temp, data, sync=True)
+            try:
+                self._files.rename(temp, path)
+            except OSError:
+                self._drop(temp)
+                raise
+            self._files.sync_folder(folder)
+
+    def _write_whole(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
+        """Write a file that nobody knows of yet, or none."""
+        try:
+            self._files.write_new(path, data, sync=sync)
+        except OSError:
+            self._drop(path)
+            raise
+
+    def _drop(self, path: str) -> None:
+        """A full disk must not also be littered; the file has no reader."""
+        with contextlib.suppress(OSError):
+            self._files.unlink(path)
+
+    def read(self, key: str) -> pa.Buffer:
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                return pa.py_buffer(file.readall())
+        except FileNotFoundError as error:
+            raise FileMissing(key) from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
+
+    def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
+        # Not mapped: a file that somebody truncates under a mapping would kill the process.
+        space = np.empty(size, dtype=np.uint8)
+        view = memoryview(space.data)
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                for start, stop in ranges:
+                    _fill(file.fileno(), view[start:stop], start)
+        except FileNotFoundError as error:
+            raise FileMissing(key) from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
+        return pa.py_buffer(space)
+
+    def exists(self, key: str) -> bool:
+        try:
+            os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise Unavailable(f"cannot look at {key}: {error.strerror}", code="storage_error") from error
+        return True
+
+    def sync(self, keys: list[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            # A file that retention has removed meanwhile needs no syncing.
+            with _as_ours(path), contextlib.suppress(FileNotFoundError):
+                self._files.sync_file(path)
+        for folder in dict.fromkeys(os.path.dirname(path) for path in paths):
+            with _as_ours(folder):
+                self._files.sync_folder(folder)
+
+    def entries(self, folder: str) -> list[Entry]:
+        return sorted(self._listed(folder, _files_of), key=lambda e: e.name)
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self._listed(folder, _names_of))
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted(self._listed(folder, _folders_of))
+
+    def _listed(self, folder: str, pick: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> list[T]:
+        """What `pick` finds in a folder; nothing in one that is not there, but an error is no empty folder."""
+        try:
+            with os.scandir(self._path(folder)) as entries:
+                return list(pick(entries))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise Unavailable(f"cannot list {folder}: {error.strerror}", code="storage_error") from error
+
+    def delete(self, key: str) -> None:
+        with _as_ours(key), contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._path(key))
+
+    def delete_tree(self, folder: str) -> None:
+        path = self._path(folder)
+        grave = self._graves.new()
+        with _as_ours(folder):
+            try:
+                self._files.rename(path, grave)
+            except FileNotFoundError:
+                return
+            self._files.sync_folder(os.path.dirname(path))
+            self._known_folders = {f for f in self._known_folders if f != path and not f.startswith(path + "/")}
+        self._graves.dig()
+
+    def prepare(self) -> None:
+        self._files.refill()
+        self._graves.resume()
+
+    def close(self) -> None:
+        self._graves.close()
+        self._files.close()
+
+    def _make_folder(self, folder: str) -> None:
+        """Make `folder` durable: an acknowledged file in a folder that a power cut forgets would be lost.
+
+        Whoever made it may not have come to sync it yet, so the first use by a process always syncs.
+        """
+        if folder in self._known_folders:
+            return
+        if folder == self._root:
+            make_root(self._root, self._files)
+        else:
+            self._make_folder(os.path.dirname(folder))
+            _make_synced(self._files, folder)
+            real, root = os.path.realpath(folder), os.path.realpath(self._root)
+            if os.path.commonpath([real, root]) != root:
+                raise Corrupt(f"{folder} leads out of the warehouse through a symbolic link")
+        self._known_folders.add(folder)
+
+
+def make_root(root: str, files: FileSystem) -> None:
+    """Make a warehouse's folder, durably; one that is there is left as it is."""
+    missing = []
+    while not os.path.isdir(root):
+        missing.append(root)
+        root = os.path.dirname(root)
+    for folder in reversed(missing):
+        _make_synced(files, folder)
+
+
+def _make_synced(files: FileSystem, folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        files.make_folder(folder)
+    files.sync_folder(os.path.dirname(folder))
+
+
+def _fill(fd: int, view: memoryview, at: int) -> None:
+    while view:
+        count = os.preadv(fd, [view], at)
+        if count == 0:
+            view[:] = bytes(len(view))
+            return
+        view, at = view[count:], at + count
+
+
+def _folders_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
+    return (e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+
+def _names_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
+    # What kind an entry is stands in the folder itself on every common file system: no look at the file.
+    return (e.name for e in entries if e.is_file(follow_symlinks=False))
+
+
+def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
+    for entry in entries:
+        # A file may vanish between the listing and the look (a temp file, a swept one).
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                yield Entry(entry.name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+@contextlib.contextmanager
+def _as_ours(what: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours: a full disk says so, anything else is `Unavailable`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileMissing(f"{what} has no folder: the partition was deleted") from error
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"no space left for {what}; free disk space and try again") from error
+        raise Unavailable(f"cannot write {what}: {error.strerror or error}", code="storage_error") from error

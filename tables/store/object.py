@@ -1,0 +1,132 @@
+"""Tables on S3, GCS, Azure or any store that obstore speaks, by conditional put.
+
+A put that returned is durable, so `durable` changes nothing here. An error of a conditional put says nothing about
+its outcome: it is `Unknown`, and the commit loop reads the key back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import ObjectStore as Remote
+from obstore.store import from_url
+
+from mq.errors import Unavailable, Unknown
+from tables.failpoints import failpoint
+from tables.store.store import Entry, FileMissing, sparse_buffer
+
+if TYPE_CHECKING:
+    from obstore import ListResult, ObjectMeta
+
+__all__ = ["ObjectStore"]
+
+
+class ObjectStore:
+    """Files below a prefix of a bucket."""
+
+    #: A look costs a round trip here: writers try at once instead.
+    cheap_look = False
+
+    def __init__(self, url: str, remote: Remote | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._remote: Remote = remote if remote is not None else from_url(url)
+
+    def uri(self, key: str) -> str:
+        return f"{self._url}/{key}" if key else self._url
+
+    def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
+        try:
+            obstore.put(self._remote, key, bytes(data))
+        except BaseError as error:
+            raise Unavailable(f"cannot write {key}: {error}", code="storage_error") from error
+        failpoint("commit.after_data_fsync")
+
+    def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
+        failpoint("commit.before_log_tmp")
+        try:
+            # Multipart uploads have no precondition: a commit is always one put.
+            obstore.put(self._remote, key, data, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return False
+        except BaseError as error:
+            raise Unknown(f"no answer to the put of {key}: {error}") from error
+        failpoint("commit.after_link")
+        return True
+
+    def replace(self, key: str, data: pa.Buffer | bytes) -> None:
+        self.put(key, data, durable=True)
+
+    def read(self, key: str) -> pa.Buffer:
+        try:
+            return pa.py_buffer(obstore.get(self._remote, key).bytes())
+        except (NotFoundError, FileNotFoundError) as error:
+            raise FileMissing(key) from error
+        except BaseError as error:
+            raise Unavailable(f"cannot read {key}: {error}", code="storage_error") from error
+
+    def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
+        starts, ends = [start for start, _ in ranges], [min(stop, size) for _, stop in ranges]
+        try:
+            parts = obstore.get_ranges(self._remote, key, starts=starts, ends=ends)
+        except (NotFoundError, FileNotFoundError) as error:
+            raise FileMissing(key) from error
+        except BaseError as error:
+            raise Unavailable(f"cannot read {key}: {error}", code="storage_error") from error
+        return sparse_buffer(size, ranges, [bytes(part) for part in parts])
+
+    def exists(self, key: str) -> bool:
+        try:
+            obstore.head(self._remote, key)
+        except (NotFoundError, FileNotFoundError):
+            return False
+        except BaseError as error:
+            raise Unavailable(f"cannot look at {key}: {error}", code="storage_error") from error
+        return True
+
+    def sync(self, keys: list[str]) -> None:
+        """Object stores are durable by themselves."""
+
+    def entries(self, folder: str) -> list[Entry]:
+        found = self._list(folder)["objects"]
+        entries = [
+            Entry(item["path"].rpartition("/")[2], item["size"], int(item["last_modified"].timestamp() * 1000))
+            for item in found
+        ]
+        return sorted(entries, key=lambda e: e.name)
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(item["path"].rpartition("/")[2] for item in self._list(folder)["objects"])
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in self._list(folder)["common_prefixes"])
+
+    def _list(self, folder: str) -> ListResult[Sequence[ObjectMeta]]:
+        try:
+            return obstore.list_with_delimiter(self._remote, folder.rstrip("/") + "/" if folder else None)
+        except BaseError as error:
+            raise Unavailable(f"cannot list {folder}: {error}", code="storage_error") from error
+
+    def delete(self, key: str) -> None:
+        try:
+            obstore.delete(self._remote, key)
+        except (NotFoundError, FileNotFoundError):
+            return
+        except BaseError as error:
+            raise Unavailable(f"cannot delete {key}: {error}", code="storage_error") from error
+
+    def prepare(self) -> None:
+        """Nothing can be made ahead."""
+
+    def close(self) -> None:
+        """Connections close with the process."""
+
+    def delete_tree(self, folder: str) -> None:
+        try:
+            for batch in obstore.list(self._remote, folder.rstrip("/") + "/"):
+                obstore.delete(self._remote, [item["path"] for item in batch])
+        except BaseError as error:
+            raise Unavailable(f"cannot delete {folder}: {error}", code="storage_error") from error

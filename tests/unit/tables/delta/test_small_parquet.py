@@ -1,0 +1,131 @@
+"""Files of a few rows are written by hand: pyarrow must read from them what it reads from its own."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mq.producer import Part
+from tables.delta.encode import PARTS_KEY, ProducerStamp, RowsPart, encode_file, numbered, stamp
+from tables.delta.small_parquet import FEW_ROWS_MAX, encode_few_rows
+from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA
+
+_APPEND_US = 1_700_000_000_123_000
+_BYTES_MAX = 1 << 20
+_TIMES = st.integers(0, 4_000_000_000_000_000)
+
+
+def _rows(batch: pa.RecordBatch, base: int = 0, producer: ProducerStamp | None = None) -> pa.Table:
+    columns = stamp(batch, [RowsPart(batch.num_rows, producer)], batch_id="0123456789abcdef" * 2, append_us=_APPEND_US)
+    return numbered(columns, base)
+
+
+def _batch(**columns: list[object]) -> pa.RecordBatch:
+    fields = [INTERNAL_SCHEMA.field(name) for name in columns]
+    arrays = [pa.array(values, f.type) for values, f in zip(columns.values(), fields, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _read(data: bytes) -> pa.Table:
+    with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+        return file.read().cast(MESSAGE_SCHEMA)
+
+
+def _by_hand(rows: pa.Table) -> bytes:
+    found = encode_few_rows(rows, [], _BYTES_MAX)
+    assert found is not None
+    return found[0]
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> pa.RecordBatch:
+    count = draw(st.integers(1, FEW_ROWS_MAX))
+
+    def column(values: st.SearchStrategy[object]) -> list[object]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    columns: dict[str, list[object]] = {"body": column(st.binary(max_size=300))}
+    texts = st.text(max_size=20)
+    for name, values in (("key", texts), ("tag", texts), ("message_id", texts), ("born_time", _TIMES)):
+        if draw(st.booleans()):
+            columns[name] = column(st.none() | values)
+    return _batch(**columns)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_batches(), st.integers(0, 2**62))
+def test_few_rows_are_read_back_whatever_their_columns_hold(batch: pa.RecordBatch, base: int) -> None:
+    rows = _rows(batch, base, ProducerStamp("p", base, None, batch.num_rows))
+    assert _read(_by_hand(rows)).equals(rows)
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 127, 128, FEW_ROWS_MAX])
+def test_few_rows_of_a_slice_hold_the_slice(count: int) -> None:
+    whole = _batch(
+        body=[b"%d" % i for i in range(500)],
+        key=[None if i % 3 else f"k{i}" for i in range(500)],
+        born_time=list(range(500)),
+    )
+    rows = _rows(whole.slice(7, count))
+    found = _read(_by_hand(rows))
+    assert found.equals(rows)
+    assert found.column("body").to_pylist() == [b"%d" % i for i in range(7, 7 + count)]
+
+
+def test_few_rows_file_has_the_schema_that_pyarrow_writes() -> None:
+    rows = _rows(_batch(body=[b"a"]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, store_schema=False)
+    theirs = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    ours = pq.read_metadata(pa.BufferReader(_by_hand(rows)))
+    assert ours.schema.equals(theirs.schema)
+    assert ours.num_rows == 1 and ours.num_row_groups == 1
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        _batch(body=[b"a"], headers=[[("h", "v")]]),
+        _batch(body=[b"a", b"b"], origin=[None, {"topic": "t", "partition": "t@b", "offset": 3}]),
+        _batch(body=[b"a"] * (FEW_ROWS_MAX + 1)),
+    ],
+    ids=["headers", "origin", "too many"],
+)
+def test_few_rows_leaves_nested_values_and_more_rows_to_pyarrow(batch: pa.RecordBatch) -> None:
+    rows = _rows(batch)
+    assert encode_few_rows(rows, [], _BYTES_MAX) is None
+    encoded = encode_file(rows, [], batch_id="ab" * 16, now_ms=1, row_group_rows=32)
+    assert _read(bytes(encoded.data)).equals(rows)
+
+
+def test_few_rows_over_the_limit_of_bytes_are_left_to_pyarrow() -> None:
+    rows = _rows(_batch(body=[b"a" * 500] * 10))
+    assert encode_few_rows(rows, [], 4_000) is None
+    assert encode_few_rows(rows, [], 8_000) is not None
+
+
+def test_few_rows_file_carries_the_producers_parts() -> None:
+    parts = [
+        Part(producer_id=f"producer-{i}" * 9, seq=i, base_offset=i, count=1, total=1, time_ms=1) for i in range(40)
+    ]
+    rows = _rows(_batch(body=[b"x"] * 40))
+    encoded = encode_file(rows, parts, batch_id="ab" * 16, now_ms=1, row_group_rows=1_000)
+    metadata = pq.read_metadata(pa.BufferReader(encoded.data)).metadata
+    assert metadata[PARTS_KEY].count(b"producer-39") == 9 and encoded.file.crc.count(",") == 1
+
+
+def test_few_rows_flipped_byte_of_a_page_is_noticed_by_any_reader() -> None:
+    data = bytearray(_by_hand(_rows(_batch(body=[b"needle"]))))
+    data[data.index(b"needle")] ^= 1
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        _read(bytes(data))
+
+
+def test_large_bodies_of_few_rows_are_compressed_and_counted_in_full() -> None:
+    rows = _rows(_batch(body=[b"a" * 1_000_000]))
+    encoded = encode_file(rows, [], batch_id="ab" * 16, now_ms=1, row_group_rows=32)
+    assert encoded.file.size < 10_000
+    assert encoded.rows_bytes > 1_000_000

@@ -1,0 +1,303 @@
+"""Compaction of a partition beside everything else that may happen to it (SPEC SPARK-8)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mq.errors import Corrupt, Unknown
+from tables.delta.snapshot import load
+from tables.log.compaction import Target, plan_compaction
+from tables.log.compactor import Compactor
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.ops.verification import Gravity, verify
+from tables.settings import LogSettings
+from tables.store.store import MemoryStore
+from tests.faulty_store import FaultyStore
+from tests.rows import REF, all_bodies, all_rows, batch, numbered_bodies
+from tests.set_clock import SetClock
+from tests.unit.tables.conftest import OpenLog
+
+#: Nothing is final, and nothing is left to roll-ups: what a test appends is compacted.
+EVERYTHING = Target(bytes=1 << 30, tail_bytes=1)
+
+
+def compactor(log: PartitionLog, store: MemoryStore | FaultyStore, clock: SetClock) -> Compactor:
+    return Compactor(log, store, settings=LogSettings(row_group_rows=16), clock=clock)
+
+
+def fill(log: PartitionLog, requests: int, messages: int = 3) -> list[bytes]:
+    sent = numbered_bodies("m", requests * messages)
+    for seq in range(requests):
+        log.append([batch(*sent[seq * messages : (seq + 1) * messages], producer="p", seq=seq)])
+    return sent
+
+
+def names(files: MemoryStore) -> set[str]:
+    return {entry.name for entry in files.entries(REF.folder)}
+
+
+def test_spark_08_rows_lie_in_one_file_and_nothing_else_changes(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    log = open_log()
+    sent = fill(log, 20)
+    before = all_rows(log).combine_chunks()
+    done = compactor(log, files, clock).compact(0, 60)
+    assert (len(done.removed), done.rows, len(log.files)) == (20, 60, 1)
+    assert (log.min_offset, log.end_offset) == (0, 60)
+    for reader in (log, open_log(cache_bytes_max=1)):
+        reader.refresh()
+        assert all_rows(reader).combine_chunks().equals(before)
+        assert all_bodies(reader, step=7) == sent
+        reader.verify()
+    assert log.append([batch(b"goes on")])[0].base_offset == 60
+
+
+def test_send_5_what_producers_sent_is_remembered_behind_a_compaction(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    writer = open_log()
+    fill(writer, 5)
+    compactor(open_log(), files, clock).compact(0, 15)
+    for log in (writer, open_log()):
+        for seq in range(5):
+            again = log.append([batch(*[b"other"] * 3, producer="p", seq=seq)])[0]
+            assert (again.base_offset, again.duplicate) == (3 * seq, True)
+        assert log.end_offset == 15
+
+
+def test_spark_08_row_groups_are_full_and_carry_statistics(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    log = open_log()
+    fill(log, 15)
+    compactor(log, files, clock).compact(0, 45)
+    (file,) = log.files
+    footer = pq.read_metadata(pa.BufferReader(files.read(f"{REF.folder}/{file.path}")))
+    assert [footer.row_group(at).num_rows for at in range(footer.num_row_groups)] == [16, 16, 13]
+    assert (file.start, file.count, len(file.crc.split(","))) == (0, 45, 4)
+    times = all_rows(log).column("append_time")
+    assert (file.append_min_us, file.append_max_us) == (times[0].value, times[-1].value)
+
+
+def test_i6_the_service_deletes_the_files_that_a_task_let_go(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    service, task = open_log(file_keep_ms=5_000), open_log()
+    fill(service, 6)
+    old = {file.path for file in service.files}
+    compactor(task, files, clock).compact(0, 18)
+    clock.advance_ms(10_000)
+    service.maintain()
+    assert old < names(files), "it does not know yet"
+    service.refresh()
+    service.maintain()
+    assert old < names(files), "it counts from when it saw them go"
+    clock.advance_ms(5_000)
+    service.maintain()
+    assert names(files) == {file.path for file in service.files}
+
+
+def test_i6_a_service_that_starts_afterwards_deletes_them_too(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    task = open_log()
+    fill(task, 6)
+    compactor(task, files, clock).compact(0, 18)
+    service = open_log(file_keep_ms=5_000)
+    clock.advance_ms(5_000)
+    service.maintain()
+    assert names(files) == {file.path for file in service.files}
+
+
+@pytest.mark.parametrize("other", ["compaction", "roll-up", "retention"])
+def test_spark_08_who_finds_its_files_gone_leaves_no_file_behind(
+    other: str, open_log: OpenLog, files: MemoryStore, store: FaultyStore, clock: SetClock
+) -> None:
+    """The other one commits after this one has read and before it commits."""
+    log, rival = open_log(store), open_log(rollup_files=4)
+    sent = fill(log, 6)
+    rival.refresh()
+    before = names(files)
+
+    def meanwhile(_: str) -> None:
+        if other == "compaction":
+            compactor(rival, files, clock).compact(0, 18)
+        elif other == "roll-up":
+            rival.maintain()
+        else:
+            rival.delete_below(3)
+
+    store.once("before", "put", meanwhile)
+    done = compactor(log, store, clock).compact(0, 18)
+    assert (done.removed, done.rows) == ((), 0)
+    live = {file.path for file in load(files, REF.folder).files}
+    assert names(files) - before <= live, "its file is gone"
+    assert all_bodies(log) == (sent[3:] if other == "retention" else sent)
+
+
+def test_spark_08_appends_meanwhile_only_cost_another_try(
+    open_log: OpenLog, files: MemoryStore, store: FaultyStore, clock: SetClock
+) -> None:
+    log, writer = open_log(store), open_log()
+    sent = fill(log, 6)
+    store.once("before", "put_if_absent", lambda _: writer.append([batch(b"x"), batch(b"y")]))
+    assert len(compactor(log, store, clock).compact(0, 18).removed) == 6
+    assert all_bodies(log) == all_bodies(open_log()) == [*sent, b"x", b"y"]
+
+
+def test_r4_compaction_never_copies_damage(open_log: OpenLog, files: MemoryStore, clock: SetClock) -> None:
+    log = open_log()
+    fill(log, 6)
+    victim = f"{REF.folder}/{log.files[3].path}"
+    raw = bytearray(files.read(victim).to_pybytes())
+    raw[10] ^= 4
+    files.replace(victim, bytes(raw))
+    with pytest.raises(Corrupt, match=log.files[3].path):
+        compactor(log, files, clock).compact(0, 18)
+    assert len(load(files, REF.folder).files) == 6
+
+
+def test_spark_08_a_commit_without_an_answer_is_left_to_the_next_run(
+    open_log: OpenLog, files: MemoryStore, store: FaultyStore, clock: SetClock
+) -> None:
+    log = open_log(store)
+    sent = fill(log, 6)
+
+    def lost(_: str) -> None:
+        raise Unknown("no answer")
+
+    store.once("after", "put_if_absent", lost)
+    store.once("before", "read", lost)
+    done = compactor(log, store, clock).compact(0, 18)
+    again = compactor(open_log(), files, clock).compact(0, 18)
+    assert (len(done.removed), len(again.removed)) in {(6, 0), (0, 6)}
+    assert all_bodies(open_log()) == sent
+
+
+def test_spark_08_tables_that_nobody_looks_after_are_rolled_up_first(
+    open_log: OpenLog, files: MemoryStore, clock: SetClock
+) -> None:
+    log = open_log()
+    sent = fill(log, 600, 1)
+    compactor(log, files, clock).roll_up()
+    assert len(log.files) <= 64 and log.checkpoint_version > 0
+    assert all_bodies(open_log()) == sent
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "compact", "maintain", "retain", "repeat", "reopen"]), st.integers(0, 2)
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+@settings(max_examples=60, deadline=None)
+def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_repeated(
+    steps: list[tuple[str, int]],
+) -> None:
+    files, clock = MemoryStore(), SetClock()
+    settings_ = LogSettings(rollup_files=3, checkpoint_commits=4, file_keep_ms=1_000, row_group_rows=4)
+
+    def opened() -> PartitionLog:
+        return Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF)
+
+    logs = [opened() for _ in range(3)]
+    sent: list[bytes] = []
+    low = 0
+    target = Target(bytes=12_000, tail_bytes=1)
+    for number, (step, who) in enumerate(steps):
+        log = logs[who]
+        clock.advance_ms(400)
+        if step == "append":
+            bodies = numbered_bodies(f"{number}", 1 + number % 3)
+            done = log.append([batch(*bodies, producer="p", seq=number)])[0]
+            assert done.base_offset == len(sent)
+            sent += bodies
+        elif step == "repeat" and (known := log.known_producer("p")) is not None:
+            count = 1 + known.last_seq % 3
+            assert log.append([batch(*[b"again"] * count, producer="p", seq=known.last_seq)])[0].duplicate
+        elif step == "compact":
+            for group in plan_compaction(log.files, target):
+                Compactor(log, files, settings=settings_, clock=clock).compact(group[0].start, group[-1].end)
+        elif step == "maintain":
+            log.maintain()
+        elif step == "retain":
+            log.delete_below(max(0, log.end_offset - 4))
+            low = max(low, log.min_offset)
+        else:
+            logs[who] = opened()
+        low = max(low, log.min_offset)
+    for log in [*logs, opened()]:
+        log.refresh()
+        assert all_bodies(log) == sent[low:]
+        assert (log.min_offset, log.end_offset) == (low, len(sent))
+    with_files = Warehouse.open("", store=files, settings=settings_, clock=clock)
+    assert [f for f in verify(with_files) if f.gravity is not Gravity.NOTE] == []
+
+
+def test_spark_08_threads_that_append_compact_roll_up_and_remove_at_once(files: MemoryStore, clock: SetClock) -> None:
+    settings_ = LogSettings(rollup_files=4, row_group_rows=16)
+    target = Target(bytes=40_000, tail_bytes=1)
+    opened = [Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF) for _ in range(4)]
+    writing = threading.Event()
+    failed: list[BaseException] = []
+    compacted = itertools.count()
+
+    def compacting() -> None:
+        for group in plan_compaction(opened[1].files, target):
+            made = Compactor(opened[1], files, settings=settings_, clock=clock).compact(group[0].start, group[-1].end)
+            if made.removed:
+                next(compacted)
+        opened[1].refresh()
+
+    def until_written(step: object) -> None:
+        assert callable(step)
+        try:
+            while not writing.is_set():
+                step()
+        except BaseException as error:
+            failed.append(error)
+
+    steps = [compacting, opened[2].maintain, lambda: opened[3].delete_below(opened[3].end_offset - 120)]
+    threads = [threading.Thread(target=until_written, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    sent = numbered_bodies("m", 600)
+    for at in range(0, 600, 2):
+        opened[0].append([batch(*sent[at : at + 2], producer="p", seq=at)])
+        if at % 20 == 0:
+            opened[2].refresh()
+    writing.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    compacting()
+    final = Warehouse.open("", store=files, settings=settings_, clock=clock).create(REF)
+    assert all_bodies(final) == sent[final.min_offset :]
+    assert final.end_offset == 600 and final.min_offset > 0 and next(compacted) > 0
+    final.verify()
+
+
+def test_a_partition_that_is_closed_opens_again_as_it_was(files: MemoryStore, clock: SetClock) -> None:
+    warehouse = Warehouse.open("", store=files, clock=clock)
+    first = warehouse.create(REF)
+    sent = fill(first, 3)
+    warehouse.close_partition(REF)
+    assert warehouse.open_logs == []
+    again = warehouse.open_partition(REF)
+    assert again is not first and all_bodies(again) == sent
+    warehouse.close_partition(REF)
+    warehouse.close_partition(REF)
+    warehouse.close()

@@ -1,0 +1,50 @@
+"""A partition with everything that a log may have, and the processes that look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tables.log.log import PartitionLog
+from tables.log.warehouse import Warehouse
+from tables.settings import LogSettings
+from tables.store.store import MemoryStore
+from tests.rows import REF, batch, numbered_bodies
+from tests.set_clock import SetClock
+from tests.unit.tables.ops.damage import OTHER, OpenWarehouse
+
+
+@pytest.fixture
+def open_warehouse(files: MemoryStore, clock: SetClock) -> Iterator[OpenWarehouse]:
+    opened: list[Warehouse] = []
+
+    def open_one(store: Any = None, **settings: Any) -> Warehouse:
+        settings = {"flush_interval_ms": 3_600_000, **settings}
+        found = Warehouse.open("", store=store or files, settings=LogSettings(**settings), clock=clock)
+        opened.append(found)
+        return found
+
+    yield open_one
+    for warehouse in opened:
+        warehouse.close()
+
+
+@pytest.fixture
+def log(open_warehouse: OpenWarehouse) -> PartitionLog:
+    """Eleven commits with a checkpoint of version 8, rolled up once; another partition beside it."""
+    warehouse = open_warehouse(rollup_files=8, checkpoint_commits=9, log_keep_ms=1_000)
+    warehouse.create(OTHER).append([batch(b"other")])
+    log = warehouse.create(REF)
+    for body in numbered_bodies("m", 10):
+        log.append([batch(body)])
+        log.maintain()
+    assert (log.version, log.checkpoint_version, len(log.files)) == (11, 9, 3)
+    return log
+
+
+@pytest.fixture
+def warehouse(open_warehouse: OpenWarehouse) -> Warehouse:
+    """Who verifies: another process."""
+    return open_warehouse()

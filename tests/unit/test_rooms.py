@@ -1,0 +1,53 @@
+"""The rooms inside the layers: what one offers to the others is a list, and nobody reaches past it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAYERS = ("api", "jobs", "mq", "tables")
+#: Packages whose lists are pinned; `mq.client` is the users' and has a test of its own.
+ROOMS = tuple(f"tables.{room}" for room in ("delta", "log", "ops", "queue", "state", "store"))
+
+
+def _imports() -> Iterator[tuple[str, str, str]]:
+    """(module that imports, module that it imports from, name) of every import in the layers."""
+    for layer in LAYERS:
+        for path in (ROOT / layer).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            importing = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    yield from ((importing, node.module, alias.name) for alias in node.names)
+                elif isinstance(node, ast.Import):
+                    yield from ((importing, alias.name, "") for alias in node.names)
+
+
+IMPORTS = tuple(_imports())
+
+
+def _is_in(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_others_import_only_what_a_room_offers(room: str) -> None:
+    offered = importlib.import_module(room).__all__
+    outside = [one for one in IMPORTS if _is_in(one[1], room) and not _is_in(one[0], room)]
+    assert [one for one in outside if one[1] != room or one[2] not in offered] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_offers_only_what_others_import(room: str) -> None:
+    taken = {name for importing, module, name in IMPORTS if module == room and not _is_in(importing, room)}
+    assert [name for name in importlib.import_module(room).__all__ if name not in taken] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_no_more_modules_than_can_be_overlooked(room: str) -> None:
+    assert len(list((ROOT / room.replace(".", "/")).glob("*.py"))) <= 22
