@@ -20,22 +20,22 @@ from mq.errors import Conflict, Unknown, Unprocessable
 from mq.limits import DELAY_MS_MAX, PRODUCER_REQUESTS_KEPT
 
 __all__ = [
-    "PRODUCER_PREFIX",
+    "DELAY_PRODUCER_PREFIX",
     "Decision",
     "Delayed",
+    "Drop",
+    "DropReason",
     "Forward",
-    "Skip",
-    "SkipReason",
     "check_cancel",
     "confirm_cancel",
-    "decide",
+    "decide_forwards",
     "deliver_time",
     "is_due",
 ]
 
 
 #: What the ids of the forwarder's producers begin with.
-PRODUCER_PREFIX: Final = "delay-"
+DELAY_PRODUCER_PREFIX: Final = "delay-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class Forward:
     def producer_id(self) -> str:
         """The same in every run."""
         digest = hashlib.sha256(self.message.delay_partition.encode()).hexdigest()
-        return f"{PRODUCER_PREFIX}{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
+        return f"{DELAY_PRODUCER_PREFIX}{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
 
     @property
     def producer_seq(self) -> int:
         return self.message.offset % PRODUCER_REQUESTS_KEPT
 
 
-class SkipReason(enum.Enum):
+class DropReason(enum.Enum):
     """Why a due message is not forwarded."""
 
     CANCELLED = "cancelled"  #: by its message id, before it was due
@@ -77,14 +77,14 @@ class SkipReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Drop:
     """Nobody is to get this message."""
 
     message: Delayed
-    reason: SkipReason
+    reason: DropReason
 
 
-Decision = Forward | Skip
+Decision = Forward | Drop
 
 
 def deliver_time(now_ms: int, *, deliver_time_ms: int | None = None, delay_ms: int | None = None) -> int | None:
@@ -148,7 +148,7 @@ def confirm_cancel(message: Delayed, stored_ms: int) -> None:
         raise Unknown("the message fell due while it was being cancelled")
 
 
-def decide(
+def decide_forwards(
     waiting: Iterable[Delayed],
     *,
     now_ms: int,
@@ -168,7 +168,7 @@ def decide(
 
 def _decide(message: Delayed, cancelled: Collection[tuple[str, int]], topic_ids: Collection[str]) -> Decision:
     if message.topic_id not in topic_ids:
-        return Skip(message, SkipReason.TOPIC_OVER)
+        return Drop(message, DropReason.TOPIC_OVER)
     if (message.delay_partition, message.offset) in cancelled:
-        return Skip(message, SkipReason.CANCELLED)
+        return Drop(message, DropReason.CANCELLED)
     return Forward(message)

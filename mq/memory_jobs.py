@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from mq.buffer import Buffer
 from mq.checkpoint import Checkpoint, CheckpointKey, Span
-from mq.delay import Delayed, Forward
-from mq.delay import decide as decide_delay
+from mq.delay import Delayed, Forward, decide_forwards
 from mq.lane import Lane
 from mq.memory_log import MemoryLog, Origin, Row, Tables
 from mq.retry import with_reason
 from mq.retry_topic import retry_lane
-from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide, due, life_of, settle, stored_bits
+from mq.revive import DeadLetter, Due, Life, Lost, Revive, Stored, decide_redelivery, due, life_of, settle, stored_bits
 
 __all__ = [
     "DELAY_PARTITION",
@@ -51,7 +50,7 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
         dead = tables.dead_letters(pop.group)
         span = checkpoint.span
         offsets = [span.offset_of(index) for index in range(span.num)]
-        decisions = decide(
+        decisions = decide_redelivery(
             one,
             life=life,
             max_attempts=tables.groups.group(pop.group).settings.max_attempts,
@@ -72,7 +71,7 @@ def _revive(tables: Tables, one: Due, now_ms: int, unreadable: Collection[tuple[
                 continue
             yield
     else:
-        decisions = decide(one, life=life, max_attempts=1, now_ms=now_ms)
+        decisions = decide_redelivery(one, life=life, max_attempts=1, now_ms=now_ms)
     end = settle(one, decisions)
     if end is not None:
         tables.record([end])
@@ -131,7 +130,7 @@ def delay_steps(tables: Tables, now_ms: int) -> Iterator[None]:
     log = tables.log("delay")
     waiting = [delayed_of(row) for row in log.read(0, log.end_offset)]
     ids = {topic.id for topic in tables.topics.values()}
-    for decision in decide_delay(
+    for decision in decide_forwards(
         waiting, now_ms=now_ms, ended=tables.delay_ended, cancelled=tables.cancelled, topic_ids=ids
     ):
         message = decision.message

@@ -29,7 +29,7 @@ __all__ = [
     "Readers",
     "Verdict",
     "checkpoint_holds",
-    "decide",
+    "decide_removal",
     "group_holds",
     "is_old",
     "lags_of",
@@ -69,7 +69,7 @@ def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
     return file.time_us + keep_ms * 1_000 <= now_us
 
 
-def decide(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
+def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
     """What may go of a partition, given its files oldest first; none is looked at behind the first that stays."""
     holds = tuple(holds)
     limit = min((hold.offset for hold in holds), default=None)

@@ -1,6 +1,6 @@
 """What is due, and what becomes of each message (SPEC POP-11, POP-12).
 
-    states of checkpoints --due--> what nobody acknowledged --decide--> Revive | DeadLetter | Skip | Lost | Later
+    states of checkpoints --due--> not acknowledged --decide_redelivery--> Revive | DeadLetter | Skip | Lost | Later
 
 A job may run twice, be killed at any line, and run again: each message ends in one place once. The messages that go to
 one place are requests of idempotent producers, named after where the messages lie and numbered with a bit map of them.
@@ -34,7 +34,7 @@ from mq.retry import DEFAULT_WAITS_MS, DeadReason
 from mq.revive_record import Done
 
 __all__ = [
-    "PRODUCER_PREFIX",
+    "REVIVE_PRODUCER_PREFIX",
     "Copy",
     "DeadLetter",
     "Decision",
@@ -58,7 +58,7 @@ __all__ = [
 
 
 #: What the ids of this job's producers begin with.
-PRODUCER_PREFIX: Final = "revive-"
+REVIVE_PRODUCER_PREFIX: Final = "revive-"
 #: Neighbours that share a producer: each may be a request of its own, and a partition must remember all of them.
 _BLOCK: Final = PRODUCER_REQUESTS_KEPT
 
@@ -202,7 +202,7 @@ def loss_producer_id(key: CheckpointKey) -> str:
 #: Both destinations are asked for the same producers, which then append.
 @lru_cache(maxsize=4_096)
 def _producer(named: tuple[object, ...]) -> str:
-    return f"{PRODUCER_PREFIX}{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]}"
+    return f"{REVIVE_PRODUCER_PREFIX}{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]}"
 
 
 def requests(key: CheckpointKey, span: Span, bits: int) -> list[Request]:
@@ -254,7 +254,7 @@ def due(states: Iterable[CheckpointState], now_ms: int, *, settle_ms: int = ACK_
     return sorted(found, key=lambda one: (one.checkpoint.revive_time_ms, one.checkpoint.key))
 
 
-def decide(
+def decide_redelivery(
     due: Due,
     *,
     life: Life,

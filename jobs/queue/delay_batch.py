@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
-from mq.delay import PRODUCER_PREFIX, Delayed, Forward, Skip, SkipReason, decide
+from mq.delay import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
 from mq.errors import Conflict, DeltaMQError
 from mq.queue_limits import CLOCKS_APART_MS
 from mq.topics import MetaState
@@ -77,7 +77,7 @@ class DelayBatch:
         self._asked_ms: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
-        self._in_rows = StoredRequests(PRODUCER_PREFIX)
+        self._in_rows = StoredRequests(DELAY_PRODUCER_PREFIX)
 
     def run(self, times: Int64s, offsets: Int64s) -> None:
         log = self._queue.log
@@ -107,8 +107,8 @@ class DelayBatch:
         partition = self._queue.marks.delay_partition
         cancelled = {(partition, offset) for offset in self._queue.marks.cancelled}
         targets: dict[PartitionRef, list[Forward]] = {}
-        for one in decide(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=self._ids):
-            if isinstance(one, Skip):
+        for one in decide_forwards(waiting, now_ms=self._now_ms, cancelled=cancelled, topic_ids=self._ids):
+            if isinstance(one, Drop):
                 self._skip(one)
             else:
                 targets.setdefault(self._target(one.message), []).append(one)
@@ -151,8 +151,8 @@ class DelayBatch:
             )
         return found
 
-    def _skip(self, one: Skip) -> None:
-        if one.reason is SkipReason.CANCELLED:
+    def _skip(self, one: Drop) -> None:
+        if one.reason is DropReason.CANCELLED:
             self._outcome.cancelled += 1
         else:
             self._outcome.dropped += 1

@@ -22,7 +22,7 @@ from mq.checkpoint import LaneKey, Pop
 from mq.errors import Conflict, DeltaMQError
 from mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
 from mq.revive import (
-    PRODUCER_PREFIX,
+    REVIVE_PRODUCER_PREFIX,
     DeadLetter,
     Due,
     Later,
@@ -30,7 +30,7 @@ from mq.revive import (
     Lost,
     Revive,
     Stored,
-    decide,
+    decide_redelivery,
     life_of,
     loss_producer_id,
     settle,
@@ -91,7 +91,7 @@ class ReviveBatch:
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
         #: When the newest row was appended to each destination at the time it was asked.
         self._asked_ms: dict[PartitionRef, int] = {}
-        self._in_rows = StoredRequests(PRODUCER_PREFIX)
+        self._in_rows = StoredRequests(REVIVE_PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[Due]) -> Outcome:
         """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
@@ -137,7 +137,7 @@ class ReviveBatch:
             else:
                 for due in those:
                     case = Case(due, Stored())
-                    case.decisions = decide(due, life=life, max_attempts=1, now_ms=self._now_ms)
+                    case.decisions = decide_redelivery(due, life=life, max_attempts=1, now_ms=self._now_ms)
                     cases.append(case)
         return cases
 
@@ -201,7 +201,7 @@ class ReviveBatch:
         self._outcome.troubles.update(picked.unreadable.values())
         for case in cases:
             tries = self._failures(case.due) + 1
-            case.decisions = decide(
+            case.decisions = decide_redelivery(
                 case.due,
                 life=Life.PRESENT,
                 max_attempts=lane.group.settings.max_attempts,

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from mq.errors import DeltaMQError
 from mq.progress import Bounds
-from mq.retention import Lag, Verdict, decide, is_old, lags_of
+from mq.retention import Lag, Verdict, decide_removal, is_old, lags_of
 from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, PartitionNotFound, Snapshot, load
 from tables.log import PartitionLog, Removed, Warehouse
@@ -137,4 +137,4 @@ class Retention:
 
 def _verdict(seen: Stored, rule: Rule, rules: Rules, now_us: int) -> Verdict:
     old = list(takewhile(lambda file: is_old(file, now_us, rule.keep_ms), rules.files(seen, now_us)))
-    return decide(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())
+    return decide_removal(old, now_us=now_us, keep_ms=rule.keep_ms, holds=rule.holds() if old else ())

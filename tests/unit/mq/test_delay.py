@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from mq.delay import (
     Delayed,
+    Drop,
+    DropReason,
     Forward,
-    Skip,
-    SkipReason,
     check_cancel,
     confirm_cancel,
-    decide,
+    decide_forwards,
     deliver_time,
     is_due,
 )
@@ -73,26 +73,26 @@ def test_retry_4_a_message_is_due_at_its_time_and_never_before(at_ms: int, now_m
 
 def test_retry_4_what_is_due_is_forwarded_in_order_of_time() -> None:
     waiting = [delayed(0, NOW), delayed(1, NOW - 5), delayed(2, NOW + 1), delayed(3, NOW - 5)]
-    assert decide(waiting, now_ms=NOW, topic_ids={"id-1"}) == [Forward(waiting[at]) for at in (1, 3, 0)]
+    assert decide_forwards(waiting, now_ms=NOW, topic_ids={"id-1"}) == [Forward(waiting[at]) for at in (1, 3, 0)]
 
 
 def test_retry_5_what_was_dealt_with_is_not_forwarded_again() -> None:
     waiting = [delayed(0), delayed(1)]
-    assert decide(waiting, now_ms=NOW, ended={("delay@A", 0)}, topic_ids={"id-1"}) == [Forward(waiting[1])]
+    assert decide_forwards(waiting, now_ms=NOW, ended={("delay@A", 0)}, topic_ids={"id-1"}) == [Forward(waiting[1])]
 
 
 def test_retry_4_a_cancelled_message_is_not_forwarded() -> None:
     waiting = [delayed(0), delayed(1), delayed(2, delay_partition="delay@B")]
     cancelled = {("delay@A", 0), ("delay@A", 2)}
-    assert decide(waiting, now_ms=NOW, cancelled=cancelled, topic_ids={"id-1"}) == [
-        Skip(waiting[0], SkipReason.CANCELLED),
+    assert decide_forwards(waiting, now_ms=NOW, cancelled=cancelled, topic_ids={"id-1"}) == [
+        Drop(waiting[0], DropReason.CANCELLED),
         Forward(waiting[1]),
         Forward(waiting[2]),
     ]
 
 
 def test_pop_12_a_delayed_message_does_not_reach_a_topic_that_was_made_again() -> None:
-    assert decide([delayed()], now_ms=NOW, topic_ids={"id-2"}) == [Skip(delayed(), SkipReason.TOPIC_OVER)]
+    assert decide_forwards([delayed()], now_ms=NOW, topic_ids={"id-2"}) == [Drop(delayed(), DropReason.TOPIC_OVER)]
 
 
 def test_retry_4_a_cancellation_works_only_before_the_message_is_due() -> None:
@@ -116,7 +116,7 @@ def test_retry_5_killed_and_repeated_forwarders_store_each_message_once(
     window, stored = ProducerWindow(), list[int]()
     waiting = [delayed(offset, at_ms) for offset, at_ms in messages]
     for now_ms in [*data.draw(st.lists(st.integers(0, 10), max_size=5)), 10]:
-        for decision in decide(waiting, now_ms=now_ms, topic_ids={"id-1"}):
+        for decision in decide_forwards(waiting, now_ms=now_ms, topic_ids={"id-1"}):
             assert isinstance(decision, Forward)
             if window.find(decision.producer_id, decision.producer_seq) is None:
                 part = Part(

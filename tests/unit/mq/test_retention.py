@@ -17,7 +17,7 @@ from mq.retention import (
     Hold,
     Lag,
     checkpoint_holds,
-    decide,
+    decide_removal,
     group_holds,
     lags_of,
     lease_holds,
@@ -33,7 +33,7 @@ TOPIC, PARTITION, OTHER = "id-1", "orders@broker-a", "orders@broker-b"
 
 
 def below(*holds: Hold, keep_ms: int = 3 * DAY_MS) -> int:
-    return decide(FILES, now_us=NOW_US, keep_ms=keep_ms, holds=holds).below
+    return decide_removal(FILES, now_us=NOW_US, keep_ms=keep_ms, holds=holds).below
 
 
 # Ages.
@@ -49,11 +49,11 @@ def test_retry_6_files_go_that_are_older_than_messages_are_kept() -> None:
 def test_retry_6_nothing_goes_behind_a_file_that_stays() -> None:
     """Append times never go back in a log; a deliver time may."""
     files = [Dated(10, NOW_US), Dated(20, 0)]
-    assert decide(files, now_us=NOW_US, keep_ms=1).below == 0
+    assert decide_removal(files, now_us=NOW_US, keep_ms=1).below == 0
 
 
 def test_a_log_without_files_keeps_nothing_and_nobody_holds_it() -> None:
-    verdict = decide([], now_us=NOW_US, keep_ms=1, holds=[Hold(0, "billing")])
+    verdict = decide_removal([], now_us=NOW_US, keep_ms=1, holds=[Hold(0, "billing")])
     assert (verdict.below, verdict.held_by) == (0, ())
 
 
@@ -61,7 +61,7 @@ def test_a_log_without_files_keeps_nothing_and_nobody_holds_it() -> None:
 
 
 def test_pop_11_a_file_with_an_offset_that_is_held_stays() -> None:
-    verdict = decide(FILES, now_us=NOW_US, keep_ms=3 * DAY_MS, holds=[Hold(620, "billing")])
+    verdict = decide_removal(FILES, now_us=NOW_US, keep_ms=3 * DAY_MS, holds=[Hold(620, "billing")])
     assert (verdict.below, verdict.held_by) == (400, ("billing",))
     assert below(Hold(400, "billing")) == 400
     assert below(Hold(399, "billing")) == 0
@@ -69,7 +69,7 @@ def test_pop_11_a_file_with_an_offset_that_is_held_stays() -> None:
 
 def test_only_those_who_keep_something_are_named() -> None:
     holds = [Hold(900, "quick"), Hold(899, "slow"), Hold(100, "slower"), Hold(100, "slower")]
-    assert decide(FILES, now_us=NOW_US, keep_ms=3 * DAY_MS, holds=holds).held_by == ("slow", "slower")
+    assert decide_removal(FILES, now_us=NOW_US, keep_ms=3 * DAY_MS, holds=holds).held_by == ("slow", "slower")
 
 
 FILE_LISTS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 1_000)), max_size=8).map(
@@ -86,7 +86,7 @@ FILE_LISTS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 1_000)), max_
 def test_retry_6_what_goes_is_old_enough_whole_and_held_by_nobody(
     files: list[Dated], now_us: int, keep_ms: int, holds: list[Hold]
 ) -> None:
-    verdict = decide(files, now_us=now_us, keep_ms=keep_ms, holds=holds)
+    verdict = decide_removal(files, now_us=now_us, keep_ms=keep_ms, holds=holds)
     assert verdict.below in {0, *(file.end for file in files)}
     gone = [file for file in files if file.end <= verdict.below]
     assert all(file.time_us + keep_ms * 1_000 <= now_us for file in gone)

@@ -25,7 +25,7 @@ from mq.revive import (
     Revive,
     Skip,
     Stored,
-    decide,
+    decide_redelivery,
     due,
     life_of,
     loss_producer_id,
@@ -44,7 +44,7 @@ ALL = Due(CHECKPOINT, 0b1111)
 
 def decided(one: Due = ALL, **more: object) -> list[Decision]:
     given_facts: dict[str, Any] = {"life": Life.PRESENT, "max_attempts": 16, "now_ms": DUE_MS, **more}
-    return decide(one, **given_facts)
+    return decide_redelivery(one, **given_facts)
 
 
 def test_pop_11_what_is_due_is_delivered_again_with_its_attempts() -> None:
