@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from mq.brokers import HostLeft
 from mq.errors import Conflict, Unavailable
-from mq.memory_cluster import (
+from mq.online_events import ClientGone
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
+from tests.unit.mq.memory_cluster import (
     Clock,
     ClusterEvent,
     ClusterMeta,
@@ -18,9 +20,7 @@ from mq.memory_cluster import (
     MemoryCluster,
     MemoryHost,
 )
-from mq.memory_orderly import MemoryClient, Work
-from mq.online_events import ClientGone
-from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
+from tests.unit.mq.memory_orderly import MemoryClient, Work
 
 __all__ = ["BROKERS", "LPS", "OWNED_WITHIN_MS", "SLACK_MS", "TRUE_CLOCK", "Watched", "Watcher"]
 

@@ -10,7 +10,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from mq.memory_cluster import (
+from mq.moved_keys import decide_seal
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT
+from mq.orderly import OnFailure, OrderlyRun, OrderlySettings, Right
+from mq.pull_lock import ClientLock
+from tests.unit.mq.cluster_watcher import BROKERS, LPS, OWNED_WITHIN_MS, SLACK_MS, Watched, Watcher
+from tests.unit.mq.memory_cluster import (
     GROUP,
     TICK_MS,
     TOPIC,
@@ -19,11 +24,6 @@ from mq.memory_cluster import (
     MemoryHost,
     lane_of,
 )
-from mq.moved_keys import decide_seal
-from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT
-from mq.orderly import OnFailure, OrderlyRun, OrderlySettings, Right
-from mq.pull_lock import ClientLock
-from tests.unit.mq.cluster_watcher import BROKERS, LPS, OWNED_WITHIN_MS, SLACK_MS, Watched, Watcher
 
 clocks = st.builds(Clock, st.integers(-(10**9), 10**9), st.sampled_from([0.98, 0.99, 1.0, 1.01, 1.02]))
 

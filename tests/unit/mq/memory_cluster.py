@@ -3,7 +3,7 @@
 Everything that decides is the code of the service's rules (`mq.brokers`, `mq.online`, `mq.pull_lock` ...); this module
 only moves events and requests. Each process has a clock of its own: an origin that means nothing, and a rate that is
 not quite right. Hosts can be killed, stopped for a while (as by SIGSTOP), and started anew; the clients that consume
-are in `mq.memory_orderly`. Time passes in `MemoryCluster.run` only.
+are in `tests.unit.mq.memory_orderly`. Time passes in `MemoryCluster.run` only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An exclusive client of the cluster in memory: heartbeats, pull locks, and orderly runs (see `mq.memory_cluster`).
+"""An exclusive client of the cluster in memory: heartbeats, pull locks, and orderly runs (see `memory_cluster`).
 
 Heartbeats and lock requests take time on the way, in both directions; pulls, commits and releases do not.
 """
@@ -12,11 +12,11 @@ from typing import Final
 from mq.authorization import Authorization
 from mq.brokers import META_ROLE
 from mq.errors import Conflict, Unavailable
-from mq.memory_cluster import Answer, Clock, KeyedMessage, MemoryCluster, MemoryHost
 from mq.names import split_partition
 from mq.order_limits import HEARTBEAT_MS
 from mq.orderly import Fetch, OnFailure, OrderlyRun, OrderlySettings, Process, Right, RunState, Stop, Verdict, Yield
 from mq.pull_lock import ClientLock
+from tests.unit.mq.memory_cluster import Answer, Clock, KeyedMessage, MemoryCluster, MemoryHost
 
 __all__ = ["MemoryClient", "Work"]
 
