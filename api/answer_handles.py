@@ -22,10 +22,8 @@ from api.popped import FailedHandle
 from api.request import Headers, Receive, Scope, headers_of, parse_query, read_body
 from api.service import Service
 from mq.errors import Conflict, Refused
-from mq.group import Group
-from mq.handle import Handle
-from mq.queue_limits import ORDERED_REVIVE_QUEUE
-from mq.retry import Dead, after_failure, check_reason, wait_ms
+from mq.meta import Group
+from mq.queue import ORDERED_REVIVE_QUEUE, Dead, Handle, after_failure, check_reason, wait_ms
 
 __all__ = ["CALLS", "AckAnswer", "DeadAnswer", "InvisibleAnswer", "NackAnswer", "answer_handles"]
 

@@ -22,15 +22,11 @@ from api.order_request import CLIENT_PATTERN, check_client
 from api.queue_logs import Dying
 from api.service import Service
 from api.topics import Running, TopicName
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, NotFound, Refused, Unprocessable
-from mq.group import Group
 from mq.limits import OFFSET_MAX
+from mq.meta import Group, Topic
 from mq.names import split_partition
-from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
-from mq.retry import check_reason
-from mq.retry_topic import RetryTopic
-from mq.topics import Topic
+from mq.queue import POP_MESSAGES_MAX, REASON_LENGTH_MAX, LaneKey, RetryTopic, check_reason
 
 __all__ = ["router"]
 

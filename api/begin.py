@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from api.hosted_meta import HostedMeta
-from mq.group import Group, GroupEvent, decide_begin
-from mq.progress import Bounds, StartKind
-from mq.topics import Topic
+from mq.meta import Group, GroupEvent, Topic, decide_begin
+from mq.queue import Bounds, StartKind
 from tables.log import PartitionLog
 from tables.queue import Meta
 

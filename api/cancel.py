@@ -13,10 +13,10 @@ from fastapi import Path as PathParameter
 
 from api.openapi import problems
 from api.topics import Running, TopicName
-from mq.delay import check_cancel, confirm_cancel, is_due
 from mq.errors import NotFound
 from mq.limits import MESSAGE_ID_BYTES_MAX
 from mq.names import check_client_topic
+from mq.queue import check_cancel, confirm_cancel, is_due
 
 __all__ = ["router"]
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from api.metrics import of_partitions, rendered
 from api.openapi import TOPIC_PATTERN, Json, problems
 from api.topics import Running, brought_up
-from mq.brokers import META_ROLE, Host
 from mq.errors import Unavailable
+from mq.meta import META_ROLE, Host
 from mq.names import split_partition
 
 __all__ = ["router"]

@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 
 from api.message_json import StoredMessage, stored_messages
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue import DEAD_REASON_HEADER
 
 __all__ = ["DeadLetter", "DeadLetters", "dead_letters"]
 

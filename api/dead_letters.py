@@ -20,8 +20,8 @@ from api.replay import Target, replay
 from api.service import Service
 from api.topics import Running
 from mq.errors import NotFound, Refused, Unprocessable
-from mq.group import Group
 from mq.limits import MIB, OFFSET_MAX
+from mq.meta import Group
 from mq.names import split_partition
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref

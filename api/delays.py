@@ -24,9 +24,9 @@ from api.partition import Partition, Partitions
 from api.route_batch import Share, check_same_request
 from api.rows import Rows, to_record_batch
 from mq.errors import Corrupt
+from mq.meta import Topic
 from mq.names import split_partition
 from mq.producer import Part
-from mq.topics import Topic
 from tables.log import PartitionLog
 from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
 

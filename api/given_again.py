@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from api.lanes import Lanes
 from api.partition import Partition
-from mq.checkpoint import CheckpointKey, LaneKey, Span
 from mq.errors import DeltaMQError
 from mq.names import split_partition
-from mq.retry_topic import retry_lane
-from mq.revive import stored_bits
+from mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
 from tables.log import PartitionLog
 
 __all__ = ["Asked", "given_again"]

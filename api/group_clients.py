@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from api.service import Service
 from api.topics import rfc3339
-from mq.online import Member
+from mq.meta import Member
 
 __all__ = ["AllocationView", "ClientView", "allocation_views", "client_views", "seen_views"]
 

@@ -20,13 +20,11 @@ from api.owners import together
 from api.peers import Call, Peer, is_forwarded
 from api.service import Service
 from api.topics import Running, TopicName
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from mq.meta import Topic
 from mq.names import split_partition
-from mq.progress import Bounds, Committed, Start, check_epoch, reset_position
-from mq.queue_limits import MAX_ATTEMPTS_MAX
-from mq.topics import Topic
+from mq.queue import MAX_ATTEMPTS_MAX, Bounds, Committed, LaneKey, Start, check_epoch, reset_position
 
 __all__ = ["router"]
 

@@ -16,18 +16,10 @@ from api.page import After, Limit, page
 from api.peers import Call, is_forwarded
 from api.service import Service
 from api.topics import Running, rfc3339
-from mq.allocation import STRATEGIES
 from mq.errors import NotFound
-from mq.group import Group
-from mq.group_settings import GroupRequest, InvisibleBounds
+from mq.meta import STRATEGIES, Group, GroupRequest, InvisibleBounds
 from mq.names import check_group
-from mq.queue_limits import (
-    INVISIBLE_MS_MAX,
-    INVISIBLE_MS_MIN,
-    MAX_ATTEMPTS_MAX,
-    RETRY_WAIT_MS_MAX,
-    RETRY_WAITS_MAX,
-)
+from mq.queue import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
 __all__ = ["GroupName", "StartView", "router"]
 

@@ -15,16 +15,28 @@ from api.given_again import Asked, given_again
 from api.hosting import Hosting
 from api.lanes import Lanes
 from api.revive_queues import Destined
-from mq.buffer_decisions import Change
-from mq.checkpoint import LaneKey, Pop, Span
 from mq.errors import Conflict
-from mq.group import Group
-from mq.handle import Handle, Lease, Opened, check_live, index_of, mint, open_handles
-from mq.lane import Held, Lane
+from mq.meta import Group
 from mq.names import split_partition
-from mq.ordered_pop import Delivery
-from mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
-from mq.revive_record import Ack
+from mq.queue import (
+    CLOCKS_APART_MS,
+    ORDERED_REVIVE_QUEUE,
+    Ack,
+    Change,
+    Delivery,
+    Handle,
+    Held,
+    Lane,
+    LaneKey,
+    Lease,
+    Opened,
+    Pop,
+    Span,
+    check_live,
+    index_of,
+    mint,
+    open_handles,
+)
 
 __all__ = ["Acking", "Fate", "HandleCalls"]
 

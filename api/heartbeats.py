@@ -19,8 +19,8 @@ from api.openapi import json_request, problems
 from api.order_request import CLIENT_PATTERN, HeartbeatRequest, check_client, check_wait, heartbeat_of
 from api.request import Client
 from api.topics import Running
-from mq.brokers import META_ROLE
 from mq.limits import WAIT_MS_MAX
+from mq.meta import META_ROLE
 from mq.names import check_group
 
 __all__ = ["ClientId", "router"]

@@ -19,22 +19,20 @@ from typing import Final, TypeAlias
 from api.hosted_meta import HostedMeta
 from api.owners import together
 from api.partition import Partitions
-from mq.checkpoint import LaneKey
-from mq.group import (
+from mq.meta import (
     Group,
     GroupEvent,
+    GroupRequest,
     GroupsState,
+    Topic,
     decide_begin,
     decide_delete_group,
     decide_put_group,
+    decide_reset,
+    lanes_of,
 )
-from mq.group_settings import GroupRequest
-from mq.lane_keys import lanes_of
 from mq.names import check_group
-from mq.progress import StartKind
-from mq.reset import decide_reset
-from mq.retry_topic import DeadLetterTopic, RetryTopic
-from mq.topics import Topic
+from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
 from tables.log import RESET_FENCE
 from tables.paths import PartitionRef, Space
 from tables.queue import Meta, dead_ref, lives_of_retry, retry_life, retry_ref

@@ -12,8 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from api.partition import Partitions
 from mq.errors import DeltaMQError
-from mq.group import GroupEvent
-from mq.topics import Event, MetaState
+from mq.meta import Event, GroupEvent, MetaState
 from tables.queue import AnyEvent, Meta, MetaLog
 
 __all__ = ["Follower", "HostedMeta"]

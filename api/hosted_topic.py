@@ -18,11 +18,9 @@ from api.hosted_meta import HostedMeta
 from api.partition import Partition, Partitions
 from api.producers import ProducerGate
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
-from mq.moved_keys import MovedKeys, moves_of
-from mq.names import check_topic
-from mq.routing import Route
-from mq.topics import (
+from mq.meta import (
     MetaState,
+    MovedKeys,
     Topic,
     TopicPut,
     TopicRequest,
@@ -30,7 +28,10 @@ from mq.topics import (
     brokers_for,
     decide_delete_topic,
     decide_put_topic,
+    moves_of,
 )
+from mq.names import check_topic
+from mq.routing import Route
 from tables.delta import PartitionNotFound
 from tables.log import PartitionLog
 from tables.paths import Space

@@ -5,8 +5,8 @@
        |                   '--others silent, or their locks free--> declared dead, their roles taken
        '--declared dead by others (`lease_lost`): a new life
 
-`mq.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of the
-service. Everything but the blocking calls happens on the event loop.
+`mq.meta.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of
+the service. Everything but the blocking calls happens on the event loop.
 
 Who serves a role asks twice: `epoch` before, and `check` of that epoch before the answer leaves. In between the process
 may have slept for longer than its lease.
@@ -25,10 +25,12 @@ from typing import Final
 
 from api.hosted_meta import HostedMeta
 from api.roles import Hooks, Roles
-from mq.brokers import (
+from mq.errors import DeltaMQError, Fenced, Unavailable
+from mq.meta import (
     META_ROLE,
     Host,
     LeaseWatch,
+    MetaState,
     OwnLease,
     decide_give_back,
     decide_leave,
@@ -36,9 +38,7 @@ from mq.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.names import split_partition
-from mq.topics import MetaState
 from tables.failpoints import failpoint
 from tables.queue import AnyEvent, Meta
 from tables.store import HostLocks

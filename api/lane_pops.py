@@ -16,14 +16,9 @@ from api.begin import bounds_at
 from api.lanes import Lanes
 from api.match import Given
 from api.wish import Taken, Wish, mixed_orders
-from mq.checkpoint import LaneKey
 from mq.errors import Unavailable
-from mq.group import Group
-from mq.moved_keys import Blocked
-from mq.ordered_pop import OrderedLane
-from mq.progress import Committed, StartKind, first_position
-from mq.queue_limits import LANE_BUSY_MS
-from mq.topics import Topic
+from mq.meta import Blocked, Group, Topic
+from mq.queue import LANE_BUSY_MS, Committed, LaneKey, OrderedLane, StartKind, first_position
 
 __all__ = ["LanePops", "TurnOver"]
 

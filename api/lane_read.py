@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.route_batch import first_held_back
-from mq.checkpoint import Attempts
-from mq.moved_keys import Blocked
+from mq.meta import Blocked
+from mq.queue import Attempts
 from tables.log import FetchStatus, PartitionLog, cut_to_bytes
 
 __all__ = ["Look", "Seen", "allowed", "attempts_of", "look", "look_now"]

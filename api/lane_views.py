@@ -18,11 +18,10 @@ from api.owners import Relayed, together
 from api.peers import Call, Peer
 from api.service import Service
 from api.topics import rfc3339
-from mq.checkpoint import LaneKey
 from mq.errors import Corrupt, Unavailable, Unknown
+from mq.meta import Topic
 from mq.names import split_partition
-from mq.progress import Bounds, lag_messages
-from mq.topics import Topic
+from mq.queue import Bounds, LaneKey, lag_messages
 
 __all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
 

@@ -20,18 +20,22 @@ from api.ordered_lanes import OrderedLanes
 from api.partition import Partition, Partitions
 from api.queue_logs import QueueLogs
 from api.subscription import Seat, Subscription, Waiters
-from mq.buffer import Buffer
-from mq.buffer_decisions import BufferSettings
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
-from mq.group import Group, GroupsState
-from mq.handle import HandleKeys
-from mq.lane import Lane
+from mq.meta import Group, GroupsState, Topic
 from mq.names import split_partition
-from mq.ordered_pop import OrderedLane
-from mq.progress import Bounds, Committed, check_epoch, decide_commit
-from mq.queue_limits import BUCKET_MS
-from mq.topics import Topic
+from mq.queue import (
+    BUCKET_MS,
+    Bounds,
+    Buffer,
+    BufferSettings,
+    Committed,
+    HandleKeys,
+    Lane,
+    LaneKey,
+    OrderedLane,
+    check_epoch,
+    decide_commit,
+)
 from tables.clock import Clock
 from tables.config_sections import QueueSettings
 from tables.log import PartitionLog

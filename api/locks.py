@@ -24,9 +24,8 @@ from api.request import Client
 from api.service import Service
 from api.topics import Running, TopicName
 from mq.errors import Conflict, Unavailable, Unknown
-from mq.group import Group
+from mq.meta import Group, Topic
 from mq.names import split_partition
-from mq.topics import Topic
 
 __all__ = ["router"]
 

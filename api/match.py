@@ -20,13 +20,8 @@ from api.lane_read import Look, allowed, attempts_of, look, look_now
 from api.queue_logs import QueueLogs
 from api.revive_queues import Destined
 from api.wish import Taken, Wish
-from mq.buffer import Buffer
-from mq.buffer_decisions import StoreCheckpoint
-from mq.checkpoint import Attempts, LaneKey, Pop, Span, spans_of
 from mq.errors import DeltaMQError
-from mq.handle import mint
-from mq.lane import Lane
-from mq.progress import Bounds, read_position
+from mq.queue import Attempts, Bounds, Buffer, Lane, LaneKey, Pop, Span, StoreCheckpoint, mint, read_position, spans_of
 from tables.log import weight_of
 
 __all__ = ["Given", "Match"]

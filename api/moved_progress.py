@@ -15,12 +15,9 @@ from typing import Final
 from api.begin import bounds_at
 from api.hosted_meta import HostedMeta
 from api.lanes import Lanes
-from mq.checkpoint import LaneKey
-from mq.group import Group
-from mq.moved_keys import Blocked
+from mq.meta import Blocked, Group, Topic
 from mq.names import split_partition
-from mq.progress import Committed, first_position
-from mq.topics import Topic
+from mq.queue import Committed, LaneKey, first_position
 from tables.queue import ProgressFollower
 
 __all__ = ["HELD_BACK_S", "MovedProgress"]

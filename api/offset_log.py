@@ -4,7 +4,7 @@
     client's commit  --store-----------------------------------------> an append of its own, durable when it returns
     streaming query  --appends to the log itself--> follow, when somebody asks how far groups are
 
-Records are joined (`mq.progress.Committed.join`), so appends may overtake each other.
+Records are joined (`mq.queue.progress.Committed.join`), so appends may overtake each other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 
 from api.partition import Partitions
 from api.record_log import RecordLog
-from mq.checkpoint import LaneKey
 from mq.names import split_partition
-from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord, committed_of
+from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
 from tables.log import OffsetOutOfRange, PartitionLog, pages
 from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
 

@@ -19,14 +19,21 @@ from api.hosted_meta import HostedMeta
 from api.hosting import Hosting
 from api.joined_changes import Decide, JoinedChanges
 from api.request import Client
-from mq.authorization import Authorizations
-from mq.brokers import META_ROLE, check_role
 from mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
-from mq.group import Group
-from mq.online import Member, TopicPartitions, decide_heartbeat, decide_scan
-from mq.online_events import OnlineEvent, Subscription
-from mq.order_limits import CLIENTS_MAX
-from mq.topics import Topic
+from mq.meta import (
+    CLIENTS_MAX,
+    META_ROLE,
+    Group,
+    Member,
+    OnlineEvent,
+    Subscription,
+    Topic,
+    TopicPartitions,
+    check_role,
+    decide_heartbeat,
+    decide_scan,
+)
+from mq.order import Authorizations
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.queue import Meta
 

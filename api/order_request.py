@@ -12,10 +12,8 @@ from api.json_body import known_fields
 from api.read import parse_tags
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
+from mq.meta import SUBSCRIPTIONS_MAX, Subscription, Topic
 from mq.names import check_client_topic
-from mq.online_events import Subscription
-from mq.order_limits import SUBSCRIPTIONS_MAX
-from mq.topics import Topic
 
 __all__ = [
     "CLIENT_PATTERN",

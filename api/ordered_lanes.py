@@ -18,15 +18,24 @@ import pyarrow as pa
 from api.lane_read import Look, Seen, allowed, look, look_now
 from api.queue_logs import Dying, QueueLogs
 from api.wish import Taken, Wish
-from mq.checkpoint import LaneKey, spans_of
 from mq.errors import Unavailable
-from mq.group import Group
-from mq.handle import mint
-from mq.keyed_pop import KeyedPop
-from mq.ordered_pop import REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
-from mq.progress import Bounds, Committed, read_position
-from mq.queue_limits import ORDERED_REVIVE_QUEUE
-from mq.retry import DeadReason
+from mq.meta import Group
+from mq.queue import (
+    ORDERED_REVIVE_QUEUE,
+    REJECTED,
+    Bounds,
+    Committed,
+    DeadReason,
+    Delivery,
+    KeyedPop,
+    LaneKey,
+    OrderedLane,
+    OrderedPop,
+    dead_producer_id,
+    mint,
+    read_position,
+    spans_of,
+)
 from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
 
 __all__ = ["OrderedLanes"]

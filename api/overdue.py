@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 from api.given_again import Asked, given_again
 from api.lanes import Lanes
-from mq.checkpoint import LaneKey
 from mq.errors import DeltaMQError
-from mq.lane import Held
+from mq.queue import Held, LaneKey
 
 __all__ = ["settle_overdue"]
 

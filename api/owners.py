@@ -22,8 +22,8 @@ from api.hosting import Hosting
 from api.peers import Call, Peer, Peers
 from api.popped import FailedHandle
 from mq.errors import DeltaMQError, Unavailable
-from mq.handle import HandleKeys, open_handles
 from mq.names import split_partition
+from mq.queue import HandleKeys, open_handles
 
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
 

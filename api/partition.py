@@ -21,7 +21,7 @@ from api.metrics import Metrics
 from api.tending import Tending
 from api.workers import Workers
 from mq.errors import DeltaMQError, NotFound
-from mq.topics import Topic
+from mq.meta import Topic
 from tables.log import BROKER_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
 

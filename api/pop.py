@@ -26,10 +26,8 @@ from api.request import Client, Receive, Scope, Ticket, accepts, headers_of, par
 from api.service import Service
 from api.wish import Taken
 from mq.errors import Conflict, NotFound
-from mq.group import Group
+from mq.meta import Group, Subscription, Topic
 from mq.names import check_topic, split_partition
-from mq.online_events import Subscription
-from mq.topics import Topic
 from tables.failpoints import failpoint
 
 __all__ = ["pop"]

@@ -23,10 +23,8 @@ from api.request import Client, ClientGone
 from api.subscription import Seat, Subscription
 from api.wish import Taken, Wish
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
-from mq.group import Group
-from mq.group_settings import Ordering
 from mq.limits import FETCH_BYTES_MAX
-from mq.topics import Topic
+from mq.meta import Group, Ordering, Topic
 
 __all__ = ["PopAsk", "Popped", "Popper"]
 

@@ -10,9 +10,8 @@ from api.lanes import Lanes
 from api.moved_progress import MovedProgress
 from api.pull_locks import Locks
 from api.route_batch import first_held_back
-from mq.checkpoint import LaneKey
-from mq.group import Group
-from mq.topics import Topic
+from mq.meta import Group, Topic
+from mq.queue import LaneKey
 from tables.log import Fetched, FetchStatus
 
 __all__ = ["Gate"]

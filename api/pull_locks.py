@@ -3,9 +3,9 @@
     take --renewal?--> renew              release --> forget, wake who waits for it
       '--anything new--> refresh the metadata, decide --> where the group goes on
 
-The rules are in `mq.pull_lock` (SPEC ORDER-4, ORDER-5). Before a lock is given away the newest metadata is read: a stay
-that is over must not get one. Whoever holds a lock that its partition's new owner waits for is told at its next pull,
-and a pull that waits for messages is ended.
+The rules are in `mq.order.pull_lock` (SPEC ORDER-4, ORDER-5). Before a lock is given away the newest metadata is read:
+a stay that is over must not get one. Whoever holds a lock that its partition's new owner waits for is told at its next
+pull, and a pull that waits for messages is ended.
 """
 
 from __future__ import annotations
@@ -21,16 +21,11 @@ from api.hosting import Hosting
 from api.lanes import Lanes
 from api.partition import Partitions
 from api.request import Client
-from mq.brokers import META_ROLE
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, DeltaMQError
-from mq.group import Group
+from mq.meta import META_ROLE, Group, Seat, Topic
 from mq.names import split_partition
-from mq.online import Seat
-from mq.progress import Committed, StartKind, first_position
-from mq.pull_lock import PullLocks
-from mq.queue_limits import MAX_ATTEMPTS_MAX
-from mq.topics import Topic
+from mq.order import PullLocks
+from mq.queue import MAX_ATTEMPTS_MAX, Committed, LaneKey, StartKind, first_position
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.queue import Meta
 

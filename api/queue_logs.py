@@ -13,13 +13,10 @@ from api.offset_log import OffsetLog
 from api.partition import Partition, Partitions
 from api.record_log import RecordLog
 from api.revive_queues import ReviveQueues
-from mq.checkpoint import LaneKey
 from mq.errors import Unavailable
-from mq.group import Group
-from mq.handle import HandleKeys
-from mq.lost import LostRecord
+from mq.meta import Group
 from mq.names import split_partition
-from mq.revive import LostReason
+from mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
 from tables.clock import Clock
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, one_batch, pick

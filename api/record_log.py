@@ -3,8 +3,8 @@
     records --one batch--> commit queue --group commit, fsync--> stored
                    ^-------- nobody knows --------'
 
-A record that stands twice in such a log counts once (see `mq.checkpoint_state`, `mq.progress`), so an append whose
-answer was lost is simply made again.
+A record that stands twice in such a log counts once (see `mq.queue.checkpoint_state`, `mq.queue.progress`), so an
+append whose answer was lost is simply made again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
 
-Each is a request of its own (see `mq.replay`), so a replay that was cut short is simply asked for again.
+Each is a request of its own (see `mq.queue.replay`), so a replay that was cut short is simply asked for again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from api.group_commit import Part, Pending
 from api.partition import Partition
 from api.service import HostedTopic, Service
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
-from mq.group import Group
 from mq.limits import MIB
-from mq.replay import Replay, origin_of, retry_broker
+from mq.meta import Group
+from mq.queue import Replay, origin_of, retry_broker
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, Picked, TooMuch, pick
 from tables.queue import Known, retry_ref, sent_back

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from api.partition import Partitions
 from api.record_log import RecordLog
 from mq.names import split_partition
-from mq.queue_limits import REVIVE_QUEUES
-from mq.revive_record import Record
+from mq.queue import REVIVE_QUEUES, Record
 from tables.queue import revive_ref, rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from api.decode_arrow import ArrowRows
 from api.rows import Indexes, Rows
 from mq.errors import Conflict, NotFound
-from mq.moved_keys import Blocked, first_blocked
+from mq.meta import Blocked, first_blocked
 from mq.producer import Part
 from mq.routing import Places, logical_partition, spread
 from tables.key_column import lps_of_keys

@@ -20,7 +20,7 @@ from typing import Final
 from api.hosted_meta import HostedMeta
 from api.hosted_topic import HostedTopic, Topics
 from mq.errors import DeltaMQError
-from mq.moved_keys import MoveEvent, decide_seal
+from mq.meta import MoveEvent, decide_seal
 from mq.names import split_partition
 from tables.failpoints import failpoint
 from tables.log import ROUTE_FENCE

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mq.online_events import Subscription
+from mq.meta import Subscription
 
 __all__ = ["Seen", "SeenClients"]
 

@@ -40,12 +40,10 @@ from api.sealing import Sealer
 from api.seen_clients import SeenClients
 from api.waiting import Waiting
 from api.workers import Workers
-from mq.brokers import META_ROLE
-from mq.checkpoint import LaneKey
 from mq.errors import DeltaMQError
-from mq.group_settings import InvisibleBounds
-from mq.handle import HandleKeys
+from mq.meta import META_ROLE, InvisibleBounds
 from mq.names import split_partition
+from mq.queue import HandleKeys, LaneKey
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.config_sections import ServiceSettings

@@ -11,12 +11,9 @@ from itertools import chain
 from typing import Final
 
 from api.partition import Partition, Partitions
-from mq.checkpoint import LaneKey
-from mq.group import Group
+from mq.meta import Group, Topic
 from mq.names import split_partition
-from mq.pop_turn import visits
-from mq.retry_topic import RetryTopic
-from mq.topics import Topic
+from mq.queue import LaneKey, RetryTopic, visits
 from tables.queue import retry_ref
 
 __all__ = ["Seat", "Subscription", "Waiters"]

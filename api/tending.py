@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mq.due_times import DueTimes
+from mq.queue import DueTimes
 
 if TYPE_CHECKING:
     from api.partition import Partition

@@ -27,8 +27,8 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
+from mq.meta import TopicRequest
 from mq.names import check_client_topic, split_partition
-from mq.topics import TopicRequest
 from tables.log import PartitionLog
 
 __all__ = ["brought_up", "router", "service_of"]

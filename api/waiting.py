@@ -10,10 +10,9 @@ from typing import Final
 from api.delays import Delays
 from api.partition import Partitions
 from api.record_log import RecordLog
-from mq.delay import Delayed
-from mq.delay_mark import Cancelled, DelayMark
+from mq.meta import Topic
 from mq.names import split_partition
-from mq.topics import Topic
+from mq.queue import Cancelled, Delayed, DelayMark
 from tables.log import PartitionLog
 from tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
 

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from mq.checkpoint import Attempts, LaneKey, Pop
 from mq.errors import Conflict
-from mq.group import Group
-from mq.group_settings import Ordering
-from mq.moved_keys import Blocked
-from mq.topics import Topic
+from mq.meta import Blocked, Group, Ordering, Topic
+from mq.queue import Attempts, LaneKey, Pop
 from tables.log import PartitionLog
 
 __all__ = ["Taken", "Wish", "mixed_orders"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.checkpoint import CheckpointKey
-from mq.checkpoint_state import CheckpointState
+from mq.queue.checkpoint import CheckpointKey
+from mq.queue.checkpoint_state import CheckpointState
 from tables.state.rows import CHECKPOINT_COLUMNS
 from tables.state.schema import POP_CHECKPOINTS_SCHEMA
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mq.checkpoint import CheckpointKey
-from mq.checkpoint_state import CheckpointState, fold
 from mq.names import split_partition
+from mq.queue.checkpoint import CheckpointKey
+from mq.queue.checkpoint_state import CheckpointState, fold
 from tables.log.warehouse import Warehouse
 from tables.queue.merge_plan import Plan, Span, app_id, put_plan
 from tables.queue.records import records_of

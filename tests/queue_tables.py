@@ -14,15 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from mq.checkpoint import Checkpoint, Pop, spans_of
-from mq.delay_mark import Cancelled, DelayMark
-from mq.group import Group, decide_put_group
-from mq.group_settings import GroupRequest
-from mq.lost import LostRecord
+from mq.meta.group import Group, decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
 from mq.names import split_partition
-from mq.retry_topic import RetryTopic
-from mq.revive_record import Ack, Done, Record
-from mq.topics import Topic, TopicRequest, decide_delete_topic, decide_put_topic
+from mq.queue.checkpoint import Checkpoint, Pop, spans_of
+from mq.queue.delay_mark import Cancelled, DelayMark
+from mq.queue.lost import LostRecord
+from mq.queue.retry_topic import RetryTopic
+from mq.queue.revive_record import Ack, Done, Record
 from tables.config import Config
 from tables.config_sections import Engine, WarehouseSettings
 from tables.log.batch import Batch

@@ -2,8 +2,9 @@
 
     ranges of the group's dead letters -> tasks: read, filter, group by target, append -> counts
 
-Each dead letter is a request of a producer that is named after where it lies, as in the service's replay (`mq.replay`):
-both may be asked for the same, at once or again, and a partition stores it once as long as it remembers its producers.
+Each dead letter is a request of a producer that is named after where it lies, as in the service's replay
+(`mq.queue.replay`): both may be asked for the same, at once or again, and a partition stores it once as long as it
+remembers its producers.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ import pyarrow.compute as pc
 from jobs.run.tasks import run_in_tasks
 from jobs.stream.sink_place import FENCED_S, SinkPlace, SinkSettings, place_of
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
-from mq.group import Group
+from mq.meta import Group, Topic
 from mq.names import split_partition
-from mq.replay import Replay, origin_of, retry_broker
-from mq.topics import Topic
+from mq.queue import Replay, origin_of, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, one_record_batch, pages

@@ -14,14 +14,10 @@ from functools import partial
 from typing import Final, Literal
 
 from jobs.export.durations import duration_s
-from mq.checkpoint import LaneKey
 from mq.errors import NotFound, Refused, Unprocessable
-from mq.group import Group
-from mq.lane_keys import lanes_of
+from mq.meta import Group, Topic, decide_reset, lanes_of
 from mq.names import split_partition
-from mq.progress import Bounds, Start, StartKind, reset_position
-from mq.reset import decide_reset
-from mq.topics import Topic
+from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
 from tables.failpoints import failpoint
 from tables.log import RESET_FENCE, PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space

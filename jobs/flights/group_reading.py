@@ -22,7 +22,7 @@ from jobs.merge.state_tables import STATE_TABLES
 from jobs.run.storage import storage
 from jobs.sql.reader import read_topic
 from jobs.sql.views import register_views
-from mq.retry_topic import RetryTopic
+from mq.queue import RetryTopic
 from tables.config import load
 from tables.delta import load as load_snapshot
 from tables.log import refs

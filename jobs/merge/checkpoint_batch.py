@@ -1,7 +1,7 @@
 """Records of the revive log, many at once, folded to one row for each checkpoint they are about.
 
-    decode    rows of the log          -->  what each record adds to which checkpoints  (`mq.checkpoint_state.parts_of`)
-    fold      such parts, of any logs  -->  one row for each checkpoint                 (`mq.checkpoint_state.fold`)
+    decode    rows of the log          -->  what each record adds to which checkpoints  (`parts_of`)
+    fold      such parts, of any logs  -->  one row for each checkpoint                 (`fold`)
 
 It is the fold of the core in columns: a property test holds the two together. What comes out is the source of the MERGE
 into `state/pop_checkpoints`, which joins it with what is there in the same way.
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
-from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
+from mq.queue import CHECKPOINT_MESSAGES_MAX
 from tables.queue import records_of
 from tables.schema import TIME
 from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA

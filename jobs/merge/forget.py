@@ -1,4 +1,4 @@
-"""Which checkpoints may be cleaned away (`mq.checkpoint_state.CheckpointState.may_forget`), decided in columns.
+"""Which checkpoints may be cleaned away (`mq.queue.checkpoint_state.CheckpointState.may_forget`), decided in columns.
 
 A row goes when its group, topic or epoch is over; or when no record about it can come any more and it says nothing
 that the group's committed offset does not say: all its messages are dealt with, and below that offset.
@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.merge.record_columns import lists_of
-from mq.checkpoint import LaneKey
-from mq.group import GroupsState
-from mq.queue_limits import STAY_BUFFER_MS
+from mq.meta import GroupsState
+from mq.queue import STAY_BUFFER_MS, LaneKey
 from tables.queue import Meta
 from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 

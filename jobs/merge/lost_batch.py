@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.merge.record_columns import Damaged, checked, columns_of, required, tuples_of
-from mq.revive import LostReason
+from mq.queue import LostReason
 from tables.queue import lost_records_of
 from tables.schema import TIME
 from tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA

@@ -11,10 +11,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from jobs.merge.state_tables import STATE_TABLES, frame_of
-from mq.brokers import META_ROLE
-from mq.meta import Meta
+from mq.meta import META_ROLE, Meta
 from mq.names import split_partition
-from mq.retry import policy_to_json
+from mq.queue import policy_to_json
 from tables.queue import MetaLog
 from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS, open_state_log
 from tables.store import Store

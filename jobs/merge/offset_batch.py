@@ -1,8 +1,8 @@
 """Records of the offsets logs, many at once, folded to the progress of each lane they are about.
 
-The fold is that of `mq.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what only
-ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then
-joined by the core once for each lane.
+The fold is that of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what
+only ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then joined by
+the core once for each lane.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.merge.record_columns import Ints, checked, columns_of, lists_of, required, tuples_of
-from mq.checkpoint import LaneKey
-from mq.progress import Committed, Delivered
+from mq.queue import Committed, Delivered, LaneKey
 from tables.queue import offset_records_of
 from tables.state import LANE_KEY, Progress
 

@@ -22,9 +22,8 @@ from jobs.merge.forget import Lives
 from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.run.storage import storage
 from jobs.run.tasks import frame_of_tasks
-from mq.checkpoint import LaneKey
 from mq.names import split_partition
-from mq.progress import Committed
+from mq.queue import Committed, LaneKey
 from tables.state import (
     CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_SCHEMA,

@@ -1,8 +1,8 @@
 """Stored JSON records as columns, without Python for each: what the merge job reads its logs with.
 
 The bodies of a page are one block of newline-delimited JSON for Arrow's reader. Where anything is not as
-`mq.revive_record` and its likes write it, the reader of `tables.queue.records` looks at each record, and says which
-one is damaged.
+`mq.queue.revive_record` and its likes write it, the reader of `tables.queue.records` looks at each record, and says
+which one is damaged.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from jobs.run.registry import Facts, job, with_spark_engine
 from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import warehouse_of
 from mq.errors import DeltaMQError
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
+from mq.queue import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import MetaLog
@@ -54,7 +54,7 @@ class Forwarder:
         self._held: dict[str, int] = {}
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
-        """Forward what is due at `now_ms`; `now_ms` must have been taken before the call (see `mq.delay`).
+        """Forward what is due at `now_ms`; `now_ms` must have been taken before the call (see `mq.queue.delay`).
 
         `brokers` are those that are this application's affair; None: all.
         """
@@ -161,8 +161,8 @@ def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Seque
     them, a day or very many requests later, its rows are looked at for that.
 
     What cannot be read or written is tried again later and later, and delays nothing else: the local engine counts the
-    tries, the Spark engine goes by how long it has been due (`mq.tries`). `behind_ms` says how long the oldest of those
-    has been due. A broker whose delay log or marks cannot be read is held.
+    tries, the Spark engine goes by how long it has been due (`mq.jobs.tries`). `behind_ms` says how long the oldest of
+    those has been due. A broker whose delay log or marks cannot be read is held.
     """
     now_ms = int(now.timestamp() * 1000)
     if spark is None:

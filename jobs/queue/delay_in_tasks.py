@@ -27,7 +27,7 @@ class TaskForwarder:
         self._existing: set[str] = set()
 
     def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
-        """Forward what is due at `now_ms`, which must have been taken before the call (see `mq.delay`).
+        """Forward what is due at `now_ms`, which must have been taken before the call (see `mq.queue.delay`).
 
         `brokers` are those that are this application's affair; None: all.
         """

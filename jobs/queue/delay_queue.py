@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.waiting_offsets import WaitingOffsets
-from mq.delay_mark import Ended
+from mq.queue import Ended
 from tables.failpoints import failpoint
 from tables.log import Batch, PartitionLog, Warehouse
 from tables.paths import PartitionRef

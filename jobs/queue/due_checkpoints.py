@@ -10,11 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.checkpoint import CheckpointKey
-from mq.checkpoint_state import CheckpointState
-from mq.due_times import DueTimes
-from mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
-from mq.revive import Due
+from mq.queue import ACK_SETTLE_MS, STAY_BUFFER_MS, CheckpointKey, CheckpointState, Due, DueTimes
 from tables.queue import Follower
 
 __all__ = ["DueCheckpoints"]

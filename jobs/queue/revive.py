@@ -27,8 +27,7 @@ from jobs.run.registry import Facts, job, with_spark_engine
 from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import warehouse_of
 from mq.errors import DeltaMQError
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
-from mq.revive import Due
+from mq.queue import JOB_BATCH_MESSAGES_MAX, Due
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import Follower, MetaLog
@@ -182,7 +181,7 @@ def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequ
     finds them at their destinations and writes the record, also when they no longer remember its producers.
 
     What cannot be read or written is tried again later and later, and holds up nothing else: the local engine counts
-    the tries, the Spark engine goes by how long it has been due (`mq.tries`). A broker (local), or a queue of it
+    the tries, the Spark engine goes by how long it has been due (`mq.jobs.tries`). A broker (local), or a queue of it
     (Spark), whose log cannot be read is held until it can: nobody knows what was acknowledged there. `behind_ms` says
     how long the oldest of all those has been due.
     """

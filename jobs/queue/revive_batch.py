@@ -18,16 +18,19 @@ import pyarrow as pa
 
 from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
 from jobs.queue.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
-from mq.checkpoint import LaneKey, Pop
 from mq.errors import Conflict, DeltaMQError
-from mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
-from mq.revive import (
+from mq.queue import (
+    CLOCKS_APART_MS,
     REVIVE_PRODUCER_PREFIX,
+    REVIVE_QUEUES,
     DeadLetter,
+    Done,
     Due,
+    LaneKey,
     Later,
     Life,
     Lost,
+    Pop,
     Revive,
     Stored,
     decide_redelivery,
@@ -36,7 +39,6 @@ from mq.revive import (
     settle,
     stored_bits,
 )
-from mq.revive_record import Done
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import (

@@ -10,13 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.checkpoint import LaneKey, Pop, indexes
-from mq.group import Group
-from mq.lost import LostRecord
+from mq.meta import Group, Topic
 from mq.names import split_partition
 from mq.offset_ranges import OffsetRanges
-from mq.revive import DeadLetter, Decision, Due, Later, Lost, Revive, Skip, Stored
-from mq.topics import Topic
+from mq.queue import DeadLetter, Decision, Due, LaneKey, Later, Lost, LostRecord, Pop, Revive, Skip, Stored, indexes
 from tables.delta import ProducerStamp, RowsPart
 from tables.log import Picked
 from tables.paths import PartitionRef, Space

@@ -1,11 +1,11 @@
-"""`mq.tries` for many times at once."""
+"""`mq.jobs.tries` for many times at once."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mq.tries import is_tried
+from mq.jobs import is_tried
 
 __all__ = ["are_tried"]
 

@@ -17,7 +17,7 @@ from jobs.run.application import Holder
 from jobs.run.registry import Job
 from jobs.run.shard_lock import DriverBusy, ShardLock, holder_of, take_shard
 from mq.errors import DeltaMQError, Fenced
-from mq.job_shares import shard_share
+from mq.jobs import shard_share
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.store import Store

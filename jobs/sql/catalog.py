@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from mq.errors import NotFound
+from mq.meta import MetaState
 from mq.names import split_partition
-from mq.topics import MetaState
 from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.queue import read_meta

@@ -25,7 +25,7 @@ from jobs.sql.catalog import Catalog
 from jobs.sql.catalog_plan import Entry
 from jobs.sql.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.views import VIEWS
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue import DEAD_REASON_HEADER
 from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.schema import DELTA_SCHEMA, MESSAGE_SCHEMA

@@ -26,7 +26,7 @@ from jobs.run.worker import keep_imports
 from jobs.sql.jobs_source import JobsSource
 from mq.errors import Refused
 from mq.names import split_partition
-from mq.retry_topic import RetryTopic
+from mq.queue import RetryTopic
 from tables.delta import FileReader, PartitionNotFound, RowCache, Snapshot, load
 from tables.log import refs
 from tables.paths import PartitionRef, Space

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from mq.admission import TriggerLimits
 from mq.errors import Refused
+from mq.jobs import TriggerLimits
 from mq.limits import OFFSET_MAX
 from mq.names import check_group
 from mq.request_values import zoned_time

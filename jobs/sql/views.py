@@ -29,8 +29,7 @@ from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.run.storage import storage
 from jobs.run.warehouses import absolute
 from jobs.sql.queue_source import register_queue_sources
-from mq.ordered_pop import CONDEMNED, REJECTED
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
 from tables.config import Config, load
 from tables.queue import TOPIC_LIVES_MAX
 from tables.state import read_state_log

@@ -24,13 +24,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobs.stream.followed import FollowedTopics
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, DeltaMQError, Refused
-from mq.group import Group, GroupEvent, decide_begin, decide_put_group
-from mq.group_settings import GroupRequest
+from mq.jobs import StreamOffset
+from mq.meta import Group, GroupEvent, GroupRequest, decide_begin, decide_put_group
 from mq.names import split_partition
-from mq.progress import STREAM_PRODUCER_PREFIX, Committed, OffsetRecord
-from mq.stream_offset import StreamOffset
+from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
 from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
 from tables.log import Batch, PartitionLog, Warehouse

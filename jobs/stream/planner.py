@@ -18,10 +18,9 @@ from typing import Final
 from jobs.sql.offset_range import OffsetRange, check_named, check_start_found, offset_of
 from jobs.sql.read_options import ReadOptions
 from jobs.stream.followed import Followed, FollowedTopics
-from mq.admission import admitted
 from mq.errors import NotFound, Refused
+from mq.jobs import StreamOffset, TopicOffset, admitted
 from mq.limits import MIB
-from mq.stream_offset import StreamOffset, TopicOffset
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import FileReader, RowCache
 

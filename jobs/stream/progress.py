@@ -26,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from mq.errors import Corrupt, Refused
-from mq.stream_offset import StreamOffset, messages_behind
+from mq.jobs import StreamOffset, messages_behind
 
 __all__ = ["BatchProgress", "OffsetsBehind", "ProgressListener", "behind"]
 

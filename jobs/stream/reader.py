@@ -5,10 +5,10 @@
         wait for news, take as much as the limits allow
     partitions(start, end): ranges of offsets  ---------->  parquet -> Arrow batches, every byte checked -> Spark
 
-Progress is the offsets of the log (`mq.stream_offset`) in the query's own checkpoint folder, so a batch that a kill
-cut short is planned and read again as it was, and a sink that is idempotent by batch, as Delta's is, stores it once.
-The planner keeps its logs open; killed, it is made again from the checkpoint. Reading writes nothing. With the option
-`group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
+Progress is the offsets of the log (`mq.jobs.stream_offset`) in the query's own checkpoint folder, so a batch that a
+kill cut short is planned and read again as it was, and a sink that is idempotent by batch, as Delta's is, stores it
+once. The planner keeps its logs open; killed, it is made again from the checkpoint. Reading writes nothing. With the
+option `group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jobs.sql.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
 from jobs.sql.read_options import ReadOptions, Strategy
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
-from mq.stream_offset import StreamOffset
+from mq.jobs import StreamOffset
 from tables.failpoints import failpoint
 
 __all__ = ["MessageStreamReader"]

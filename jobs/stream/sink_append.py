@@ -27,7 +27,7 @@ from jobs.stream.sink_place import FENCED_S, SinkPlace
 from jobs.stream.sink_routing import NAMED, targets_again, token_of
 from jobs.stream.sink_staging import read_sections
 from mq.errors import Corrupt, Fenced, Unknown
-from mq.topics import Topic
+from mq.meta import Topic
 from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
 from tables.log import REMEMBERED_MS, Batch, PartitionLog, one_batch, pages

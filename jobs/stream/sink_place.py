@@ -17,9 +17,8 @@ from typing import Final
 from jobs.run.storage import storage
 from mq.errors import Fenced, NotFound, Unavailable
 from mq.limits import MIB
-from mq.moved_keys import moves_of
+from mq.meta import Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
 from mq.names import check_client_topic, split_partition
-from mq.topics import Topic, TopicRequest, brokers_for, decide_put_topic
 from tables.config import Config
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space

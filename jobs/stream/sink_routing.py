@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from jobs.stream.sink_columns import SinkRows
 from mq.errors import NotFound
+from mq.meta import Topic
 from mq.routing import spread
-from mq.topics import Topic
 from tables.key_column import lps_of_keys
 from tables.queue import AT_ONCE, Placement
 from tables.schema import TIME

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mq.client.sent import Failure, PartlySent, Sent, SentBatch, SentRange
     from mq.client.shared import ProducerStats
     from mq.client.table_send import TableProgress, TableSendInterrupted, TableSendState
-    from mq.orderly import Verdict
+    from mq.order import Verdict
 
 __all__ = [
     "Admin",

@@ -9,12 +9,11 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from mq.allocation import Strategy
 from mq.client.calls import Calls, read_answer
 from mq.client.endpoint import path_of
 from mq.client.popped import MessageOrigin
 from mq.errors import NotFound, Unprocessable
-from mq.group_settings import ConsumeStrategy, Ordering
+from mq.meta import ConsumeStrategy, Ordering, Strategy
 from mq.names import check_client_topic, check_group, check_topic
 
 __all__ = [

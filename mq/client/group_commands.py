@@ -9,10 +9,10 @@ from typing import Any, Final
 import click
 import msgspec
 
-from mq.allocation import STRATEGIES
 from mq.client.admin import Admin
 from mq.client.console import PATIENCE, print_json, print_table, service_options
 from mq.client.group_admin import GroupClient, GroupInfo, GroupPartition
+from mq.meta import STRATEGIES
 
 __all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
 

@@ -26,7 +26,7 @@ from mq.client.pop_connection import PopConnection
 from mq.client.pop_wire import PopAsk, parse_batch
 from mq.client.popped import FailedHandle, PopBatch
 from mq.errors import DeltaMQError
-from mq.group_settings import Ordering
+from mq.meta import Ordering
 
 __all__ = ["GroupWish", "consume_for_group", "stopped_by_sigterm"]
 

@@ -14,7 +14,7 @@ from mq.client.endpoint import path_of
 from mq.client.pop_client import PopClient
 from mq.client.typed_json import decode_as
 from mq.errors import DeltaMQError, NotFound, Unknown
-from mq.group_settings import Ordering
+from mq.meta import Ordering
 
 __all__ = ["GroupOrder"]
 

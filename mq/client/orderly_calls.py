@@ -17,8 +17,8 @@ from mq.client.hosts import META
 from mq.client.orderly_work import OrderlyWork
 from mq.client.topic_view import TopicView, fetch_view
 from mq.names import check_client_topic, check_group, split_partition
-from mq.orderly import MoveAway
-from mq.queue_limits import MAX_ATTEMPTS_MAX
+from mq.order import MoveAway
+from mq.queue import MAX_ATTEMPTS_MAX
 
 __all__ = ["Heartbeat", "LocksGiven", "OrderlyCalls"]
 

@@ -19,7 +19,7 @@ from mq.client.orderly_calls import OrderlyCalls
 from mq.client.orderly_work import OrderlyWork, Place, monotonic_ms
 from mq.client.workers import Workers
 from mq.errors import Conflict, DeltaMQError
-from mq.orderly import RunState
+from mq.order import RunState
 
 __all__ = ["Commits"]
 

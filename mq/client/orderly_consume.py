@@ -17,7 +17,7 @@ from mq.client.message_lines import Line, write_lines
 from mq.client.orderly_consumer import OrderlyConsumer
 from mq.client.received import OrderedMessage
 from mq.errors import NotFound
-from mq.orderly import Verdict
+from mq.order import Verdict
 
 __all__ = ["consume_in_order", "is_exclusive"]
 

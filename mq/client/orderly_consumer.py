@@ -46,8 +46,8 @@ from mq.client.orderly_work import Place, monotonic_ms
 from mq.client.workers import Workers
 from mq.errors import Refused
 from mq.limits import MIB
-from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
-from mq.orderly import OrderlySettings
+from mq.meta import RUN_MS_MAX, SUSPEND_MS_DEFAULT
+from mq.order import OrderlySettings
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from mq.authorization import Authorization
 from mq.client.attempts import is_worth_retrying
 from mq.client.orderly_calls import Heartbeat, OrderlyCalls
 from mq.client.orderly_work import monotonic_ms
 from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.order_limits import HEARTBEAT_MS
+from mq.meta import HEARTBEAT_MS
+from mq.order import Authorization
 
 __all__ = ["Heartbeats"]
 

@@ -12,7 +12,7 @@ from mq.client.consumer_stats import ConsumerCounters
 from mq.client.hook import call_hook
 from mq.client.received import OrderedMessage
 from mq.errors import Refused
-from mq.orderly import Verdict
+from mq.order import Verdict
 
 __all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Suspend"]
 

@@ -15,7 +15,7 @@ from mq.client.pop_consumer import PopConsumer
 from mq.client.popped import PoppedMessage
 from mq.client.received import OrderedMessage
 from mq.client.result import Result
-from mq.orderly import Verdict
+from mq.order import Verdict
 
 __all__ = ["retries_of"]
 

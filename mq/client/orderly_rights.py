@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from mq.authorization import Authorization
 from mq.client.attempts import is_worth_retrying
 from mq.client.orderly_calls import LocksGiven, OrderlyCalls
 from mq.client.orderly_work import Key, OrderlyWork, monotonic_ms
@@ -24,8 +23,7 @@ from mq.client.verdict import certainly_not_applied
 from mq.client.workers import Workers
 from mq.errors import Conflict, DeltaMQError
 from mq.names import split_partition
-from mq.orderly import OrderlyRun, OrderlySettings, Right
-from mq.pull_lock import ClientLock
+from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
 
 __all__ = ["Rights"]
 

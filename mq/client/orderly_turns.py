@@ -7,7 +7,7 @@
                  ├── Yield ────► behind the others
                  └── Stop ─────► the last commit, if the partition was handed over; then the lock goes back
 
-What to do is decided by `mq.orderly.OrderlyRun`.
+What to do is decided by `mq.order.orderly.OrderlyRun`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from mq.client.orderly_work import OrderlyWork, Place, monotonic_ms
 from mq.client.received import ordered_messages_of
 from mq.client.workers import Workers
 from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.orderly import Fetch, MoveAway, Process, RunState, Stop, Verdict, Wait, Yield
-from mq.retry import DeadReason
+from mq.order import Fetch, MoveAway, Process, RunState, Stop, Verdict, Wait, Yield
+from mq.queue import DeadReason
 
 __all__ = ["FetchSize", "Turns"]
 

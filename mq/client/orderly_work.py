@@ -16,8 +16,7 @@ import time
 
 from mq.client.received import OrderedMessage
 from mq.names import split_partition
-from mq.orderly import OrderlyRun, Right
-from mq.pull_lock import ClientLock
+from mq.order import ClientLock, OrderlyRun, Right
 
 __all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
 

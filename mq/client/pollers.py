@@ -24,7 +24,7 @@ from mq.client.settler import Settler
 from mq.client.slots import Slots
 from mq.client.topic_view import fetch_view
 from mq.errors import DeltaMQError
-from mq.group_settings import Ordering
+from mq.meta import Ordering
 
 __all__ = ["Pollers"]
 

@@ -37,7 +37,7 @@ from mq.client.pop_wire import (
 from mq.client.popped import FailedHandle, PopBatch, PopTable
 from mq.errors import Conflict, DeltaMQError, Unknown
 from mq.names import check_group, check_topic
-from mq.retry import check_reason
+from mq.queue import check_reason
 
 __all__ = ["PopClient"]
 

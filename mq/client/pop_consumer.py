@@ -40,8 +40,8 @@ from mq.client.renewer import Renewer
 from mq.client.settler import Settler
 from mq.client.slots import Slots
 from mq.errors import Refused
-from mq.group_settings import Ordering
-from mq.queue_limits import POP_MESSAGES_MAX
+from mq.meta import Ordering
+from mq.queue import POP_MESSAGES_MAX
 
 __all__ = ["ConsumerClosed", "PopConsumer"]
 

@@ -16,9 +16,9 @@ from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessag
 from mq.client.typed_json import decode_as
 from mq.client.wire import ARROW
 from mq.errors import Refused, Unknown
-from mq.group_settings import Ordering
 from mq.limits import WAIT_MS_MAX
-from mq.queue_limits import POP_MESSAGES_MAX
+from mq.meta import Ordering
+from mq.queue import POP_MESSAGES_MAX
 
 __all__ = [
     "HANDLES_MAX",

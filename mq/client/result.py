@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from mq.errors import Unprocessable
-from mq.queue_limits import INVISIBLE_MS_CEILING
-from mq.retry import check_reason
+from mq.queue import INVISIBLE_MS_CEILING, check_reason
 
 __all__ = ["Dead", "Result", "Retry"]
 

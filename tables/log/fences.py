@@ -32,7 +32,7 @@ __all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fen
 BROKER_FENCE: Final = "broker"
 #: Put up in a partition that gives logical partitions up, with the epoch of the expansion (SPEC ROUTE-6).
 ROUTE_FENCE: Final = "route"
-#: Its epochs are those of groups (`mq.group.GroupsState.epoch`).
+#: Its epochs are those of groups (`mq.meta.group.GroupsState.epoch`).
 RESET_FENCE: Final = "reset"
 #: What a writer says that it knows of a fence that does not concern it.
 ANY_EPOCH: Final = 2**63 - 1

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mq.delay_mark import Cancelled, DelayMark
 from mq.offset_ranges import OffsetRanges
+from mq.queue import Cancelled, DelayMark
 from tables.log import PartitionLog, Warehouse, pages
 from tables.paths import PartitionRef
 from tables.queue.records import delay_marks_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mq.topics import Topic
+from mq.meta import Topic
 from tables.schema import ORIGIN, TIME
 
 __all__ = ["producer_in_delay", "with_destination"]

@@ -4,7 +4,7 @@
     deliver_time -,     delay_ms 5000   -> now + 5 s
     neither, or a delay of 0            -> AT_ONCE
 
-The rule is `mq.delay.deliver_time`; a large column is only asked for its extremes.
+The rule is `mq.queue.delay.deliver_time`; a large column is only asked for its extremes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.delay import deliver_time
 from mq.errors import Unprocessable
+from mq.queue import deliver_time
 from tables.schema import TIME
 
 __all__ = ["AT_ONCE", "Times", "times_of_columns", "times_of_lists"]
@@ -40,7 +40,7 @@ def times_of_lists(
     Raises
     ------
     Unprocessable
-        See `mq.delay.deliver_time`; the field is named with `where`, a format of the message's number.
+        See `mq.queue.delay.deliver_time`; the field is named with `where`, a format of the message's number.
     """
     times = np.full(len(delays_ms), AT_ONCE, dtype=np.int64)
     for i, (time, delay_ms) in enumerate(zip(deliver_times, delays_ms, strict=True)):

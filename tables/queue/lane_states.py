@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.checkpoint import CheckpointKey, LaneKey
-from mq.checkpoint_state import CheckpointState
+from mq.queue import CheckpointKey, CheckpointState, LaneKey
 from tables.state import LANE_KEY, states_of_rows
 
 __all__ = ["LaneStates", "Live", "lane_states"]

@@ -7,7 +7,7 @@ ends where the decision was taken; else the loser reads what the winner wrote an
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta_snapshot`): who appends the
+The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta.snapshot`): who appends the
 event that is one too many since the last appends the next one with it, and `maintain` lets go what was before the
 last but one. Messages: key what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), tag the kind of
 the event, body its JSON.
@@ -27,11 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
-from mq.group import GroupEvent, GroupsState
-from mq.meta import AnyEvent, Meta, any_event_from_json, parts_told
-from mq.meta_snapshot import Snapshot
+from mq.meta import AnyEvent, Event, GroupEvent, GroupsState, Meta, MetaState, Snapshot, any_event_from_json, parts_told
 from mq.stored_json import corrupt_when_damaged
-from mq.topics import Event, MetaState
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
 from tables.log import Batch, LogFollower, OffsetOutOfRange, Warehouse, pages

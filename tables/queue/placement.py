@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mq.brokers import BrokersState
-from mq.moved_keys import MovedKeys
+from mq.meta import BrokersState, MovedKeys, Topic
 from mq.names import split_partition
 from mq.routing import Table
-from mq.topics import Topic
 from tables.log import BROKER_FENCE, ROUTE_FENCE
 
 __all__ = ["Known", "Placement", "known_of_broker"]

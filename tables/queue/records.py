@@ -14,11 +14,17 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from mq.delay_mark import DelayMark, mark_from_json, mark_to_json
 from mq.errors import Corrupt
-from mq.lost import LostRecord
-from mq.progress import OffsetRecord
-from mq.revive_record import Record, record_from_json, record_to_json
+from mq.queue import (
+    DelayMark,
+    LostRecord,
+    OffsetRecord,
+    Record,
+    mark_from_json,
+    mark_to_json,
+    record_from_json,
+    record_to_json,
+)
 from tables.schema import INGEST_SCHEMA, TIME
 
 __all__ = [

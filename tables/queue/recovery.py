@@ -5,7 +5,7 @@
 
 A state table holds what was merged from the logs up to its watermark (`tables.queue.merge_plan`), which retention may
 have cut since; while there is no table, the logs hold everything. Both folds are joins: records may be seen twice and
-in any order (see `mq.checkpoint_state`, `mq.progress`). A log that nobody has written to yet is empty.
+in any order (see `mq.queue.checkpoint_state`, `mq.queue.progress`). A log that nobody has written to yet is empty.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.checkpoint import CheckpointKey, LaneKey
-from mq.checkpoint_state import CheckpointState, fold
 from mq.names import split_partition
-from mq.progress import Committed, committed_of
+from mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
 from tables.log import OffsetOutOfRange, PartitionLog, Warehouse, pages
 from tables.paths import PartitionRef
 from tables.queue.lane_states import LaneStates, lane_states

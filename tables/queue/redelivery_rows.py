@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.retry import DEAD_REASON_HEADER, without_reason
+from mq.queue import DEAD_REASON_HEADER, without_reason
 from tables.schema import HEADERS, INGEST_SCHEMA, INTERNAL_SCHEMA, ORIGIN
 
 __all__ = ["again", "forwarded", "sent_back", "with_reason"]

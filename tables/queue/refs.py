@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from mq.names import partition_name
-from mq.queue_limits import REVIVE_QUEUES
-from mq.retry_topic import DeadLetterTopic, RetryTopic
+from mq.queue import REVIVE_QUEUES, DeadLetterTopic, RetryTopic
 from tables.paths import PartitionRef, Space
 
 __all__ = [

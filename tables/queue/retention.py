@@ -1,6 +1,6 @@
 """Removes from the partitions of a warehouse what retention allows (SPEC RETRY-6).
 
-`mq.retention` decides by itself, `tables.queue.retention_rules` says what it decides about.
+`mq.meta.retention` decides by itself, `tables.queue.retention_rules` says what it decides about.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from mq.errors import DeltaMQError
-from mq.progress import Bounds
-from mq.retention import Lag, Verdict, decide_removal, is_old, lags_of
+from mq.meta import Lag, Verdict, decide_removal, is_old, lags_of
+from mq.queue import Bounds
 from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, PartitionNotFound, Snapshot, load
 from tables.log import PartitionLog, Removed, Warehouse

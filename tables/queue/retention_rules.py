@@ -23,16 +23,13 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow.compute as pc
 
-from mq.checkpoint import LaneKey
-from mq.checkpoint_state import CheckpointState
 from mq.errors import DeltaMQError
 from mq.limits import RETENTION_MS_DEFAULT
-from mq.names import split_partition
-from mq.progress import Start
-from mq.retention import (
+from mq.meta import (
     Dated,
     Hold,
     Readers,
+    Topic,
     checkpoint_holds,
     group_holds,
     is_old,
@@ -40,8 +37,8 @@ from mq.retention import (
     progress_of,
     readers_of,
 )
-from mq.retry_topic import RetryTopic
-from mq.topics import Topic
+from mq.names import split_partition
+from mq.queue import CheckpointState, LaneKey, RetryTopic, Start
 from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, FileReader, RowCache
 from tables.log import Warehouse

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mq.moved_keys import MoveEvent, decide_seal
-from mq.topics import Topic
+from mq.meta import MoveEvent, Topic, decide_seal
 from tables.failpoints import failpoint
 from tables.log import ROUTE_FENCE, PartitionLog
 from tables.queue.metadata import Meta, MetaLog

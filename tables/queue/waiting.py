@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mq.delay import Delayed
 from mq.errors import Corrupt
+from mq.queue import Delayed
 from tables.log import PartitionLog, pages, pick
 
 __all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]

@@ -13,10 +13,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.checkpoint import Attempts, Checkpoint, CheckpointKey, LaneKey, Pop, Span
-from mq.checkpoint_state import CheckpointState
 from mq.names import split_partition
-from mq.progress import Committed, Delivered
+from mq.queue import Attempts, Checkpoint, CheckpointKey, CheckpointState, Committed, Delivered, LaneKey, Pop, Span
 from tables.schema import TIME
 from tables.state.schema import CONSUMER_OFFSETS_SCHEMA
 

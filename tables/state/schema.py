@@ -23,7 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from mq.progress import Delivered
+from mq.queue import Delivered
 from tables.schema import TIME
 
 __all__ = [
@@ -64,7 +64,7 @@ CLIENTS: Final = "state/clients"
 ALLOCATIONS: Final = "state/allocations"
 MOVES: Final = "state/moves"
 
-#: Which lane a row is about: the columns of `mq.checkpoint.LaneKey`.
+#: Which lane a row is about: the columns of `mq.queue.checkpoint.LaneKey`.
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
 CHECKPOINT_KEY: Final = (*LANE_KEY, "epoch", "start_offset", "pop_time")
 LOST_KEY: Final = (*LANE_KEY, "low", "high", "reason")

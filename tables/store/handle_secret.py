@@ -1,4 +1,4 @@
-"""The secret that signs handles: the operator's, or one that the warehouse keeps (see `mq.handle`).
+"""The secret that signs handles: the operator's, or one that the warehouse keeps (see `mq.queue.handle`).
 
 Made once, by whichever process comes first: put-if-absent decides, and the others read what it stored.
 """
@@ -11,7 +11,7 @@ import secrets
 from typing import Final
 
 from mq.errors import Refused, Unavailable, Unknown
-from mq.handle import HandleKeys
+from mq.queue import HandleKeys
 from mq.stored_json import corrupt_when_damaged, mapping, text
 from tables.store.store import FileMissing, Store
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from mq.checkpoint import LaneKey
-from mq.checkpoint_state import CheckpointState
 from mq.limits import WAIT_MS_MAX
 from mq.names import split_partition
-from mq.progress import Committed
+from mq.queue.checkpoint import LaneKey
+from mq.queue.checkpoint_state import CheckpointState
+from mq.queue.progress import Committed
 from tables.config import Config
 from tables.config_sections import QueueSettings
 from tables.log.paging import pages

@@ -11,7 +11,7 @@ import pytest
 from mq.errors import Unknown
 from mq.limits import OFFSET_MAX
 from mq.names import split_partition
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue.retry import DEAD_REASON_HEADER
 from tables.log.batch import Batch
 from tables.queue.refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA

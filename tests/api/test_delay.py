@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from mq.delay_mark import Cancelled
+from mq.queue.delay_mark import Cancelled
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.paging import pages

@@ -16,10 +16,10 @@ from api.route_batch import Share, replayed, route_messages
 from api.rows import Rows
 from mq.errors import Conflict, Unprocessable
 from mq.limits import DELAY_MS_MAX
+from mq.meta.topic_settings import TopicSettings
+from mq.meta.topics import Topic
 from mq.producer import Part
 from mq.routing import new_route
-from mq.topic_settings import TopicSettings
-from mq.topics import Topic
 from tables.queue.deliver_times import AT_ONCE, times_of_columns, times_of_lists
 
 NOW = 1_700_000_000_000

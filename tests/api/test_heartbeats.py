@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mq.errors import Unknown
-from mq.online import Member as Stay
-from mq.order_limits import CLIENTS_MAX
+from mq.meta.online import Member as Stay
+from mq.meta.order_limits import CLIENTS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 

@@ -10,7 +10,7 @@ import pytest
 
 from api.joined_changes import JoinedChanges
 from mq.errors import Conflict, Unknown
-from mq.online_events import ClientPut, OnlineClient
+from mq.meta.online_events import ClientPut, OnlineClient
 from tables.queue.metadata import AnyEvent, Meta
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mq.delay_mark import Cancelled
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue.delay_mark import Cancelled
+from mq.queue.retry import DEAD_REASON_HEADER
 from tables.log.batch import Batch
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse

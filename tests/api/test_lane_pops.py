@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mq.group_settings import Ordering
+from mq.meta.group_settings import Ordering
 from tests.api.queue import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 from tests.api.test_pop_waiting import Waiting

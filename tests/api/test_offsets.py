@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.progress import Committed
+from mq.queue.progress import Committed
 from tables.log.warehouse import Warehouse
 from tables.queue.recovery import recover
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until

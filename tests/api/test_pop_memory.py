@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import StorageFull, Unknown
-from mq.lost import LostRecord
-from mq.revive_record import Record
+from mq.queue.lost import LostRecord
+from mq.queue.revive_record import Record
 from tables.log.log import PartitionLog
 from tables.queue.records import lost_records_of
 from tables.queue.refs import LOST, revive_refs, system_ref

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue.retry import DEAD_REASON_HEADER
 from tests.api.queue import Consumer, Queue, queue_in
 
 MINUTE = 60_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.retry import DEAD_REASON_HEADER
+from mq.queue.retry import DEAD_REASON_HEADER
 from tests.api.queue import Queue, queue_in
 from tests.api.test_pop_waiting import Waiting
 

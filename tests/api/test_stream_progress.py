@@ -9,7 +9,7 @@ from jobs.sql.read_options import Mode, parse_options
 from jobs.stream.followed import FollowedTopics
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
-from mq.stream_offset import StreamOffset, TopicOffset
+from mq.jobs.stream_offset import StreamOffset, TopicOffset
 from tests.api.running import Api, config_for, running, until
 
 GROUP, PATH = "dashboard", "/v1/groups/dashboard/topics/orders/offsets"

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import pytest
 
 from api.peers import Call
-from mq.brokers import META_ROLE, HostLeft, decide_takeover
 from mq.errors import DeltaMQError, Unavailable
+from mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
 from tables.queue.metadata import AnyEvent, Meta
 from tests.api.exclusive import Member
 from tests.api.running import ARROW, Api, Reply, config_for, running, until

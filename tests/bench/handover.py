@@ -18,7 +18,7 @@ import numpy as np
 
 from mq import OrderlyConsumer, Producer
 from mq.client.received import OrderedMessage
-from mq.orderly import Verdict
+from mq.order.orderly import Verdict
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError
 from tests.bench.registry import bench

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from mq.meta import AnyEvent, Meta
-from mq.topics import Topic, TopicRequest, decide_put_topic
+from mq.meta.fold import AnyEvent, Meta
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space

@@ -24,14 +24,15 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from mq.checkpoint import Checkpoint, LaneKey, Pop, Span
-from mq.group import decide_put_group
-from mq.group_settings import GroupRequest
 from mq.limits import MIB
-from mq.progress import Committed, OffsetRecord
-from mq.queue_limits import REVIVE_QUEUES
-from mq.revive_record import Ack, Record
-from mq.topics import Event, MetaState, TopicRequest, decide_put_topic
+from mq.meta.group import decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Event, MetaState, decide_put_topic
+from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
+from mq.queue.limits import REVIVE_QUEUES
+from mq.queue.progress import Committed, OffsetRecord
+from mq.queue.revive_record import Ack, Record
 from tables.config import Config, load
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

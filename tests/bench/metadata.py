@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mq.brokers import Host, HostRenewed, decide_register
-from mq.meta import AnyEvent, Meta
+from mq.meta.brokers import Host, HostRenewed, decide_register
+from mq.meta.fold import AnyEvent, Meta
 from tables.log.warehouse import Warehouse
 from tables.queue.metadata import META_PARTITION, SNAPSHOT_EVENTS, MetaLog
 from tests.bench.figure import Figure

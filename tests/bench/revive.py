@@ -24,12 +24,13 @@ from jobs.queue.delay import Forwarder
 from jobs.queue.due_checkpoints import DueCheckpoints
 from jobs.queue.revive import Reviver
 from jobs.run.warehouses import close_warehouses, warehouse_of
-from mq.checkpoint import Checkpoint, Pop, Span
-from mq.group import Group, decide_put_group
-from mq.group_settings import GroupRequest
+from mq.meta.group import Group, decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
 from mq.names import split_partition
-from mq.queue_limits import REVIVE_QUEUES
-from mq.topics import Topic, TopicRequest, decide_put_topic
+from mq.queue.checkpoint import Checkpoint, Pop, Span
+from mq.queue.limits import REVIVE_QUEUES
 from tables.config import Config
 from tables.config_sections import WarehouseSettings
 from tables.log.batch import Batch

@@ -18,8 +18,8 @@ from typing import Any, Final
 from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.run.tasks import run_in_tasks
 from jobs.run.warehouses import close_warehouses, warehouse_of
-from mq.checkpoint import Checkpoint, Span
-from mq.queue_limits import REVIVE_QUEUES
+from mq.queue.checkpoint import Checkpoint, Span
+from mq.queue.limits import REVIVE_QUEUES
 from tests.bench.figure import Figure
 from tests.bench.registry import bench
 from tests.bench.revive import PARTITIONS, Queue, driver, fill_due, lateness, now_ms, open_queue, retried

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog

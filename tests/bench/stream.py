@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from mq.topics import Topic, TopicRequest, decide_put_topic
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

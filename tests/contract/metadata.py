@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from mq.errors import Unknown
-from mq.topics import Event, MetaState, decide_delete_topic
+from mq.meta.topics import Event, MetaState, decide_delete_topic
 from tables.queue.metadata import MetaLog
 from tables.store.store import MemoryStore
 

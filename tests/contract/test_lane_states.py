@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.buffer import Buffer
-from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
-from mq.checkpoint_state import CheckpointState
-from mq.lane import Lane
-from mq.progress import Committed
+from mq.queue.buffer import Buffer
+from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey, Pop, Span
+from mq.queue.checkpoint_state import CheckpointState
+from mq.queue.lane import Lane
+from mq.queue.progress import Committed
 from tables.queue.lane_states import LaneStates, lane_states
 from tests.checkpoint_rows import rows_of_states
 

@@ -9,22 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Corrupt, NotFound, Unavailable
-from mq.group import GroupEvent, decide_put_group, decide_reset_offsets
-from mq.group_settings import GroupRequest
-from mq.moved_keys import moves_of
-from mq.online import TopicPartitions, decide_heartbeat
-from mq.online_events import Subscription
-from mq.topics import (
-    Event,
-    MetaState,
-    TopicDeleted,
-    TopicRequest,
-    decide_delete_topic,
-    decide_put_topic,
-)
+from mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
+from mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
+from mq.meta.group_settings import GroupRequest
+from mq.meta.moved_keys import moves_of
+from mq.meta.online import TopicPartitions, decide_heartbeat
+from mq.meta.online_events import Subscription
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Event, MetaState, TopicDeleted, decide_delete_topic, decide_put_topic
+from mq.queue.checkpoint import LaneKey
 from tables.log import paging as pages
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

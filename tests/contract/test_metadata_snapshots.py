@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mq.brokers import Host, decide_register, decide_renew
 from mq.errors import Corrupt, NotFound
-from mq.meta_snapshot import Snapshot
-from mq.topic_settings import TopicRequest
-from mq.topics import Event, MetaState, decide_put_topic
+from mq.meta.brokers import Host, decide_register, decide_renew
+from mq.meta.snapshot import Snapshot
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Event, MetaState, decide_put_topic
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from api.fencing import passes
-from mq.brokers import Host, decide_register, decide_takeover
 from mq.errors import Fenced
-from mq.moved_keys import decide_seal, first_blocked, moves_of
+from mq.meta.brokers import Host, decide_register, decide_takeover
+from mq.meta.moved_keys import decide_seal, first_blocked, moves_of
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
 from mq.names import split_partition
 from mq.routing import logical_partition
-from mq.topics import Topic, TopicRequest, decide_put_topic
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
 from tables.log.fences import BROKER_FENCE, ROUTE_FENCE

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from mq.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from mq.errors import Corrupt
-from mq.progress import Committed, OffsetRecord
-from mq.revive_record import Ack, Done
+from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
+from mq.queue.progress import Committed, OffsetRecord
+from mq.queue.revive_record import Ack, Done
 from tables.log import paging as pages_module
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from mq.checkpoint import CheckpointKey, LaneKey
 from mq.errors import Corrupt
-from mq.progress import Committed, OffsetRecord
-from mq.revive_record import Ack
+from mq.queue.checkpoint import CheckpointKey, LaneKey
+from mq.queue.progress import Committed, OffsetRecord
+from mq.queue.revive_record import Ack
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space

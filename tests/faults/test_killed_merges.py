@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.checkpoint import LaneKey
-from mq.progress import Committed, OffsetRecord
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables.log.batch import Batch
 from tables.queue.merge_plan import merged_to
 from tables.queue.records import rows_of_offset_records

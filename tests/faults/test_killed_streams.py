@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from mq.checkpoint import LaneKey
-from mq.topics import Topic
+from mq.meta.topics import Topic
+from mq.queue.checkpoint import LaneKey
 from tables.queue.recovery import recover_progress
 from tests.faults.stream_process import StreamProcess, start_query
 from tests.queue_tables import BROKER, CLUSTER, QueueTables

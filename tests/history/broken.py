@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.handle_calls import Acking, HandleCalls
-from mq.buffer import Buffer
 from mq.client.cli import main
-from mq.keyed_pop import KeyedPop
-from mq.lane import Lane
-from mq.moved_keys import MovedKeys
-from mq.ordered_pop import OrderedLane
+from mq.meta.moved_keys import MovedKeys
+from mq.order.pull_lock import PullLocks
 from mq.producer import ProducerWindow
-from mq.progress import Committed
-from mq.pull_lock import PullLocks
+from mq.queue.buffer import Buffer
+from mq.queue.keyed_pop import KeyedPop
+from mq.queue.lane import Lane
+from mq.queue.ordered_pop import OrderedLane
+from mq.queue.progress import Committed
 from tables.log.fetch import FetchStatus
 from tables.log.log import PartitionLog
 from tables.store.local import HEAD, LocalStore

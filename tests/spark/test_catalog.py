@@ -17,9 +17,9 @@ from jobs.merge.merge import merge
 from jobs.run.warehouses import close_warehouses
 from jobs.sql import register_tables
 from jobs.sql.register_tables import catalog
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Refused
-from mq.progress import Committed, OffsetRecord
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables.log.batch import Batch
 from tables.ops.verification import Gravity, verify
 from tables.paths import Space

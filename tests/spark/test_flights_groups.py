@@ -14,8 +14,8 @@ from jobs.flights.group_account import GroupAccount
 from jobs.flights.group_reading import GroupReader, queries
 from jobs.merge.merge import Merger
 from jobs.queue.revive import Reviver
-from mq.checkpoint import LaneKey
-from mq.progress import Committed, OffsetRecord
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables.log.batch import Batch
 from tables.queue.records import rows_of_offset_records
 from tables.queue.refs import OFFSETS, system_ref

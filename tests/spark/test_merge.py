@@ -22,14 +22,14 @@ from pyspark.sql import SparkSession
 
 from jobs.merge.merge import SHARDS, Merger
 from jobs.merge.table_merge import TableMerge, Tuning
-from mq.checkpoint import Checkpoint, CheckpointKey, LaneKey
-from mq.checkpoint_state import CheckpointState, fold
 from mq.errors import Corrupt
-from mq.group import decide_delete_group, decide_reset_offsets
-from mq.lost import LostRecord
-from mq.progress import Committed, Delivered, OffsetRecord, committed_of
-from mq.revive import LostReason
-from mq.revive_record import Ack, Done, Record
+from mq.meta.group import decide_delete_group, decide_reset_offsets
+from mq.queue.checkpoint import Checkpoint, CheckpointKey, LaneKey
+from mq.queue.checkpoint_state import CheckpointState, fold
+from mq.queue.lost import LostRecord
+from mq.queue.progress import Committed, Delivered, OffsetRecord, committed_of
+from mq.queue.revive import LostReason
+from mq.queue.revive_record import Ack, Done, Record
 from tables import failpoints
 from tables.failpoints import FailpointHit
 from tables.log.batch import Batch

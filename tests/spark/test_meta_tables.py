@@ -13,14 +13,15 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import Merger
 from jobs.merge.meta_tables import META_TABLES, meta_rows
 from jobs.sql.views import register_views
-from mq.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
-from mq.checkpoint import LaneKey
-from mq.meta import Meta
-from mq.moved_keys import decide_seal, moves_of
-from mq.online import TopicPartitions, decide_heartbeat
-from mq.online_events import Subscription
-from mq.progress import Committed, OffsetRecord
-from mq.topics import Topic, TopicRequest, decide_put_topic
+from mq.meta.brokers import Host, decide_leave, decide_register, decide_renew, decide_takeover
+from mq.meta.fold import Meta
+from mq.meta.moved_keys import decide_seal, moves_of
+from mq.meta.online import TopicPartitions, decide_heartbeat
+from mq.meta.online_events import Subscription
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.queue.records import rows_of_offset_records

@@ -14,9 +14,10 @@ from jobs.export.scheduled import ScheduledReplay, save_scheduled
 from jobs.run.run_once import run_jobs
 from jobs.run.storage import storage
 from jobs.stream.sink_place import SinkSettings
-from mq.group import decide_put_group
-from mq.group_settings import GroupRequest
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.group import decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.config import load
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

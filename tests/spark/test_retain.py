@@ -14,8 +14,8 @@ from jobs.merge.merge import merge
 from jobs.queue.revive import Reviver
 from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.retain import retain
-from mq.checkpoint import LaneKey
-from mq.progress import Committed, OffsetRecord
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, OffsetRecord
 from tables.config_sections import Engine
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

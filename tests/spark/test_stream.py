@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.sql import read_topic
 from jobs.stream.progress import behind
-from mq.checkpoint import LaneKey
+from mq.queue.checkpoint import LaneKey
 from tables.queue.recovery import recover_progress
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 

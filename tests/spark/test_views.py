@@ -15,13 +15,13 @@ from jobs.merge.state_tables import STATE_TABLES, spark_schema
 from jobs.queue.revive import Reviver
 from jobs.sql.queue_source import SpaceSource
 from jobs.sql.views import VIEWS, register_views
-from mq.checkpoint import LaneKey
 from mq.errors import Refused
-from mq.group import decide_delete_group
-from mq.lost import LostRecord
-from mq.ordered_pop import CONDEMNED, REJECTED
-from mq.progress import Committed, Delivered, OffsetRecord
-from mq.revive import LostReason
+from mq.meta.group import decide_delete_group
+from mq.queue.checkpoint import LaneKey
+from mq.queue.lost import LostRecord
+from mq.queue.ordered_pop import CONDEMNED, REJECTED
+from mq.queue.progress import Committed, Delivered, OffsetRecord
+from mq.queue.revive import LostReason
 from tables.log.batch import Batch
 from tables.queue.records import rows_of_lost_records, rows_of_offset_records
 from tables.queue.refs import LOST, OFFSETS, system_ref

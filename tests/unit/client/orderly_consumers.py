@@ -11,7 +11,7 @@ import pytest
 
 from mq.client import OrderlyConsumer
 from mq.client.received import OrderedMessage
-from mq.orderly import Verdict
+from mq.order.orderly import Verdict
 from tests.unit.client.pop_consumers import QUICK
 from tests.unit.client.stub_service import StubService
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mq.authorization import Authorizations
-from mq.brokers import OwnLease
-from mq.checkpoint import LaneKey
 from mq.errors import NotFound
-from mq.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
-from mq.online_events import Subscription
-from mq.pull_lock import PullLocks
+from mq.meta.brokers import OwnLease
+from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
+from mq.meta.online_events import Subscription
+from mq.order.authorization import Authorizations
+from mq.order.pull_lock import PullLocks
+from mq.queue.checkpoint import LaneKey
 
 __all__ = ["StubOrder"]
 

@@ -22,11 +22,12 @@ from typing import Any
 import pyarrow as pa
 
 from mq.errors import DeltaMQError
-from mq.group_settings import InvisibleBounds
-from mq.memory import MemoryQueue, Popped
-from mq.memory_log import Row
-from mq.progress import Start
-from mq.retry import DEAD_REASON_HEADER, without_reason
+from mq.meta.group_settings import InvisibleBounds
+from mq.queue.progress import Start
+from mq.queue.retry import DEAD_REASON_HEADER, without_reason
+from mq.testing.broker import Popped
+from mq.testing.log import Row
+from mq.testing.queue import MemoryQueue
 from tests.unit.client.stub_topics import ROWS
 
 ORIGIN = pa.struct([("topic", pa.string()), ("partition", pa.string()), ("offset", pa.int64())])

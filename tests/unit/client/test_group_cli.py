@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from mq.client.group_commands import parse_policy
-from mq.memory import MemoryQueue
+from mq.testing.queue import MemoryQueue
 from tests.unit.client.cli_run import Run
 from tests.unit.client.stub_queue import QueueFault
 from tests.unit.client.stub_service import StubService

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli.jobs_command import jobs_command
-from mq.group import decide_put_group
-from mq.group_settings import GroupRequest
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.group import decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space

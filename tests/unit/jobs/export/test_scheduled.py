@@ -22,9 +22,10 @@ from jobs.export.scheduled import (
 from jobs.export.scheduled_jobs import replay, reset
 from jobs.run.storage import storage
 from mq.errors import NotFound, Refused, Unavailable
-from mq.group import decide_delete_group, decide_put_group
-from mq.group_settings import GroupRequest
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.group import decide_delete_group, decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.config import Config, load
 from tables.failpoints import FailpointHit, arm
 from tables.log.batch import Batch

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
-from mq.checkpoint import Checkpoint, CheckpointKey
-from mq.checkpoint_state import CheckpointState
-from mq.checkpoint_state import fold as core_fold
 from mq.errors import Corrupt
-from mq.revive_record import Ack, Done, Record, record_to_json
+from mq.queue.checkpoint import Checkpoint, CheckpointKey
+from mq.queue.checkpoint_state import CheckpointState
+from mq.queue.checkpoint_state import fold as core_fold
+from mq.queue.revive_record import Ack, Done, Record, record_to_json
 from tables.queue.records import rows_of_records
 from tables.state.rows import states_of_rows
 from tests.unit.mq.checkpoints import checkpoints, keys
-from tests.unit.mq.test_checkpoint import FILTERED, POP
+from tests.unit.mq.queue.test_checkpoint import FILTERED, POP
 
 CHECKPOINT = Checkpoint(pop=POP, span=FILTERED)
 

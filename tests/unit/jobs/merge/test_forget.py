@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import decode, fold
 from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
-from mq.checkpoint import Checkpoint, LaneKey, Span
-from mq.checkpoint_state import fold as core_fold
-from mq.group import OffsetsReset, decide_delete_group, decide_put_group
-from mq.group_settings import GroupRequest
-from mq.progress import Committed
-from mq.queue_limits import STAY_BUFFER_MS
-from mq.revive_record import Ack, Done, Record
-from mq.topics import TopicRequest, decide_delete_topic, decide_put_topic
+from mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_delete_topic, decide_put_topic
+from mq.queue.checkpoint import Checkpoint, LaneKey, Span
+from mq.queue.checkpoint_state import fold as core_fold
+from mq.queue.limits import STAY_BUFFER_MS
+from mq.queue.progress import Committed
+from mq.queue.revive_record import Ack, Done, Record
 from tables.queue.metadata import Meta
 from tests.unit.jobs.merge.test_checkpoint_batch import stored_rows
 from tests.unit.mq.checkpoints import spans
-from tests.unit.mq.test_checkpoint import POP
+from tests.unit.mq.queue.test_checkpoint import POP
 
 TOPIC, GROUP = "orders", "billing"
 

@@ -15,7 +15,7 @@ from jobs.merge.checkpoint_batch import decode
 from jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
 from jobs.run.storage import storage
 from mq.errors import Corrupt
-from mq.revive_record import Ack
+from mq.queue.revive_record import Ack
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from jobs.merge import lost_batch
 from jobs.merge.offset_batch import decode, fold, joined
-from mq.checkpoint import LaneKey
 from mq.errors import Corrupt
-from mq.lost import LostRecord
-from mq.progress import Committed, Delivered, OffsetRecord, committed_of
-from mq.revive import LostReason
+from mq.queue.checkpoint import LaneKey
+from mq.queue.lost import LostRecord
+from mq.queue.progress import Committed, Delivered, OffsetRecord, committed_of
+from mq.queue.revive import LostReason
 from tables.queue.records import rows_of_lost_records, rows_of_offset_records
 
 LANES = [LaneKey("id-1", "billing", retry, f"orders#{n}@a") for n in range(2) for retry in (False, True)]

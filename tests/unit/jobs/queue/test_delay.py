@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jobs.queue.delay_queue import ranges_of
 from jobs.queue.waiting_offsets import WaitingOffsets
-from mq.delay_mark import Ended
-from mq.topics import Topic
+from mq.meta.topics import Topic
+from mq.queue.delay_mark import Ended
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK
 from tables.log.warehouse import Warehouse

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mq.checkpoint import Checkpoint
 from mq.errors import Corrupt
-from mq.group import Group
-from mq.queue_limits import ACK_SETTLE_MS
-from mq.retry import DEAD_REASON_HEADER
-from mq.revive import LostReason
-from mq.topics import Topic
+from mq.meta.group import Group
+from mq.meta.topics import Topic
+from mq.queue.checkpoint import Checkpoint
+from mq.queue.limits import ACK_SETTLE_MS
+from mq.queue.retry import DEAD_REASON_HEADER
+from mq.queue.revive import LostReason
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK
 from tables.failpoints import FailpointHit

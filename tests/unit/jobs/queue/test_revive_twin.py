@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mq.checkpoint import Checkpoint
-from mq.group import Group
-from mq.memory_jobs import revive_steps
-from mq.memory_log import MemoryTopic, Row, Tables
-from mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
-from mq.retry import DEAD_REASON_HEADER
-from mq.retry_topic import retry_lane
-from mq.topics import Topic
+from mq.meta.group import Group
+from mq.meta.topics import Topic
+from mq.queue.checkpoint import Checkpoint
+from mq.queue.limits import ACK_SETTLE_MS, BUCKET_MS
+from mq.queue.retry import DEAD_REASON_HEADER
+from mq.queue.retry_topic import retry_lane
+from mq.testing.jobs import revive_steps
+from mq.testing.log import MemoryTopic, Row, Tables
 from tables import failpoints
 from tables.failpoints import FailpointHit
 from tables.log.warehouse import Warehouse

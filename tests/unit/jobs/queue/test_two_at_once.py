@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from jobs.queue.revive_batch import ReviveBatch
-from mq.checkpoint import Checkpoint
 from mq.limits import PRODUCERS_MAX
-from mq.queue_limits import ACK_SETTLE_MS
-from mq.revive import Due
+from mq.queue.checkpoint import Checkpoint
+from mq.queue.limits import ACK_SETTLE_MS
+from mq.queue.revive import Due
 from tables import failpoints
 from tables.delta.encode import ProducerStamp, RowsPart
 from tables.log.warehouse import Warehouse

@@ -11,9 +11,10 @@ from jobs.sql.catalog import Catalog
 from jobs.sql.offset_range import OffsetRange, resolve, split
 from jobs.sql.read_options import parse_options
 from mq.errors import NotFound, Refused
-from mq.group import decide_put_group
-from mq.group_settings import GroupRequest
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.group import decide_put_group
+from mq.meta.group_settings import GroupRequest
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.queue.metadata import MetaLog
 from tests.unit.jobs.warehouses import Filled
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs.sql.read_options import EARLIEST, LATEST, Mode, ReadOptions, RowFormat, Strategy, parse_options
-from mq.admission import TriggerLimits
 from mq.errors import Refused
+from mq.jobs.admission import TriggerLimits
 
 
 def _parse(**options: str) -> object:

@@ -12,8 +12,9 @@ from jobs.stream.sink_batch import commit_staged, decoded, stage_rows
 from jobs.stream.sink_columns import SinkColumns, check_schema
 from jobs.stream.sink_place import SinkPlace, SinkSettings
 from jobs.stream.sink_staging import StagedMessage
-from mq.moved_keys import moves_of
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.moved_keys import moves_of
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse

@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from mq.checkpoint import LaneKey
 from mq.errors import Conflict, Refused
-from mq.group import decide_delete_group, decide_reset_offsets
-from mq.progress import Committed
-from mq.topics import Topic
+from mq.meta.group import decide_delete_group, decide_reset_offsets
+from mq.meta.topics import Topic
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed
 from tables.paths import PartitionRef
 from tables.queue.recovery import recover_progress
 from tables.queue.refs import OFFSETS, system_ref

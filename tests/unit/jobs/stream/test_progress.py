@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs.stream.progress import BatchProgress, OffsetsBehind, ProgressListener, behind
-from mq.stream_offset import StreamOffset, TopicOffset
+from mq.jobs.stream_offset import StreamOffset, TopicOffset
 
 
 def _position(**offsets: int) -> dict[str, Any]:

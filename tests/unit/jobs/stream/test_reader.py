@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from jobs.stream.planner import StreamDataLost
 from mq.errors import Corrupt, NotFound, Refused
-from mq.topics import Topic
+from mq.meta.topics import Topic
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream
 

@@ -13,9 +13,9 @@ from api.route_batch import route_messages
 from jobs.stream.sink_batch import stage_rows
 from jobs.stream.sink_manifest import Manifests, sweep_writes
 from jobs.stream.sink_staging import INLINE_BYTES_MAX
-from mq.brokers import Host, HostRegistered, RoleTaken
 from mq.errors import Corrupt, NotFound, Refused, StorageFull, Unavailable, Unknown
-from mq.topics import decide_delete_topic
+from mq.meta.brokers import Host, HostRegistered, RoleTaken
+from mq.meta.topics import decide_delete_topic
 from tables.failpoints import FailpointHit, arm
 from tables.log.fences import BROKER_FENCE
 from tables.store.local import LocalStore

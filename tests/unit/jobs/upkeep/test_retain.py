@@ -17,13 +17,14 @@ from jobs.run.registry import Facts
 from jobs.run.warehouses import close_warehouses
 from jobs.upkeep.retain import retain, retain_in_tasks
 from jobs.upkeep.runner import in_this_process
-from mq.checkpoint import LaneKey
-from mq.delay_mark import Ended
 from mq.errors import Corrupt
-from mq.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
 from mq.limits import RETENTION_MS_DEFAULT
-from mq.progress import Committed, OffsetRecord, Start, StartKind
-from mq.topics import Topic, TopicRequest, decide_put_topic
+from mq.meta.group import Group, decide_begin, decide_delete_group, decide_reset_offsets
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import Topic, decide_put_topic
+from mq.queue.checkpoint import LaneKey
+from mq.queue.delay_mark import Ended
+from mq.queue.progress import Committed, OffsetRecord, Start, StartKind
 from tables import failpoints
 from tables.log.batch import Batch
 from tables.log.fetch import FetchStatus

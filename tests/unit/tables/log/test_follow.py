@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mq.topics import TopicRequest, decide_put_topic
+from mq.meta.topic_settings import TopicRequest
+from mq.meta.topics import decide_put_topic
 from tables.clock import Clock
 from tables.delta.snapshot import PartitionNotFound, log_versions
 from tables.log.batch import Batch

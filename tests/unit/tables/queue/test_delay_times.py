@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from mq.delay_mark import Ended
-from mq.topics import Topic
+from mq.meta.topics import Topic
+from mq.queue.delay_mark import Ended
 from tables.delta.reader import RowCache
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mq.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
-from mq.delay_mark import Cancelled, Ended
 from mq.errors import Corrupt
-from mq.lost import LostRecord
-from mq.progress import Committed, Delivered, OffsetRecord
-from mq.revive import LostReason
-from mq.revive_record import Ack, Done
+from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
+from mq.queue.delay_mark import Cancelled, Ended
+from mq.queue.lost import LostRecord
+from mq.queue.progress import Committed, Delivered, OffsetRecord
+from mq.queue.revive import LostReason
+from mq.queue.revive_record import Ack, Done
 from tables.queue import records
 
 LANE = LaneKey("id-1", "billing", False, "orders@a")

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mq.retry import DEAD_REASON_HEADER, with_reason
+from mq.queue.retry import DEAD_REASON_HEADER, with_reason
 from tables.queue import redelivery_rows as copies
 from tables.schema import INTERNAL_SCHEMA, MESSAGE_SCHEMA, ORIGIN
 

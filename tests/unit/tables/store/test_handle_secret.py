@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mq.errors import Corrupt, Refused, Unavailable, Unknown
-from mq.handle import HandleKeys
+from mq.queue.handle import HandleKeys
 from tables.log.warehouse import open_store
 from tables.store.handle_secret import handle_keys
 from tables.store.store import MemoryStore, Store

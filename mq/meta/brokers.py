@@ -1,0 +1,389 @@
+"""Brokers: which service process hosts which of them, and the meta role, by leases and epochs (SPEC META-1).
+
+A *broker* is a namespace of partitions, and routes name it for ever; a *host* is one life of a service process. Who
+hosts a broker is an event of the metadata log, taken by compare-and-set; each taking has a higher epoch:
+
+    host 1   register  take A, meta (epochs 1, 2)   renew  renew  (killed)
+    host 2                          register  take B (3)    renew  renew ... 10 s ... host 1 left, take A, meta (4, 5)
+    host 1'                                                                  (comes back: fenced; registers anew)
+
+The epoch is the fence, clocks only say when to try (RELIABILITY R6), and nobody compares two clocks. A host renews its
+lease by an event with a number that grows. The others wait a whole lease from when *they* saw the newest number
+(`LeaseWatch`); the host itself counts from before it wrote the number, and stops by a margin early (`OwnLease`).
+Takeover and renewals are changes of one log, so whichever comes second is decided again and sees the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
+
+from mq.errors import Corrupt, Fenced
+from mq.meta.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
+from mq.stored_json import array, event_of, integer, mapping, text
+
+__all__ = [
+    "META_ROLE",
+    "BrokerEvent",
+    "BrokersState",
+    "Host",
+    "HostLeft",
+    "HostRegistered",
+    "HostRenewed",
+    "LeaseWatch",
+    "OwnLease",
+    "Ownership",
+    "RoleTaken",
+    "broker_event_from_json",
+    "check_role",
+    "decide_give_back",
+    "decide_leave",
+    "decide_register",
+    "decide_renew",
+    "decide_takeover",
+]
+
+#: The role of routes, groups and allocation, beside those of the brokers: no broker's name has a slash.
+META_ROLE: Final = "/meta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One life of a service process. Another start is another host, so its id is made at the start."""
+
+    id: str
+    #: Where clients reach it.
+    address: str
+    #: The brokers that it was started for; it hosts others while nobody else does.
+    brokers: tuple[str, ...]
+    #: Grows with each renewal of its lease.
+    renewal: int = 0
+    #: Requests a second, to show and to choose by.
+    load: int = 0
+    #: What tells its machine, since that was started, from others; empty when that is not known.
+    machine: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "address": self.address,
+            "brokers": list(self.brokers),
+            "renewal": self.renewal,
+            "load": self.load,
+            "machine": self.machine,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Host:
+        stored = mapping(value)
+        return cls(
+            id=text(stored["id"]),
+            address=text(stored["address"]),
+            brokers=tuple(map(text, array(stored["brokers"]))),
+            renewal=integer(stored["renewal"]),
+            load=integer(stored["load"]),
+            machine=text(stored.get("machine", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who has a role, since which epoch; nobody after its host left."""
+
+    host: str | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRegistered:
+    """A service process began to hold a lease."""
+
+    kind: ClassVar[str] = "host_registered"
+    host: Host
+
+    @property
+    def key(self) -> str:
+        return f"host/{self.host.id}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"host": self.host.to_json()}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        return cls(host=Host.from_json(mapping(value)["host"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRenewed:
+    """A host renewed its lease."""
+
+    kind: ClassVar[str] = "host_renewed"
+    id: str
+    renewal: int
+    load: int
+
+    @property
+    def key(self) -> str:
+        return f"host/{self.id}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"id": self.id, "renewal": self.renewal, "load": self.load}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(id=text(stored["id"]), renewal=integer(stored["renewal"]), load=integer(stored["load"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeft:
+    """A host is gone, and what it had is free: it stopped, or (`expired`) its lease was seen to be over."""
+
+    kind: ClassVar[str] = "host_left"
+    id: str
+    expired: bool
+
+    @property
+    def key(self) -> str:
+        return f"host/{self.id}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"id": self.id, "expired": self.expired}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(id=text(stored["id"]), expired=stored["expired"] is True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleTaken:
+    """A host has a broker, or the meta role, from now on."""
+
+    kind: ClassVar[str] = "role_taken"
+    role: str
+    host: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"role/{self.role}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"role": self.role, "host": self.host, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(role=text(stored["role"]), host=text(stored["host"]), epoch=integer(stored["epoch"]))
+
+
+BrokerEvent = HostRegistered | HostRenewed | HostLeft | RoleTaken
+_EVENTS: Final[Mapping[str, type[BrokerEvent]]] = {
+    one.kind: one for one in (HostRegistered, HostRenewed, HostLeft, RoleTaken)
+}
+
+
+def broker_event_from_json(kind: str, value: object) -> BrokerEvent | None:
+    """The event of this `kind` that `to_json` wrote; None when the kind is none of brokers.
+
+    Raises
+    ------
+    Corrupt
+        `meta_event_corrupt` when the value is damaged.
+    """
+    return event_of(_EVENTS, kind, value)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersState:
+    """Everything that the events of brokers so far add up to. Immutable: `apply_all` returns the next one."""
+
+    #: The hosts that hold leases, by id; never modified.
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    #: Who has which broker, and the meta role; never modified.
+    roles: Mapping[str, Ownership] = field(default_factory=dict)
+    #: Grows with each role that is taken.
+    epoch: int = 0
+
+    def apply_all(self, events: Iterable[BrokerEvent]) -> BrokersState:
+        """The state after `events`, with one copy for all of them."""
+        hosts, roles, epoch = dict(self.hosts), dict(self.roles), self.epoch
+        for event in events:
+            if isinstance(event, HostRegistered):
+                _expect(event.host.id not in hosts, event.host.id)
+                hosts[event.host.id] = event.host
+            elif isinstance(event, HostRenewed):
+                _expect(event.id in hosts and event.renewal == hosts[event.id].renewal + 1, event.id)
+                hosts[event.id] = replace(hosts[event.id], renewal=event.renewal, load=event.load)
+            elif isinstance(event, HostLeft):
+                _expect(event.id in hosts, event.id)
+                del hosts[event.id]
+                roles |= {role: replace(own, host=None) for role, own in roles.items() if own.host == event.id}
+            else:
+                _expect(event.host in hosts and event.epoch > epoch, event.host)
+                roles[event.role] = Ownership(event.host, event.epoch)
+                epoch = event.epoch
+        return BrokersState(hosts=hosts, roles=roles, epoch=epoch)
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Every broker that there ever was: partitions of all of them may exist."""
+        return tuple(sorted(role for role in self.roles if role != META_ROLE))
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """The brokers that are hosted now: new partitions go to these."""
+        return tuple(broker for broker in self.brokers if self.roles[broker].host is not None)
+
+    def owner(self, role: str) -> Host | None:
+        """The host of a broker or of the meta role; None when nobody has it."""
+        own = self.roles.get(role)
+        return None if own is None or own.host is None else self.hosts[own.host]
+
+    def roles_of(self, host: str) -> dict[str, int]:
+        """The roles of a host, each with its epoch."""
+        return {role: own.epoch for role, own in self.roles.items() if own.host == host}
+
+
+def _expect(fits: bool, host: str) -> None:
+    """An event continues what the events before it left, or the log contradicts itself."""
+    if not fits:
+        raise Corrupt(f"an event of host {host} contradicts those before it", code="meta_event_corrupt")
+
+
+def _present(state: BrokersState, host: str) -> Host:
+    """The host's entry; `Fenced` when the others have declared it dead: it must stop, and register as a new life."""
+    present = state.hosts.get(host)
+    if present is None:
+        raise Fenced("this process lost its lease; others have taken over what it had", code="lease_lost")
+    return present
+
+
+def check_role(state: BrokersState, role: str, host: str, epoch: int) -> None:
+    """Return if `host` still has `role` since `epoch`, else raise `Fenced`.
+
+    Called inside each decision of the meta role: compare-and-set makes the check hold at the moment of the append.
+    """
+    if state.roles.get(role) != Ownership(host, epoch):
+        raise Fenced(f"another process has taken over {role}", code="role_lost", extra={"role": role})
+
+
+def decide_register(state: BrokersState, host: Host) -> tuple[BrokerEvent, ...]:
+    """The events with which a process begins: it takes its brokers if nobody has them, and the meta role likewise."""
+    if host.id in state.hosts:
+        return ()
+    registered: BrokerEvent = HostRegistered(host=host)
+    after = state.apply_all([registered])
+    free = [role for role in (*host.brokers, META_ROLE) if after.owner(role) is None]
+    return (registered, *_take(after, host.id, free))
+
+
+def decide_renew(state: BrokersState, host: str, load: int) -> tuple[BrokerEvent, ...]:
+    """The event that renews a lease; `Fenced` (`lease_lost`) when it was seen to be over."""
+    present = _present(state, host)
+    return (HostRenewed(id=host, renewal=present.renewal + 1, load=load),)
+
+
+def decide_leave(state: BrokersState, host: str) -> tuple[BrokerEvent, ...]:
+    """The event of a process that stops, after it finished everything; nobody waits for its lease then."""
+    return (HostLeft(id=host, expired=False),) if host in state.hosts else ()
+
+
+def decide_takeover(
+    state: BrokersState, host: str, expired: Mapping[str, int], *, named: Iterable[str] = ()
+) -> tuple[BrokerEvent, ...]:
+    """The events by which `host` declares others dead and takes every role that nobody has.
+
+    `expired` are hosts with the renewals that were seen for a whole lease; one that has renewed since is left alone.
+    `named` are brokers that there are though nobody ever had them: routes name them.
+    One process takes all at once: a share for each could go to another that is dying itself.
+    """
+    _present(state, host)
+    dead = [id for id, seen in sorted(expired.items()) if id != host and _is_still(state, id, seen)]
+    left: list[BrokerEvent] = [HostLeft(id=id, expired=True) for id in dead]
+    after = state.apply_all(left)
+    free = [role for role in sorted({*after.roles, *named}) if after.owner(role) is None]
+    return (*left, *_take(after, host, free))
+
+
+def _is_still(state: BrokersState, host: str, renewal: int) -> bool:
+    return host in state.hosts and state.hosts[host].renewal == renewal
+
+
+def decide_give_back(state: BrokersState, host: str, drained: Collection[str]) -> tuple[BrokerEvent, ...]:
+    """The events that pass on brokers whose stand-in `host` was: to the hosts that were started for them.
+
+    `drained` are the brokers for which it accepts no requests any more and has finished all of them.
+    """
+    mine = _present(state, host).brokers
+    events: list[BrokerEvent] = []
+    for broker in sorted(set(drained) & set(state.roles_of(host)) - {*mine, META_ROLE}):
+        heirs = sorted(other.id for other in state.hosts.values() if broker in other.brokers)
+        if heirs:
+            events.append(RoleTaken(role=broker, host=heirs[0], epoch=state.epoch + len(events) + 1))
+    return tuple(events)
+
+
+def _take(state: BrokersState, host: str, roles: Iterable[str]) -> tuple[BrokerEvent, ...]:
+    return tuple(
+        RoleTaken(role=role, host=host, epoch=state.epoch + number) for number, role in enumerate(roles, start=1)
+    )
+
+
+class LeaseWatch:
+    """How long ago one process saw the newest renewal of each other, on its own clock. In memory only."""
+
+    __slots__ = ("_lease_ms", "_seen")
+
+    def __init__(self, lease_ms: int = LEASE_MS_DEFAULT) -> None:
+        self._lease_ms = lease_ms
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def see(self, state: BrokersState, now_ms: int) -> None:
+        """Note what the log holds now; a renewal counts from when it was first seen."""
+        before = self._seen
+        self._seen = {
+            id: before[id] if id in before and before[id][0] == host.renewal else (host.renewal, now_ms)
+            for id, host in state.hosts.items()
+        }
+
+    def expired(self, now_ms: int) -> dict[str, int]:
+        """The hosts whose leases are over, each with the renewal that was its last, for `decide_takeover`."""
+        return {id: renewal for id, (renewal, seen_ms) in self._seen.items() if now_ms - seen_ms >= self._lease_ms}
+
+
+class OwnLease:
+    """Whether this process may still act as a host, on its own clock. In memory only."""
+
+    __slots__ = ("_begun_ms", "_lease_ms", "_margin_ms", "_renew_ms")
+
+    def __init__(
+        self,
+        begun_ms: int,
+        *,
+        lease_ms: int = LEASE_MS_DEFAULT,
+        margin_ms: int = LEASE_MARGIN_MS,
+        renew_ms: int = LEASE_RENEW_MS,
+    ) -> None:
+        """A lease that was registered; `begun_ms` is from before that was asked for."""
+        assert 0 < margin_ms < lease_ms and renew_ms + margin_ms < lease_ms
+        self._lease_ms, self._margin_ms, self._renew_ms = lease_ms, margin_ms, renew_ms
+        self._begun_ms = begun_ms
+
+    def renewed(self, begun_ms: int) -> None:
+        """A renewal was stored; `begun_ms` is from before it was asked for."""
+        self._begun_ms = max(self._begun_ms, begun_ms)
+
+    @property
+    def until_ms(self) -> int:
+        """When this process must stop to serve, if it has not renewed by then."""
+        return self._begun_ms + self._lease_ms - self._margin_ms
+
+    def holds(self, now_ms: int) -> bool:
+        return now_ms < self.until_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the next renewal should be asked for."""
+        return now_ms - self._begun_ms >= self._renew_ms

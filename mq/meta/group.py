@@ -1,0 +1,352 @@
+"""Groups: their lives, settings and resets as a fold of events, and the decisions that make events.
+
+Every life of a group and every reset of its offsets has an epoch, drawn from one counter that only grows. What a group
+did in a partition belongs to the epoch in which it did it; handles, checkpoints and commits of earlier ones are void:
+
+    billing made  (epoch 1)     reset orders@A (epoch 2)     deleted     made again (epoch 3)
+    |---------- orders@A: 1 ----|---------- 2 --------------|            |---------- 3 ------
+    |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
+
+A reset of one partition voids nothing in the others (SPEC POP-18).
+
+Where a group begins is said by its settings, `consume_from`. If that is not the first message, it matters also when: a
+partition that an expansion adds after the group has begun in a topic has only messages that came since, and the group
+gets them all (SPEC MODEL-4, ROUTE-6). So its beginning in a topic is an event, too, with the number of partitions that
+the topic had then: an expansion keeps these and adds others behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
+
+from mq.errors import Conflict, Corrupt, NotFound, Refused
+from mq.meta.group_settings import GroupRequest, GroupSettings
+from mq.names import check_group, is_system
+from mq.queue import Committed, LaneKey, Start, StartKind
+from mq.stored_json import array, event_of, integer, mapping, text
+
+__all__ = [
+    "Group",
+    "GroupBegan",
+    "GroupDeleted",
+    "GroupEvent",
+    "GroupPut",
+    "GroupsState",
+    "OffsetsReset",
+    "decide_begin",
+    "decide_delete_group",
+    "decide_put_group",
+    "decide_reset_offsets",
+    "group_event_from_json",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One life of a group."""
+
+    name: str
+    #: When it was made, as a number that later lives and resets exceed.
+    epoch: int
+    settings: GroupSettings
+    created_ms: int
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "epoch": self.epoch,
+            "settings": self.settings.to_json(),
+            "created_ms": self.created_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Group:
+        stored = mapping(value)
+        return cls(
+            name=text(stored["name"]),
+            epoch=integer(stored["epoch"]),
+            settings=GroupSettings.from_json(stored["settings"]),
+            created_ms=integer(stored["created_ms"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPut:
+    """A group was made, or its settings changed: this is the whole of it from now on."""
+
+    kind: ClassVar[str] = "group_put"
+    group: Group
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"group": self.group.to_json()}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        return cls(group=Group.from_json(mapping(value)["group"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDeleted:
+    """A group ceased to exist."""
+
+    kind: ClassVar[str] = "group_deleted"
+    name: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(name=text(stored["name"]), epoch=integer(stored["epoch"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsReset:
+    """A group goes on at these offsets, in a new epoch, in the partitions that are named (SPEC POP-18)."""
+
+    kind: ClassVar[str] = "offsets_reset"
+    group: str
+    topic: str
+    epoch: int
+    offsets: tuple[tuple[LaneKey, int], ...]
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group}"
+
+    def to_json(self) -> dict[str, object]:
+        lanes = [[lane.topic_id, lane.retry, lane.partition, offset] for lane, offset in self.offsets]
+        return {"group": self.group, "topic": self.topic, "epoch": self.epoch, "offsets": lanes}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        group = text(stored["group"])
+        offsets = []
+        for item in array(stored["offsets"]):
+            topic_id, retry, partition, offset = array(item)
+            offsets.append((LaneKey(text(topic_id), group, retry is True, text(partition)), integer(offset)))
+        return cls(group=group, topic=text(stored["topic"]), epoch=integer(stored["epoch"]), offsets=tuple(offsets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBegan:
+    """A group that does not begin at the first message began in topics, by their ids, with so many partitions each."""
+
+    kind: ClassVar[str] = "group_began"
+    group: str
+    topics: tuple[tuple[str, int], ...]
+
+    @property
+    def key(self) -> str:
+        return f"group/{self.group}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"group": self.group, "topics": [list(one) for one in self.topics]}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        topics = []
+        for item in array(stored["topics"]):
+            topic_id, partitions = array(item)
+            topics.append((text(topic_id), integer(partitions)))
+        return cls(group=text(stored["group"]), topics=tuple(topics))
+
+
+GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
+_EVENTS: Final[Mapping[str, type[GroupEvent]]] = {
+    one.kind: one for one in (GroupPut, GroupDeleted, OffsetsReset, GroupBegan)
+}
+
+
+def group_event_from_json(kind: str, value: object) -> GroupEvent | None:
+    """The event of this `kind` that `to_json` wrote; None when the kind is none of groups.
+
+    Raises
+    ------
+    Corrupt
+        `meta_event_corrupt` when the value is damaged.
+    """
+    return event_of(_EVENTS, kind, value)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsState:
+    """Everything that the events of groups so far add up to. Immutable: `apply_all` returns the next one."""
+
+    #: The groups by name; never modified.
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    #: The last reset of each lane that had one, in the present lives of groups; never modified.
+    resets: Mapping[LaneKey, Committed] = field(default_factory=dict)
+    #: Grows with every life, its end, and every reset.
+    epoch: int = 0
+    #: How many partitions a topic had when a group began there that does not begin at the first message, by the names
+    #: of groups and the ids of topics, in the present lives of both; never modified.
+    began: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def group(self, name: str) -> Group:
+        """The group of this name, else `NotFound`."""
+        group = self.groups.get(name)
+        if group is None:
+            raise NotFound(f"there is no group {name}", code="group_not_found", field="group")
+        return group
+
+    def epoch_of(self, lane: LaneKey) -> int | None:
+        """The group's present epoch in a partition; None when there is no such group."""
+        reset = self.resets.get(lane)
+        if reset is not None:
+            return reset.epoch
+        group = self.groups.get(lane.group)
+        return None if group is None else group.epoch
+
+    def committed_in(self, lane: LaneKey, stored: Committed | None) -> Committed | None:
+        """The group's progress in its present epoch; None when it has not begun in the partition.
+
+        `stored` is what the offsets log says, perhaps of an epoch that is over.
+        """
+        reset = self.resets.get(lane)
+        if stored is None or stored.epoch != self.epoch_of(lane):
+            return reset
+        return stored if reset is None else stored.join(reset)
+
+    def start_in(self, lane: LaneKey, group: Group, partitions: Sequence[str]) -> Start:
+        """Where a group begins in a lane in which it has no progress; `partitions` are the topic's, in route order.
+
+        Retried messages are all the group's own, and a partition that was added after the group began in the topic
+        has only messages that came since: there it begins at the first.
+        """
+        began = self.began.get((group.name, lane.topic_id))
+        if lane.retry or (began is not None and lane.partition in partitions[began:]):
+            return Start()
+        return group.settings.consume_from
+
+    def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
+        """The state after `events`, with one copy for all of them."""
+        groups, resets, began, epoch = dict(self.groups), dict(self.resets), dict(self.began), self.epoch
+        for event in events:
+            if isinstance(event, GroupPut):
+                present = groups.get(event.group.name)
+                _expect(present is None or present.epoch == event.group.epoch, event.group.name)
+                groups[event.group.name] = event.group
+                epoch = max(epoch, event.group.epoch)
+            elif isinstance(event, GroupDeleted):
+                _expect(event.name in groups, event.name)
+                del groups[event.name]
+                resets = {lane: reset for lane, reset in resets.items() if lane.group != event.name}
+                began = {pair: count for pair, count in began.items() if pair[0] != event.name}
+                epoch = max(epoch, event.epoch)
+            elif isinstance(event, GroupBegan):
+                _expect(event.group in groups, event.group)
+                began = {(event.group, topic_id): count for topic_id, count in event.topics} | began
+            else:
+                _expect(event.group in groups and event.epoch > epoch, event.group)
+                resets |= {lane: Committed(event.epoch, offset) for lane, offset in event.offsets}
+                epoch = event.epoch
+        return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began)
+
+    def without_topic(self, topic_id: str) -> GroupsState:
+        """The state after the topic of this id was deleted: what groups did there means nothing any more."""
+        return replace(
+            self,
+            resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id},
+            began={pair: count for pair, count in self.began.items() if pair[1] != topic_id},
+        )
+
+
+def _expect(fits: bool, name: str) -> None:
+    """An event continues the life that the events before it left, or the log contradicts itself."""
+    if not fits:
+        raise Corrupt(f"an event of group {name} belongs to another life of it", code="meta_event_corrupt")
+
+
+def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_ms: int) -> tuple[GroupEvent, ...]:
+    """The event that makes group `name` what `request` asks; none when it is so already.
+
+    Raises
+    ------
+    Refused
+        `system_name`, `invalid_group_name`.
+    Conflict
+        `group_name_case` when another group's name differs only by case.
+    """
+    if is_system(check_group(name)):
+        raise Refused(
+            "names that start with %RETRY%, %DLQ%, rmq_sys_ or sys/ belong to the system",
+            code="system_name",
+            field="group",
+        )
+    present = state.groups.get(name)
+    if present is None:
+        _refuse_other_case(state, name)
+        settings = request.over(GroupSettings())
+        return (GroupPut(group=Group(name=name, epoch=state.epoch + 1, settings=settings, created_ms=now_ms)),)
+    changed = replace(present, settings=request.over(present.settings))
+    return () if changed == present else (GroupPut(group=changed),)
+
+
+def _refuse_other_case(state: GroupsState, name: str) -> None:
+    """On a case-insensitive file system two such groups would share the folders of their retries."""
+    folded = name.lower()
+    for other in state.groups:
+        if other.lower() == folded:
+            raise Conflict(
+                f"group {other} exists, and {name} differs from it only by case",
+                code="group_name_case",
+                field="group",
+                extra={"group": other},
+            )
+
+
+def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]:
+    """The event that ends group `name`; `NotFound` when there is none."""
+    state.group(name)
+    return (GroupDeleted(name=name, epoch=state.epoch + 1),)
+
+
+def decide_reset_offsets(
+    state: GroupsState, group: str, topic: str, offsets: Mapping[LaneKey, int]
+) -> tuple[GroupEvent, ...]:
+    """The event that puts `group` at `offsets` of partitions of `topic`, in a new epoch.
+
+    Retried messages are kept when the group's retry partitions are not among them, and dropped when those are, at
+    their end offsets.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
+    state.group(group)
+    assert all(lane.group == group for lane in offsets), "lanes of this group"
+    if not offsets:
+        return ()
+    return (OffsetsReset(group=group, topic=topic, epoch=state.epoch + 1, offsets=tuple(sorted(offsets.items()))),)
+
+
+def decide_begin(state: GroupsState, group: str, topics: Mapping[str, int]) -> tuple[GroupEvent, ...]:
+    """The event that `group` begins in `topics`, by id with how many partitions each has now; none if it has begun.
+
+    A group that begins at the first message does so in every partition, whenever it is added: nothing is noted of it.
+
+    Raises
+    ------
+    NotFound
+        `group_not_found`.
+    """
+    if state.group(group).settings.consume_from.kind is StartKind.FIRST:
+        return ()
+    new = tuple(sorted((topic_id, n) for topic_id, n in topics.items() if (group, topic_id) not in state.began))
+    return (GroupBegan(group=group, topics=new),) if new else ()

@@ -1,0 +1,204 @@
+"""A group's settings, and the request that sets them: the edge where they are checked (API `PUT /v1/groups/{group}`).
+
+A stored setting was checked when it was asked for. Its numbers are read back without their bounds, so that a release
+with other bounds can still start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, cast, get_args
+
+from mq.errors import Refused, Unprocessable
+from mq.meta.allocation import STRATEGIES, Strategy
+from mq.queue import (
+    INVISIBLE_MS_CEILING,
+    INVISIBLE_MS_DEFAULT,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MAX_ATTEMPTS_DEFAULT,
+    MAX_ATTEMPTS_MAX,
+    RetryPolicy,
+    Start,
+    Waits,
+    policy_from_json,
+    policy_to_json,
+)
+from mq.request_values import string_or_none, whole_or_none
+from mq.stored_json import integer, mapping
+
+__all__ = ["ConsumeStrategy", "GroupRequest", "GroupSettings", "InvisibleBounds", "Ordering"]
+
+ConsumeStrategy = Literal["shared", "exclusive"]
+#: False: no order; True: whole partitions in order (SPEC POP-16); "key": each key in order (SPEC POP-17).
+Ordering = bool | Literal["key"]
+
+_STRATEGIES: Final[tuple[str, ...]] = get_args(ConsumeStrategy)
+_FIELDS: Final = frozenset(
+    {
+        "consume_strategy",
+        "allocation_strategy",
+        "order",
+        "consume_from",
+        "max_attempts",
+        "retry_policy",
+        "invisible_ms",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InvisibleBounds:
+    """What invisible times clients may ask for (SPEC POP-3); a service may be configured with others."""
+
+    min_ms: int = INVISIBLE_MS_MIN
+    max_ms: int = INVISIBLE_MS_MAX
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_ms <= self.max_ms <= INVISIBLE_MS_CEILING:
+            raise ValueError(f"invisible times must lie between 1 and {INVISIBLE_MS_CEILING} ms")
+
+    def check(self, invisible_ms: int, *, field: str = "invisible_ms", zero: bool = False) -> int:
+        """Return `invisible_ms` if it is within bounds, or 0 where that means "at once"; else `Unprocessable`."""
+        if not (self.min_ms <= invisible_ms <= self.max_ms or (zero and invisible_ms == 0)):
+            raise Unprocessable(
+                f"{field} must be {self.min_ms} to {self.max_ms}{', or 0' if zero else ''}",
+                field=field,
+                extra={"min": self.min_ms, "max": self.max_ms},
+            )
+        return invisible_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What users may set for a group."""
+
+    consume_strategy: ConsumeStrategy = "shared"
+    #: Who gets which partition of an exclusive group (SPEC ORDER-1).
+    allocation_strategy: Strategy = "sticky"
+    order: Ordering = False
+    #: Where the group begins in a partition that it never consumed (SPEC CONS-2).
+    consume_from: Start = field(default_factory=Start)
+    #: A message is delivered so often, then it is dead (SPEC RETRY-3).
+    max_attempts: int = MAX_ATTEMPTS_DEFAULT
+    retry_policy: RetryPolicy = field(default_factory=Waits)
+    #: For pops that do not say (SPEC POP-3).
+    invisible_ms: int = INVISIBLE_MS_DEFAULT
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "consume_strategy": self.consume_strategy,
+            "allocation_strategy": self.allocation_strategy,
+            "order": self.order,
+            "consume_from": self.consume_from.to_json(),
+            "max_attempts": self.max_attempts,
+            "retry_policy": policy_to_json(self.retry_policy),
+            "invisible_ms": self.invisible_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> GroupSettings:
+        """The settings that `to_json` wrote; what an older release did not know has its default."""
+        stored: Mapping[str, object] = {**cls().to_json(), **mapping(value)}
+        strategy, order = stored["consume_strategy"], stored["order"]
+        allocation = stored["allocation_strategy"]
+        if strategy not in _STRATEGIES or not _is_ordering(order) or allocation not in STRATEGIES:
+            raise ValueError(f"{strategy!r}, {allocation!r} or {order!r} is no setting")
+        try:
+            start = Start.from_json(stored["consume_from"], field="consume_from")
+            policy = policy_from_json(stored["retry_policy"])
+        except Refused as error:
+            raise ValueError(error.detail) from error
+        return cls(
+            consume_strategy=cast(ConsumeStrategy, strategy),
+            allocation_strategy=cast(Strategy, allocation),
+            order=cast(Ordering, order),
+            consume_from=start,
+            max_attempts=integer(stored["max_attempts"]),
+            retry_policy=policy,
+            invisible_ms=integer(stored["invisible_ms"]),
+        )
+
+
+def _is_ordering(value: object) -> bool:
+    return isinstance(value, bool) or value == "key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """What a client asks a group to be. None leaves a setting as it is; a new group gets its default."""
+
+    consume_strategy: ConsumeStrategy | None = None
+    allocation_strategy: Strategy | None = None
+    order: Ordering | None = None
+    consume_from: Start | None = None
+    max_attempts: int | None = None
+    retry_policy: RetryPolicy | None = None
+    invisible_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what breaks a rule; the bounds of invisible times are the service's own."""
+        if self.consume_strategy is not None and self.consume_strategy not in _STRATEGIES:
+            raise Unprocessable(f"consume_strategy must be {' or '.join(_STRATEGIES)}", field="consume_strategy")
+        if self.allocation_strategy is not None and self.allocation_strategy not in STRATEGIES:
+            raise Unprocessable(
+                f"allocation_strategy must be one of {', '.join(STRATEGIES)}", field="allocation_strategy"
+            )
+        if self.order is not None and not _is_ordering(self.order):
+            raise Unprocessable('order must be true, false or "key"', field="order")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= MAX_ATTEMPTS_MAX:
+            raise Unprocessable(
+                f"max_attempts must be 1 to {MAX_ATTEMPTS_MAX}",
+                field="max_attempts",
+                extra={"min": 1, "max": MAX_ATTEMPTS_MAX},
+            )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object], bounds: InvisibleBounds | None = None) -> GroupRequest:
+        """The request of a JSON object; null is the same as no field.
+
+        Raises
+        ------
+        Refused
+            `unknown_field`, or `invalid_type` for a value of another type; `field` names it.
+        Unprocessable
+            `invalid_value` for a value out of bounds.
+        """
+        given = {name: item for name, item in value.items() if item is not None}
+        for name in given:
+            if name not in _FIELDS:
+                raise Refused(f"a group has no field {name!r}", code="unknown_field", field=name)
+        invisible_ms = whole_or_none(given, "invisible_ms")
+        if invisible_ms is not None:
+            (bounds or InvisibleBounds()).check(invisible_ms)
+        start, policy = given.get("consume_from"), given.get("retry_policy")
+        return cls(
+            consume_strategy=cast(ConsumeStrategy | None, string_or_none(given, "consume_strategy")),
+            allocation_strategy=cast(Strategy | None, string_or_none(given, "allocation_strategy")),
+            order=cast(Ordering | None, _ordering(given.get("order"))),
+            consume_from=None if start is None else Start.from_json(start, field="consume_from"),
+            max_attempts=whole_or_none(given, "max_attempts"),
+            retry_policy=None if policy is None else policy_from_json(policy),
+            invisible_ms=invisible_ms,
+        )
+
+    def over(self, settings: GroupSettings) -> GroupSettings:
+        """`settings` with everything that this request gives."""
+        order = settings.order if self.order is None else self.order
+        return replace(
+            settings,
+            consume_strategy=self.consume_strategy or settings.consume_strategy,
+            allocation_strategy=self.allocation_strategy or settings.allocation_strategy,
+            order=order,
+            consume_from=self.consume_from or settings.consume_from,
+            max_attempts=self.max_attempts or settings.max_attempts,
+            retry_policy=self.retry_policy or settings.retry_policy,
+            invisible_ms=self.invisible_ms or settings.invisible_ms,
+        )
+
+
+def _ordering(value: object) -> object:
+    if value is not None and not isinstance(value, bool | str):
+        raise Refused('order must be true, false or "key"', code="invalid_type", field="order")
+    return value

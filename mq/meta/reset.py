@@ -1,0 +1,29 @@
+"""Resets of a group's offsets: the events of one, whoever asks for it, the service or a job (SPEC POP-18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mq.errors import NotFound
+from mq.meta.fold import Meta
+from mq.meta.group import GroupEvent, decide_begin, decide_reset_offsets
+from mq.meta.topics import Topic
+from mq.queue import LaneKey
+
+__all__ = ["decide_reset"]
+
+
+def decide_reset(meta: Meta, group: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[GroupEvent, ...]:
+    """The events that put `group` at `offsets` of lanes in this life of `topic`, in a new epoch.
+
+    The group has begun there, then: what is added to the topic later it gets from the first message on.
+
+    Raises
+    ------
+    NotFound
+        `topic_not_found`, also when the topic was made again; `group_not_found`.
+    """
+    if meta.topics.topic(topic.name).id != topic.id:
+        raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")
+    begun = decide_begin(meta.groups, group, {topic.id: len(topic.route.partitions)})
+    return (*begun, *decide_reset_offsets(meta.groups, group, topic.name, offsets))

@@ -1,0 +1,171 @@
+"""What retention may remove of a partition, and what holds it back (SPEC RETRY-6, POP-11).
+
+    files, oldest first     [0, 400) 5 days old    [400, 900) 4 days    [900, 950) 1 day       kept for 3 days
+    holds                   an open checkpoint of group billing at 620
+    verdict                 the file that ends at 400 goes; billing keeps the next one
+
+Whole files go, oldest first, so that the rest stays end to end: a file goes when its newest message is older than the
+partition keeps messages, and when nobody holds an offset in it or before it. Ages are judged by the append times of the
+log, which never go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mq.meta.group import GroupsState
+from mq.queue import Bounds, CheckpointState, Committed, LaneKey, Life, Start, StartKind, indexes, lag_messages, life_of
+
+__all__ = [
+    "Dated",
+    "Hold",
+    "Lag",
+    "Progress",
+    "Readers",
+    "Verdict",
+    "checkpoint_holds",
+    "decide_removal",
+    "group_holds",
+    "is_old",
+    "lags_of",
+    "lease_holds",
+    "progress_of",
+    "readers_of",
+]
+
+
+class Dated(NamedTuple):
+    """A file: it ends before offset `end`, and ages from `time_us` on (UTC microseconds)."""
+
+    end: int
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing at or above `offset` may go: `who` still needs it. `who` is a group, or a part of the system."""
+
+    offset: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is decided for one partition."""
+
+    #: Files that end at or below this may go.
+    below: int
+    #: Who keeps files that are old enough to go.
+    held_by: tuple[str, ...] = ()
+
+
+def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
+    """Whether all messages of a file have been kept long enough."""
+    return file.time_us + keep_ms * 1_000 <= now_us
+
+
+def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
+    """What may go of a partition, given its files oldest first; none is looked at behind the first that stays."""
+    holds = tuple(holds)
+    limit = min((hold.offset for hold in holds), default=None)
+    below = expired = 0
+    for file in files:
+        if not is_old(file, now_us, keep_ms):
+            break
+        expired = file.end
+        if limit is None or file.end <= limit:
+            below = file.end
+    return Verdict(below, tuple(sorted({hold.who for hold in holds if hold.offset < expired})))
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in a partition: stored messages that it has not committed."""
+
+    group: str
+    messages: int
+
+
+#: The progress of groups in their present epochs, by the id of the topic; lanes of retried messages apart from others.
+Progress = Mapping[str, Mapping[LaneKey, Committed]]
+#: The groups that consume a topic, with the progress of each in one partition, None where it has not begun.
+Readers = Mapping[str, Committed | None]
+
+
+def progress_of(committed: Mapping[LaneKey, Committed], groups: GroupsState) -> Progress:
+    """What the offsets log and the resets say of the groups that there are."""
+    found: dict[str, dict[LaneKey, Committed]] = {}
+    for lane in {*committed, *groups.resets}:
+        known = groups.committed_in(lane, committed.get(lane)) if lane.group in groups.groups else None
+        if known is not None:
+            found.setdefault(lane.topic_id, {})[lane] = known
+    return found
+
+
+def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
+    """The groups that consume a topic, as they stand in one partition of it."""
+    found: dict[str, Committed | None] = {}
+    for lane, known in progress.get(topic_id, {}).items():
+        if lane.retry:
+            continue
+        if lane.partition == partition:
+            found[lane.group] = known
+        else:
+            found.setdefault(lane.group, None)
+    return found
+
+
+def group_holds(readers: Readers, start_of: Callable[[str], Start]) -> Iterator[Hold]:
+    """What the groups have not committed yet, for a retention that is told to wait for them.
+
+    A group that has not begun in the partition holds all of it, unless it is to begin at the end: `start_of` says where
+    (see `GroupsState.start_in`).
+    """
+    for name, known in readers.items():
+        if known is not None:
+            yield Hold(known.offset, name)
+        elif start_of(name).kind is not StartKind.LAST:
+            yield Hold(0, name)
+
+
+def checkpoint_holds(states: Iterable[CheckpointState], groups: GroupsState, *, topic_id: str | None) -> Iterator[Hold]:
+    """What was popped and is neither acknowledged nor dealt with: a revive must still be able to read it (POP-11).
+
+    `topic_id` is that of the present topic. Checkpoints of lives that are over hold nothing: nobody gets their
+    messages again.
+    """
+    for state in states:
+        if state.checkpoint is None or not state.open:
+            continue
+        pop = state.checkpoint.pop
+        group = groups.groups.get(pop.group)
+        life = life_of(
+            state.checkpoint,
+            topic_id=topic_id,
+            epoch=groups.epoch_of(pop.lane),
+            group_epoch=None if group is None else group.epoch,
+        )
+        if life is Life.PRESENT:
+            yield Hold(state.checkpoint.span.offset_of(next(indexes(state.open))), pop.group)
+
+
+def lease_holds(readers: Readers, *, now_ms: int, keep_ms: int) -> Iterator[Hold]:
+    """What was popped in order and is not done: whoever pops next gets it again, or it is dead then (POP-11, POP-16).
+
+    It comes again from its own place, not from the group's retries. So it is kept for as long after its lease as it
+    would be kept there: a group that nobody consumes any more holds nothing for ever.
+    """
+    for name, known in readers.items():
+        open_ = [one.offset for one in known.delivered if one.visible_ms + keep_ms > now_ms] if known else []
+        if open_:
+            yield Hold(min(open_), name)
+
+
+def lags_of(readers: Readers, bounds: Bounds) -> tuple[Lag, ...]:
+    """How far each group is behind in a partition, the farthest first; those that are not behind are left out."""
+    lags = [
+        Lag(group, lag_messages(None if known is None else known.offset, bounds)) for group, known in readers.items()
+    ]
+    return tuple(sorted((lag for lag in lags if lag.messages), key=lambda lag: (-lag.messages, lag.group)))

@@ -1,0 +1,260 @@
+"""Topics: their settings and routes as a fold of events, and the decisions that make events.
+
+The meta role's log holds events; the state is what they add up to. A decision is a pure function of it:
+
+    request + state  --decide-->  events  --append if the state has not moved-->  log  --apply-->  state
+
+A decision that would change nothing makes no event, so that repeating a request is harmless. Time and ids are
+passed in. A topic that is deleted and made again has a new id: two topics, whatever the name (SPEC POP-12).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Self
+
+from mq.errors import Conflict, Corrupt, NotFound
+from mq.meta.topic_settings import TopicRequest, TopicSettings
+from mq.names import check_client_topic
+from mq.routing import DEFAULT_PARTITIONS, Route, default_route, expand, new_route
+from mq.stored_json import event_of, integer, mapping, text
+
+__all__ = [
+    "Event",
+    "MetaState",
+    "Topic",
+    "TopicDeleted",
+    "TopicPut",
+    "TopicRequest",
+    "TopicSettings",
+    "brokers_for",
+    "decide_delete_topic",
+    "decide_put_topic",
+    "event_from_json",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic's life: `id` tells it from earlier and later ones of the same name.
+
+    `generation` counts the lives of the name before this one; it keeps their folders apart, so that a process
+    that has not heard of a deletion can never write into the next life.
+    """
+
+    name: str
+    id: str
+    route: Route
+    settings: TopicSettings
+    created_ms: int
+    generation: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "id": self.id,
+            "route": self.route.to_json(),
+            "settings": self.settings.to_json(),
+            "created_ms": self.created_ms,
+            "generation": self.generation,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Topic:
+        stored = mapping(value)
+        return cls(
+            name=text(stored["name"]),
+            id=text(stored["id"]),
+            route=Route.from_json(stored["route"]),
+            settings=TopicSettings.from_json(stored["settings"]),
+            created_ms=integer(stored["created_ms"]),
+            generation=integer(stored["generation"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPut:
+    """A topic was created, or its route or settings changed: this is the whole of it from now on."""
+
+    kind: ClassVar[str] = "topic_put"
+    topic: Topic
+
+    @property
+    def key(self) -> str:
+        return f"topic/{self.topic.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"topic": self.topic.to_json()}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        return cls(topic=Topic.from_json(mapping(value)["topic"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """A topic ceased to exist, its data with it; `epoch` is that of the routes without it."""
+
+    kind: ClassVar[str] = "topic_deleted"
+    name: str
+    id: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return f"topic/{self.name}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "id": self.id, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        stored = mapping(value)
+        return cls(name=text(stored["name"]), id=text(stored["id"]), epoch=integer(stored["epoch"]))
+
+
+Event = TopicPut | TopicDeleted
+_EVENTS: Final[Mapping[str, type[Event]]] = {event.kind: event for event in (TopicPut, TopicDeleted)}
+
+
+def event_from_json(kind: str, value: object) -> Event:
+    """The event of this `kind` that `to_json` wrote.
+
+    Raises
+    ------
+    Corrupt
+        `meta_event_unknown` when a newer release wrote a kind that this one does not know: deciding without
+        it could undo it. `meta_event_corrupt` when the value is damaged.
+    """
+    event = event_of(_EVENTS, kind, value)
+    if event is None:
+        raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
+    return event
+
+
+@dataclass(frozen=True, slots=True)
+class MetaState:
+    """Everything that the events so far add up to. Immutable: `apply` returns the next one."""
+
+    #: The topics by name; never modified.
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    #: Grows with every change of any route; a route's own epoch is the value at its last change (ROUTE-1).
+    routes_epoch: int = 0
+    #: How many lives of a name have ended, for names that had any.
+    ended: Mapping[str, int] = field(default_factory=dict)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, else `NotFound`."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise NotFound(f"there is no topic {name}", code="topic_not_found", field="topic")
+        return topic
+
+    def apply(self, event: Event) -> MetaState:
+        """The state after `event`."""
+        return self.apply_all((event,))
+
+    def apply_all(self, events: Iterable[Event]) -> MetaState:
+        """The state after `events`, with one copy for all of them."""
+        topics = dict(self.topics)
+        ended = dict(self.ended)
+        epoch = self.routes_epoch
+        for event in events:
+            if isinstance(event, TopicPut):
+                _expect(topics, event.topic.name, (None, event.topic.id))
+                topics[event.topic.name] = event.topic
+                epoch = max(epoch, event.topic.route.epoch)
+            else:
+                _expect(topics, event.name, (event.id,))
+                del topics[event.name]
+                ended[event.name] = ended.get(event.name, 0) + 1
+                epoch = max(epoch, event.epoch)
+        return MetaState(topics=topics, routes_epoch=epoch, ended=ended)
+
+
+def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
+    """An event continues the life that the events before it left, or the log contradicts itself."""
+    present = topics.get(name)
+    if (present.id if present else None) not in ids:
+        raise Corrupt(f"an event of topic {name} belongs to another life of it", code="meta_event_corrupt")
+
+
+def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:
+    """The brokers for new partitions of topic `name`, in the order in which they get them.
+
+    `available` are served now; `named` are those of the settings, whose order counts if they are all of them. Where a
+    default route takes two of many, each topic begins elsewhere.
+    """
+    known = [broker for broker in named if broker in available]
+    ordered = known if len(known) == len(available) else available
+    if len(ordered) <= DEFAULT_PARTITIONS:
+        return ordered or named
+    start = zlib.crc32(name.encode()) % len(ordered)
+    return [*ordered[start:], *ordered[:start]]
+
+
+def decide_put_topic(
+    state: MetaState, name: str, request: TopicRequest, brokers: Sequence[str], new_id: str, now_ms: int
+) -> tuple[Event, ...]:
+    """The events that make topic `name` what `request` asks; none when it is so already.
+
+    `brokers` are those available for new partitions; `new_id` and `now_ms` are used if the topic is created.
+
+    Raises
+    ------
+    Refused
+        `system_name`, `invalid_topic_name`.
+    Conflict
+        `topic_name_case` when another topic's name differs only by case, `partitions_cannot_shrink`.
+    Unprocessable
+        `partitions_out_of_range`.
+    """
+    check_client_topic(name)
+    epoch = state.routes_epoch + 1
+    present = state.topics.get(name)
+    if present is None:
+        topic = _created(state, name, request, brokers, new_id, now_ms)
+        return (TopicPut(topic=replace(topic, route=replace(topic.route, epoch=epoch))),)
+    route = present.route
+    if request.partitions is not None and request.partitions != len(route.partitions):
+        route = replace(expand(route, name, request.partitions, brokers), epoch=epoch)
+    changed = replace(present, route=route, settings=request.over(present.settings))
+    return () if changed == present else (TopicPut(topic=changed),)
+
+
+def _created(
+    state: MetaState, name: str, request: TopicRequest, brokers: Sequence[str], new_id: str, now_ms: int
+) -> Topic:
+    _refuse_other_case(state, name)
+    count = request.partitions
+    route = default_route(name, brokers) if count is None else new_route(name, count, brokers)
+    return Topic(
+        name=name,
+        id=new_id,
+        route=route,
+        settings=request.over(TopicSettings()),
+        created_ms=now_ms,
+        generation=state.ended.get(name, 0),
+    )
+
+
+def _refuse_other_case(state: MetaState, name: str) -> None:
+    """On a case-insensitive file system two such topics would share their folders."""
+    folded = name.lower()
+    for other in state.topics:
+        if other.lower() == folded:
+            raise Conflict(
+                f"topic {other} exists, and {name} differs from it only by case",
+                code="topic_name_case",
+                field="topic",
+                extra={"topic": other},
+            )
+
+
+def decide_delete_topic(state: MetaState, name: str) -> tuple[Event, ...]:
+    """The event that ends topic `name`; `NotFound` when there is none, `Refused` for a system name."""
+    check_client_topic(name)
+    topic = state.topic(name)
+    return (TopicDeleted(name=name, id=topic.id, epoch=state.routes_epoch + 1),)

@@ -1,0 +1,39 @@
+"""Exclusive consumption: authorizations, pull locks, and a client's run of one partition."""
+
+from __future__ import annotations
+
+from mq.order.authorization import Authorization, Authorizations
+from mq.order.orderly import (
+    Fetch,
+    MoveAway,
+    OnFailure,
+    OrderlyRun,
+    OrderlySettings,
+    Process,
+    Right,
+    RunState,
+    Stop,
+    Verdict,
+    Wait,
+    Yield,
+)
+from mq.order.pull_lock import ClientLock, PullLocks
+
+__all__ = [
+    "Authorization",
+    "Authorizations",
+    "ClientLock",
+    "Fetch",
+    "MoveAway",
+    "OnFailure",
+    "OrderlyRun",
+    "OrderlySettings",
+    "Process",
+    "PullLocks",
+    "Right",
+    "RunState",
+    "Stop",
+    "Verdict",
+    "Wait",
+    "Yield",
+]

@@ -1,0 +1,345 @@
+"""Orderly consumption: a client's run of one partition, and by what right it goes on (SPEC ORDER-6 to ORDER-10).
+
+    next --> Process --> finished(SUCCESS) -------------------------------------> position moves, next
+      |        ^          |
+      |        |          +-(SUSPEND)--> again after suspend_ms, nothing overtakes
+      |        '----------'    '-- attempts used up --> MoveAway --> moved(ok) --> position moves, next
+      |---- used up by clients before this one ----------^           moved(not ok) --> again in place
+      +--> Fetch, Wait (suspended), Yield (60 s are over), Stop (lost, or handed over)
+
+The right to a partition is an authorization, a pull lock, and the allocation. Without authorization or lock another
+client may be at work: nothing is begun, and a result that comes then is discarded (ORDER-3, ORDER-10). When only the
+allocation went elsewhere, the other waits for our lock: what is under way is finished and committed, nothing more is
+begun, and the lock is released after the last commit (ORDER-5). So a handover repeats no message.
+
+Failed attempts are committed with the position, and whoever goes on there counts on. A client that dies says nothing:
+the broker counts a failure of the message at the committed offset. The dead one may have been beyond, at what it had
+not committed yet. So who finds that message tried twice is *careful* for a while: it takes messages one by one, and
+commits before each. If the next death finds the same message at the committed offset, that is the one that kills.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from mq.meta import RUN_MS_MAX, SUSPEND_MS_DEFAULT, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.order.authorization import Authorization
+from mq.order.pull_lock import ClientLock
+from mq.queue import MAX_ATTEMPTS_DEFAULT
+
+__all__ = [
+    "Fetch",
+    "MoveAway",
+    "OnFailure",
+    "OrderlyRun",
+    "OrderlySettings",
+    "Process",
+    "Right",
+    "RunState",
+    "Step",
+    "Stop",
+    "Verdict",
+    "Wait",
+    "Yield",
+    "suspend_ms",
+]
+
+
+class Verdict(enum.Enum):
+    """What became of a batch in its listener; an exception, or no result, is `SUSPEND` (SPEC ORDER-7)."""
+
+    SUCCESS = "success"
+    SUSPEND = "suspend"
+    #: The listener wants it in the dead letters.
+    DEAD = "dead"
+
+
+class OnFailure(enum.Enum):
+    """What becomes of messages that fail (SPEC ORDER-8)."""
+
+    IN_PLACE = "in_place"  #: again for ever: strict topics
+    DEAD_LETTER = "dead_letter"  #: again until the attempts are used up, then a dead letter
+    RETRY_TOPIC = "retry_topic"  #: to the retry topic at once, and on: best-tried order
+
+    @classmethod
+    def of(cls, *, strict: bool, best_tried: OnFailure | None = None) -> OnFailure:
+        """That of a topic: a strict one leaves no choice; else dead letters, if nothing else is asked for."""
+        return cls.IN_PLACE if strict else best_tried or cls.DEAD_LETTER
+
+
+class RunState(enum.Enum):
+    """What a run is doing."""
+
+    READY = "ready"
+    PROCESSING = "processing"  #: one thread has a batch
+    MOVING = "moving"  #: a batch is being appended to the dead letters or the retry topic
+    LOST = "lost"  #: authorization or lock are over: touch nothing, the partition may be another's
+    HANDED_OVER = "handed_over"  #: commit the position, then release the lock
+
+    def to(self, state: RunState) -> RunState:
+        """`state`, if it may follow this one."""
+        assert state in _NEXT[self], f"a run does not go from {self.value} to {state.value}"
+        return state
+
+
+_NEXT: Final[dict[RunState, frozenset[RunState]]] = {
+    RunState.READY: frozenset({RunState.PROCESSING, RunState.MOVING, RunState.LOST, RunState.HANDED_OVER}),
+    RunState.PROCESSING: frozenset({RunState.READY, RunState.MOVING, RunState.LOST}),
+    RunState.MOVING: frozenset({RunState.READY, RunState.LOST}),
+    RunState.LOST: frozenset(),
+    # The right may be over before the last commit is stored.
+    RunState.HANDED_OVER: frozenset({RunState.LOST}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Give these to the listener, in one thread; ask `Right.holds` again before each of them (SPEC ORDER-3)."""
+
+    offsets: tuple[int, ...]
+    #: Which attempt at the first of them this is, from 1 on.
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Pull from here."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Suspended: ask again then."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Others get a turn; ask again after `begin_turn` (SPEC ORDER-9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAway:
+    """Append these to the dead letters, or to the retry topic, and say how it went (`OrderlyRun.moved`)."""
+
+    offsets: tuple[int, ...]
+    #: How often the first of them was tried.
+    attempts: int
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The run is over: `LOST` or `HANDED_OVER`."""
+
+    state: RunState
+
+
+Step = Process | Fetch | Wait | Yield | MoveAway | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderlySettings:
+    """How a client consumes in order."""
+
+    on_failure: OnFailure = OnFailure.DEAD_LETTER
+    max_attempts: int = MAX_ATTEMPTS_DEFAULT
+    suspend_ms: int = SUSPEND_MS_DEFAULT
+    #: Messages that a listener gets at once. They fail together, and together they are dead.
+    batch_messages: int = 1
+    run_ms_max: int = RUN_MS_MAX
+
+
+def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> int:
+    """How long a run is suspended, within its bounds; none asked for, or a negative one, is the default (R85)."""
+    wanted = default_ms if asked_ms is None or asked_ms < 0 else asked_ms
+    return min(max(wanted, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+
+
+#: So often tried, a message may have ended clients, or others that follow it: so many, more than are often done between
+#: two commits. If it were still more, progress is committed, and the next death is nearer.
+_CAREFUL_FROM: Final = 2
+_CAREFUL_MESSAGES: Final = 256
+
+
+class Right:
+    """By what a client consumes one partition. What it was begun with must last: what comes back is another right."""
+
+    __slots__ = ("_authorization", "_lapses", "_lock", "allocated")
+
+    def __init__(self, authorization: Authorization, lock: ClientLock) -> None:
+        self._authorization = authorization
+        self._lapses = authorization.lapses
+        self._lock = lock
+        #: Whether the allocation says that the partition is this client's.
+        self.allocated = True
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether nobody else can be at work on the partition."""
+        return (
+            self._authorization.lapses == self._lapses
+            and self._authorization.holds(now_ms)
+            and self._lock.holds(now_ms)
+        )
+
+
+class OrderlyRun:
+    """One partition in one client, as long as it has the same right. Not safe for threads but for its states."""
+
+    __slots__ = (
+        "_attempts",
+        "_batch",
+        "_careful",
+        "_end",
+        "_resume_ms",
+        "_right",
+        "_settings",
+        "_turn_ms",
+        "_waiting",
+        "state",
+    )
+
+    def __init__(self, right: Right, offset: int, settings: OrderlySettings, now_ms: int, *, attempts: int = 0) -> None:
+        """Begin at the group's committed offset, whose message was tried so often by others."""
+        self.state = RunState.READY
+        counts = settings.on_failure is not OnFailure.IN_PLACE
+        #: Messages left to be careful with.
+        self._careful = _CAREFUL_MESSAGES if counts and attempts >= _CAREFUL_FROM else 0
+        self._right = right
+        self._settings = settings
+        #: Messages that are here and not done, the batch first.
+        self._waiting: deque[int] = deque()
+        #: How many of them belong to the batch that is being tried.
+        self._batch = 0
+        #: At the message at the position.
+        self._attempts = attempts if counts else 0
+        #: Where the next pull begins.
+        self._end = offset
+        self._resume_ms = now_ms
+        self._turn_ms = now_ms
+
+    @property
+    def position(self) -> int:
+        """Everything before is done: the offset to commit."""
+        return self._waiting[0] if self._waiting else self._end
+
+    @property
+    def failures(self) -> int:
+        """How often the message at the position has failed, to be committed with it; 0 where that does not matter."""
+        if self._settings.on_failure is OnFailure.IN_PLACE:
+            return 0
+        return self._attempts - (self.state is RunState.PROCESSING)
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether to commit before each message: clients before this one may have died of one of these."""
+        return self._careful > 0
+
+    def begin_turn(self, now_ms: int) -> None:
+        """A thread takes the partition up again."""
+        self._turn_ms = now_ms
+
+    def fetched(self, offsets: Iterable[int], next_offset: int) -> None:
+        """A pull from where `Fetch` said has brought these; what lies between them was filtered out."""
+        assert next_offset >= self._end, "a pull goes forward"
+        position = self.position
+        self._waiting.extend(offsets)
+        self._end = next_offset
+        if self.position != position:
+            self._attempts = 0
+        assert all(one < other for one, other in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
+
+    def next(self, now_ms: int) -> Step:
+        """What to do now. A run that processes or moves a batch is not asked: it has one thread (SPEC ORDER-6)."""
+        if self.state is RunState.READY:
+            self._look(now_ms)
+        if self.state in (RunState.LOST, RunState.HANDED_OVER):
+            return Stop(self.state)
+        assert self.state is RunState.READY, f"the run is {self.state.value}"
+        if now_ms - self._turn_ms >= self._settings.run_ms_max:
+            return Yield()
+        if now_ms < self._resume_ms:
+            return Wait(self._resume_ms)
+        if not self._waiting:
+            return Fetch(self._end)
+        if not self._batch:
+            self._batch = 1 if self.is_careful else min(len(self._waiting), self._settings.batch_messages)
+            if self._used_up() and self._attempts > _CAREFUL_FROM:
+                return self._move_away(Verdict.SUSPEND)
+        self._attempts += 1
+        self.state = self.state.to(RunState.PROCESSING)
+        return Process(tuple(islice(self._waiting, self._batch)), self._attempts)
+
+    def _look(self, now_ms: int) -> None:
+        if not self._is_lost(now_ms) and not self._right.allocated:
+            self.state = self.state.to(RunState.HANDED_OVER)
+
+    def may_commit(self, now_ms: int) -> bool:
+        """Whether the position may be committed now; a run that is lost leaves that to its successor."""
+        return not self._is_lost(now_ms)
+
+    def _is_lost(self, now_ms: int) -> bool:
+        """Whether the right is over, or was when somebody looked: a commit may ask while the listener runs."""
+        if self.state is not RunState.LOST and not self._right.holds(now_ms):
+            self.state = self.state.to(RunState.LOST)
+        return self.state is RunState.LOST
+
+    def finished(self, verdict: Verdict, now_ms: int, *, done: int = 0, asked_ms: int | None = None) -> MoveAway | None:
+        """The listener is through with the batch; what must be done before anything else, if anything.
+
+        Of a batch that fails, the first `done` messages have succeeded. A result that comes without the right to the
+        partition is discarded (SPEC ORDER-10).
+        """
+        if self._is_lost(now_ms):
+            return None
+        assert self.state is RunState.PROCESSING, f"the run is {self.state.value}"
+        assert 0 <= done <= self._batch
+        self._drop(self._batch if verdict is Verdict.SUCCESS else done)
+        if self._batch and self._goes_away(verdict):
+            return self._move_away(verdict)
+        if self._batch:
+            self._suspend(now_ms, asked_ms)
+        self.state = self.state.to(RunState.READY)
+        return None
+
+    def _goes_away(self, verdict: Verdict) -> bool:
+        at_once = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.RETRY_TOPIC
+        return at_once or self._used_up()
+
+    def _used_up(self) -> bool:
+        return self._settings.on_failure is not OnFailure.IN_PLACE and self._attempts >= self._settings.max_attempts
+
+    def _move_away(self, verdict: Verdict) -> MoveAway:
+        self.state = self.state.to(RunState.MOVING)
+        dead = verdict is Verdict.DEAD or self._settings.on_failure is OnFailure.DEAD_LETTER
+        return MoveAway(tuple(islice(self._waiting, self._batch)), self._attempts, dead)
+
+    def moved(self, ok: bool, now_ms: int) -> None:
+        """The batch was appended elsewhere, or could not be: then it is tried again in place (SPEC ORDER-8)."""
+        if self._is_lost(now_ms):
+            return
+        assert self.state is RunState.MOVING, f"the run is {self.state.value}"
+        if ok:
+            self._drop(self._batch)
+        else:
+            self._suspend(now_ms, None)
+        self.state = self.state.to(RunState.READY)
+
+    def _drop(self, count: int) -> None:
+        """The first messages are done; the attempts are those of the first that is not."""
+        for _ in range(count):
+            self._waiting.popleft()
+        self._batch -= count
+        self._careful = max(0, self._careful - count)
+        if count:
+            self._attempts = 0 if not self._batch else 1
+
+    def _suspend(self, now_ms: int, asked_ms: int | None) -> None:
+        self._resume_ms = now_ms + suspend_ms(asked_ms, self._settings.suspend_ms)

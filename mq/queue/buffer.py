@@ -1,0 +1,403 @@
+"""The in-memory match: checkpoints and acknowledgements meet here and need not be stored (SPEC POP-13, POP-14).
+
+    pop ----> HELD ----all acked----> DONE            nothing was stored
+                |
+                | 10 s in memory, or 3 s before it is due, or at a stop
+                v
+             LEAVING --stored--> STORED               its bit map holds the acks so far; later ones go to the log
+                ^                  ^
+    due within 4.5 s, or memory full: straight to the log
+
+Decisions come back as data (`StoreCheckpoint`, `CommitOffset`, ...); the caller stores and reports what is stored. An
+acknowledgement counts only when the answer of the log is there: until then its bits are `pending`, and nobody can
+change what is pending. So an ack and a change of the same message have one winner, and a lost answer of the log costs
+a repetition, not a message. A crash forgets what is only here; the group's offset has not passed it.
+
+Every operation costs the same whatever is in flight, and one call acknowledges a whole checkpoint. Not safe for
+threads: whoever owns the partitions calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from mq.errors import Conflict
+from mq.queue.buffer_decisions import AckResult, BufferSettings, Change, CommitOffset, StoreCheckpoint
+from mq.queue.checkpoint import LaneKey, Pop, Span
+from mq.queue.checkpoint_state import CheckpointState
+from mq.queue.due_times import DueTimes
+from mq.queue.lane import Held, HeldState, Lane
+from mq.queue.limits import BUCKET_MS, INVISIBLE_MS_CEILING
+from mq.queue.progress import Committed
+
+__all__ = ["Buffer"]
+
+_HELD: Final = HeldState.HELD
+_LEAVING: Final = HeldState.LEAVING
+_STORED: Final = HeldState.STORED
+_DONE: Final = HeldState.DONE
+
+
+_ACKED: Final = AckResult(0, 0, None)
+
+
+class Buffer:
+    """All lanes of one broker."""
+
+    def __init__(self, settings: BufferSettings | None = None) -> None:
+        self._settings = settings or BufferSettings()
+        self._lanes: dict[LaneKey, Lane] = {}
+        #: HELD checkpoints by when they must leave, STORED ones by when they expire.
+        self._due: DueTimes[Held] = DueTimes()
+        #: Lanes whose committed offset has moved since it was last asked for.
+        self._moved: dict[Lane, None] = {}
+        self._held_count = 0
+        self._stopped = False
+
+    def __len__(self) -> int:
+        """The number of checkpoints that only memory knows."""
+        return self._held_count
+
+    # Lanes.
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All open lanes."""
+        return list(self._lanes.values())
+
+    def lane(self, key: LaneKey) -> Lane | None:
+        """The lane, if it is open."""
+        return self._lanes.get(key)
+
+    def open_lane(
+        self,
+        key: LaneKey,
+        committed: Committed,
+        *,
+        tenure: int,
+        now_ms: int,
+        states: Iterable[CheckpointState] = (),
+        covered: Iterable[tuple[int, int]] = (),
+    ) -> Lane:
+        """A lane as the tables have it: progress in the present epoch, and what the revive log knows (META-3).
+
+        `covered` are offsets that checkpoints of this epoch hold, or have held, that are not among `states`.
+        """
+        self.drop_lane(key)
+        lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, tenure=tenure)
+        known = [s for s in states if s.checkpoint is not None and s.checkpoint.pop.epoch == committed.epoch]
+        lane.cover([*committed.done, *covered], known)
+        for state in known:
+            self._restore(lane, state, now_ms)
+        return lane
+
+    def _restore(self, lane: Lane, state: CheckpointState, now_ms: int) -> None:
+        """Remember a stored checkpoint if its handles, or dead ones of them, still look alive."""
+        checkpoint = state.checkpoint
+        over = state.replaced | state.done
+        if checkpoint is None or not (state.open or over):
+            return
+        if checkpoint.revive_time_ms <= now_ms:
+            if state.open:
+                held = _stored(lane, checkpoint.pop, checkpoint.span)
+                held.spent = state.acked | over
+                lane.overdue[held.key] = held
+            return
+        held = self._remember(lane, checkpoint.pop, checkpoint.span)
+        held.spent = state.acked | over
+        # The revive job's clock may be ahead of ours: what it has given away again nobody may acknowledge here.
+        held.replaced = over
+        if not state.open:
+            held.state = held.state.to(_DONE)
+
+    def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
+        """A stored checkpoint that stands in no queue."""
+        held = _stored(lane, pop, span)
+        lane.live[held.key] = held
+        held.bucket = self._due.add(held, pop.revive_time_ms)
+        return held
+
+    def drop_lane(self, key: LaneKey) -> None:
+        """Forget all of a lane: its topic or group was deleted, or its offset reset (SPEC POP-18)."""
+        lane = self._lanes.pop(key, None)
+        if lane is None:
+            return
+        for held in {**lane.live, **{(id(h), 0): h for h in lane.queue}}.values():
+            self._due.discard(held, held.bucket)
+        self._held_count -= lane.held_count
+        self._moved.pop(lane, None)
+
+    # Pop.
+
+    def hold(self, lane: Lane, pop: Pop, spans: Sequence[Span], next_offset: int, now_ms: int) -> list[StoreCheckpoint]:
+        """Note a pop of `spans`; the lane's next pop begins at `next_offset`.
+
+        Returns what must be stored before the pop is answered: nothing, or all of it (SPEC POP-13).
+        """
+        if not spans:
+            self.skip(lane, next_offset)
+            return []
+        straight = self._goes_straight(lane, len(spans), pop.revive_time_ms - now_ms)
+        state = _LEAVING if straight else _HELD
+        last = len(spans) - 1
+        added = [
+            Held(lane, pop, span, next_offset if at == last else spans[at + 1][0], state)
+            for at, span in enumerate(spans)
+        ]
+        lane.queue += added
+        lane.latest = next_offset
+        live, pop_time_ms = lane.live, pop.pop_time_ms
+        for held in added:
+            live[held.span[0], pop_time_ms] = held
+        self._held_count += len(added)
+        lane.held_count += len(added)
+        if straight:
+            return [StoreCheckpoint(held, held.checkpoint()) for held in added]
+        settings = self._settings
+        leave_ms = min(now_ms + settings.stay_ms, pop.revive_time_ms - settings.stay_timeout_ms)
+        bucket = self._due.bucket_of(leave_ms)
+        items = self._due.items(bucket)
+        for held in added:
+            held.bucket = bucket
+            items[held] = None
+        return []
+
+    def _goes_straight(self, lane: Lane, count: int, left_ms: int) -> bool:
+        settings = self._settings
+        return (
+            left_ms < settings.straight_to_log_ms
+            or self._stopped
+            or not settings.enabled
+            or self._held_count + count > settings.checkpoints_max
+            or lane.held_count + count > settings.partition_checkpoints_max
+        )
+
+    def next_read(self, lane: Lane) -> tuple[int, int | None]:
+        """Where the next pop reads, and the offset before which it must stop if there is one (SPEC POP-7)."""
+        before = lane.committed
+        place = lane.next_read()
+        if lane.committed != before:
+            self._moved[lane] = None
+        return place
+
+    def skip(self, lane: Lane, next_offset: int) -> None:
+        """A pop found nothing that passes its filter: the messages up to `next_offset` count as consumed (CONS-3)."""
+        before = lane.committed
+        lane.pass_over(next_offset)
+        if lane.committed != before:
+            self._moved[lane] = None
+
+    def commit_to(self, lane: Lane, offset: int) -> None:
+        """A commit from elsewhere moves the group's offset forward, whatever is in flight below."""
+        before = lane.committed
+        lane.commit_to(offset)
+        if lane.committed != before:
+            self._moved[lane] = None
+
+    # Acknowledge.
+
+    def ack(self, lane: Lane, start_offset: int, pop_time_ms: int, bits: int, now_ms: int, *, tenure: int) -> AckResult:
+        """Acknowledge messages of one checkpoint; `check_live` has passed its handle, which says `tenure` (SPEC POP-8).
+
+        Acknowledging twice is harmless. A checkpoint that a crash has made memory forget is refused.
+        """
+        held = lane.live.get((start_offset, pop_time_ms))
+        if held is None:
+            return _ACKED if lane.is_over(start_offset, pop_time_ms, tenure) else AckResult(0, bits, None)
+        if tenure < held.tenure:
+            return AckResult(0, bits, None)
+        if held.state is _HELD and not held.replaced | held.changing:
+            spent = held.spent = held.spent | bits
+            if spent == held.full:
+                self._finish(held)
+            return _ACKED
+        return self._ack_rest(held, bits, now_ms)
+
+    def _ack_rest(self, held: Held, bits: int, now_ms: int) -> AckResult:
+        """An acknowledgement of a checkpoint that is stored, or of which something was, or is being, taken over.
+
+        What is being taken over comes again by its new checkpoint, so an acknowledgement must not be believed.
+        """
+        refused = bits & (held.replaced | held.changing)
+        new = bits & ~(held.spent | held.changing)
+        if held.state is _HELD:
+            self._spend(held, new)
+            new = 0
+        elif now_ms >= held.pop.revive_time_ms:
+            refused, new = refused | new, 0
+        held.pending |= new
+        return AckResult(new, refused, held if new else None)
+
+    def ack_stored(self, held: Held, bits: int, now_ms: int) -> bool:
+        """The `Ack` record is in the log.
+
+        False: so late that the revive job may have passed; nobody knows what counts.
+        """
+        held.pending &= ~bits
+        self._spend(held, bits)
+        return self._in_time(held, now_ms)
+
+    def _in_time(self, held: Held, now_ms: int) -> bool:
+        return now_ms < held.pop.revive_time_ms + self._settings.settle_ms
+
+    def ack_failed(self, held: Held, bits: int) -> None:
+        """The `Ack` record certainly is not in the log; the client may try again."""
+        held.pending &= ~bits
+
+    def _spend(self, held: Held, bits: int) -> None:
+        held.spent |= bits
+        if held.spent == held.full and held.state in (_HELD, _STORED):
+            self._finish(held)
+
+    def _finish(self, held: Held) -> None:
+        """All its messages are done."""
+        lane = held.lane
+        if held.state is _HELD:
+            self._held_count -= 1
+            lane.held_count -= 1
+        held.state = held.state.to(_DONE)
+        self._due.discard(held, held.bucket)
+        lane.overdue.pop(held.key, None)
+        if held.replaced:
+            # Its dead handles must be known as such for as long as they look alive.
+            held.bucket = self._due.add(held, held.pop.revive_time_ms)
+        elif not held.queued:
+            lane.live.pop(held.key, None)
+        if held.queued and lane.queue[0] is held and lane.advance():
+            self._moved[lane] = None
+
+    # Change the invisible time.
+
+    def change(
+        self,
+        lane: Lane,
+        start_offset: int,
+        pop_time_ms: int,
+        index: int,
+        *,
+        tenure: int,
+        now_ms: int,
+        invisible_ms: int,
+        revive_queue: int,
+        dead_reason: str | None = None,
+    ) -> Change:
+        """Give the message at `index` a new invisible time (SPEC POP-9, POP-10); `check_live` has passed its handle.
+
+        A handle of the new checkpoint is of the lane's tenure.
+
+        Raises
+        ------
+        Conflict
+            `handle_expired`: acknowledged, taken over by another handle, or forgotten.
+        """
+        assert 0 <= invisible_ms <= INVISIBLE_MS_CEILING, "checked at the edge"
+        held = lane.live.get((start_offset, pop_time_ms))
+        bit = 1 << index
+        if (
+            held is None
+            or tenure < held.tenure
+            or bit & (held.spent | held.pending)
+            or now_ms >= held.pop.revive_time_ms
+        ):
+            raise Conflict("the message is acknowledged, or has a newer handle", code="handle_expired", field="handle")
+        held.pending |= bit
+        held.changing |= bit
+        new = held.checkpoint().changed(
+            index, now_ms=now_ms, invisible_ms=invisible_ms, revive_queue=revive_queue, dead_reason=dead_reason
+        )
+        return Change(held, bit, new)
+
+    def changed(self, change: Change, now_ms: int) -> bool:
+        """The new checkpoint is in the log: the old handle is dead. False: too late, as for `ack_stored`."""
+        held, new = change.held, change.checkpoint
+        self._remember(held.lane, new.pop, new.span)
+        held.pending &= ~change.bit
+        held.changing &= ~change.bit
+        held.replaced |= change.bit
+        self._spend(held, change.bit)
+        return self._in_time(held, now_ms)
+
+    def change_failed(self, change: Change) -> None:
+        """The new checkpoint certainly is not in the log: nothing has changed."""
+        change.held.pending &= ~change.bit
+        change.held.changing &= ~change.bit
+
+    # Leaving memory.
+
+    def tick(self, now_ms: int) -> list[StoreCheckpoint]:
+        """What must be stored now; call it about as often as a bucket is wide."""
+        decisions = []
+        for held in self._due.take(now_ms):
+            if held.state is _HELD:
+                decisions.append(self._leave(held))
+            elif held.state is not _LEAVING:
+                self._expire(held)
+        return decisions
+
+    def stop(self) -> list[StoreCheckpoint]:
+        """What must be stored before the service may end; from now on everything goes straight to the log."""
+        self._stopped = True
+        held = [held for held in self._due.take_all() if held.state is _HELD]
+        return [self._leave(one) for one in held]
+
+    def leave(self, lanes: Iterable[Lane]) -> list[StoreCheckpoint]:
+        """What must be stored before these lanes go to another process."""
+        held = [one for lane in lanes for one in lane.queue if one.state is _HELD]
+        for one in held:
+            self._due.discard(one, one.bucket)
+        return [self._leave(one) for one in held]
+
+    def _leave(self, held: Held) -> StoreCheckpoint:
+        held.state = held.state.to(_LEAVING)
+        return StoreCheckpoint(held, held.checkpoint())
+
+    def _expire(self, held: Held) -> None:
+        """Its messages are the revive job's now; handles of it are refused by their time."""
+        lane = held.lane
+        lane.live.pop(held.key, None)
+        if held.spent != held.full:
+            lane.overdue[held.key] = held
+
+    def given_again(self, held: Held, bits: int) -> None:
+        """Messages of an overdue checkpoint were delivered again, are dead letters, or lost."""
+        held.spent |= bits
+        if held.spent == held.full:
+            held.lane.overdue.pop(held.key, None)
+
+    def stored(self, decision: StoreCheckpoint) -> None:
+        """The checkpoint is in the log: the offset may move over it."""
+        held = decision.held
+        lane = held.lane
+        held.state = held.state.to(_STORED)
+        self._held_count -= 1
+        lane.held_count -= 1
+        held.bucket = self._due.add(held, held.pop.revive_time_ms)
+        if held.spent == held.full:
+            self._finish(held)
+        elif lane.queue and lane.queue[0] is held and lane.advance():
+            self._moved[lane] = None
+
+    def store_failed(self, decision: StoreCheckpoint, now_ms: int) -> None:
+        """The checkpoint certainly is not in the log: it waits in memory and is tried again at the next tick."""
+        held = decision.held
+        held.state = held.state.to(_HELD)
+        held.bucket = self._due.add(held, now_ms + BUCKET_MS)
+        if held.spent == held.full:
+            self._finish(held)
+
+    # The group's offsets.
+
+    def commits(self) -> list[CommitOffset]:
+        """The offsets that have moved since the last call; store them in groups, as often as suits."""
+        moved = [CommitOffset(lane.key, lane.epoch, lane.committed) for lane in self._moved]
+        self._moved.clear()
+        return moved
+
+
+def _stored(lane: Lane, pop: Pop, span: Span) -> Held:
+    """A stored checkpoint that stands in no queue; which tenure it is of, the tables do not say."""
+    held = Held(lane, pop, span, 0, _STORED)
+    held.queued = False
+    held.tenure = 0
+    return held

@@ -1,0 +1,240 @@
+"""The POP checkpoint (CK): which messages one pop of one partition gave away, until when, and which are done.
+
+    pop of offsets 7, 8, 12 at t=1000 for 60 s       start_offset 7, diffs (0, 1, 5), num 3
+    ack of offset 8                                  index 1, bit_map 0b010
+    at 1000 + 60,000 ms                              indexes 0 and 2 are delivered again
+
+A checkpoint covers at most 32 messages (SPEC POP-1), so a large pop makes several; what they have in common is the
+`Pop`, what each has of its own is a `Span`. Checkpoints and acknowledgements find each other by `CheckpointKey`, a
+tuple: joined text would let topic "t1" partition "2" meet topic "t" partition "12".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from mq.queue.limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
+
+__all__ = ["Attempts", "Checkpoint", "CheckpointKey", "LaneKey", "Pop", "Replaced", "Span", "indexes", "spans_of"]
+
+# One number for all messages of a span, or one for each.
+Attempts = int | tuple[int, ...]
+
+_ONE_MESSAGE: Final = 0b1
+
+
+class LaneKey(NamedTuple):
+    """A lane: one partition as one group sees it, in one life of the topic.
+
+    `retry` tells the group's retry partition from the topic's own; its topic is still the user's (SPEC POP-11).
+    """
+
+    topic_id: str
+    group: str
+    retry: bool
+    partition: str
+
+
+class CheckpointKey(NamedTuple):
+    """What makes a checkpoint this one and no other (SPEC POP-4, POP-12).
+
+    `epoch` is the group's in the partition: the same offset popped after a reset is another checkpoint.
+    """
+
+    topic_id: str
+    group: str
+    epoch: int
+    retry: bool
+    partition: str
+    start_offset: int
+    pop_time_ms: int
+
+    @property
+    def lane(self) -> LaneKey:
+        return LaneKey(self.topic_id, self.group, self.retry, self.partition)
+
+
+class Span(NamedTuple):
+    """The messages of one checkpoint. A named tuple, because a pop of 1,024 messages makes 32 of them."""
+
+    start_offset: int
+    num: int
+    #: Offsets relative to the first, when they are not contiguous (a filtered pop), else None.
+    diffs: tuple[int, ...] | None = None
+    #: Which delivery of its message this is, from 1 on.
+    attempts: Attempts = 1
+
+    @property
+    def full(self) -> int:
+        """The bit map with every message done."""
+        return (1 << self.num) - 1
+
+    @property
+    def last_offset(self) -> int:
+        return self.start_offset + (self.num - 1 if self.diffs is None else self.diffs[-1])
+
+    def offset_of(self, index: int) -> int:
+        """The offset of the message at `index`."""
+        assert 0 <= index < self.num, "no such message"
+        return self.start_offset + (index if self.diffs is None else self.diffs[index])
+
+    def index_of(self, offset: int) -> int | None:
+        """Which bit belongs to `offset`; None when the span does not hold it (R43)."""
+        diff = offset - self.start_offset
+        if self.diffs is None:
+            return diff if 0 <= diff < self.num else None
+        return self.diffs.index(diff) if diff in self.diffs else None
+
+    def attempt_of(self, index: int) -> int:
+        """Which delivery of the message at `index` this is, from 1 on."""
+        return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
+
+    def below(self, offset: int) -> int:
+        """The bit map of the messages before `offset`."""
+        return sum(1 << index for index in range(self.num) if self.offset_of(index) < offset)
+
+    def one(self, index: int) -> Span:
+        """The message at `index` alone."""
+        return Span(self.offset_of(index), 1, None, self.attempt_of(index))
+
+
+def spans_of(offsets: Sequence[int], attempts: Attempts = 1) -> list[Span]:
+    """Cut popped offsets, ascending, into spans of at most 32 messages (SPEC POP-1).
+
+    A `range` is cut without looking at each offset. `attempts` holds one number for all or one for each message.
+    """
+    step = CHECKPOINT_MESSAGES_MAX
+    if isinstance(offsets, range) and isinstance(attempts, int):
+        assert offsets.step == 1, "a popped range is contiguous"
+        stop = offsets.stop
+        return [Span(at, min(step, stop - at), None, attempts) for at in range(offsets.start, stop, step)]
+    return [_span(offsets[at : at + step], _part(attempts, at, step)) for at in range(0, len(offsets), step)]
+
+
+def _part(attempts: Attempts, at: int, step: int) -> Attempts:
+    if isinstance(attempts, int):
+        return attempts
+    part = attempts[at : at + step]
+    return part[0] if len(set(part)) == 1 else part
+
+
+def _span(offsets: Sequence[int], attempts: Attempts) -> Span:
+    start = offsets[0]
+    if offsets[-1] - start == len(offsets) - 1:
+        return Span(start, len(offsets), None, attempts)
+    diffs = tuple(offset - start for offset in offsets)
+    assert all(low < high for low, high in pairwise(diffs)), "popped offsets ascend"
+    return Span(start, len(offsets), diffs, attempts)
+
+
+def indexes(bits: int) -> Iterator[int]:
+    """The positions of the ones in a bit map, ascending."""
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pop:
+    """What all checkpoints of one pop of one partition have in common (SPEC POP-4)."""
+
+    topic: str
+    topic_id: str
+    group: str
+    #: The group's epoch in the partition (SPEC POP-18).
+    epoch: int
+    #: Written NAME@BROKER.
+    partition: str
+    #: Popped from the group's retry topic; `topic` is the user's all the same.
+    retry: bool = False
+    pop_time_ms: int
+    invisible_ms: int
+    #: The queue of the revive log for all records about these messages (SPEC POP-6).
+    revive_queue: int
+
+    @property
+    def revive_time_ms(self) -> int:
+        """When the messages that are not acknowledged become visible again (SPEC POP-4)."""
+        return self.pop_time_ms + self.invisible_ms
+
+    @property
+    def lane(self) -> LaneKey:
+        return LaneKey(self.topic_id, self.group, self.retry, self.partition)
+
+
+class Replaced(NamedTuple):
+    """Messages of an earlier checkpoint whose lease a newer checkpoint took over (SPEC POP-9)."""
+
+    key: CheckpointKey
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint: a record of the revive log, and what a handle stands for."""
+
+    pop: Pop
+    span: Span
+    #: Messages known to be done when this was written; acknowledgements that come later are records of their own.
+    bit_map: int = 0
+    #: A change of the invisible time: storing this checkpoint takes the message out of that one, in one record, so
+    #: that no crash can part the two (SPEC POP-9).
+    replaces: Replaced | None = None
+    #: Not to be delivered again but dead-lettered when due, for this reason.
+    dead_reason: str | None = None
+    #: Where the record lies in its revive queue; -1 as long as it is not known.
+    revive_offset: int = -1
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.span.num <= CHECKPOINT_MESSAGES_MAX, "a checkpoint covers 1 to 32 messages"
+        assert 0 <= self.bit_map <= self.span.full, "a bit without a message"
+
+    @property
+    def key(self) -> CheckpointKey:
+        pop = self.pop
+        return CheckpointKey(
+            pop.topic_id, pop.group, pop.epoch, pop.retry, pop.partition, self.span.start_offset, pop.pop_time_ms
+        )
+
+    @property
+    def revive_time_ms(self) -> int:
+        return self.pop.revive_time_ms
+
+    @property
+    def due_time_ms(self) -> int:
+        """The deliver time of the record: 1 s before that of its acknowledgements (SPEC POP-6)."""
+        return self.revive_time_ms - CHECKPOINT_LEAD_MS
+
+    @property
+    def unacked(self) -> int:
+        """The bit map of what is not done."""
+        return self.span.full & ~self.bit_map
+
+    def ack(self, offset: int) -> Checkpoint:
+        """This checkpoint with one message done; unchanged when it is not one of these (SPEC POP-8, R43)."""
+        index = self.span.index_of(offset)
+        return self if index is None else self.with_bits(1 << index)
+
+    def with_bits(self, bits: int) -> Checkpoint:
+        """This checkpoint with more messages done; bits of no message are left out."""
+        return replace(self, bit_map=self.bit_map | (bits & self.span.full))
+
+    def changed(
+        self, index: int, *, now_ms: int, invisible_ms: int, revive_queue: int, dead_reason: str | None = None
+    ) -> Checkpoint:
+        """The checkpoint that takes over the message at `index` (SPEC POP-9, POP-10).
+
+        Its pop time is later than this one's even within one millisecond, so that both have keys of their own.
+        """
+        pop = replace(
+            self.pop,
+            pop_time_ms=max(now_ms, self.pop.pop_time_ms + 1),
+            invisible_ms=invisible_ms,
+            revive_queue=revive_queue,
+        )
+        taken = Replaced(self.key, _ONE_MESSAGE << index)
+        return Checkpoint(pop=pop, span=self.span.one(index), replaces=taken, dead_reason=dead_reason)

@@ -1,0 +1,397 @@
+"""Handles: what a client is given with each message, and gives back to acknowledge it (SPEC POP-5).
+
+The text of a handle has the source's eight fields, separated by spaces:
+
+    {ckQueueOffset} {popTime} {invisibleTime} {reviveQid} {0|1 retry topic} {brokerName} {queueId} {msgQueueOffset}
+
+On the wire it is opaque: version, then the head, then the index of the message and its tag.
+
+    1 AAGL...head of the checkpoint, base64...  c Xq3v...tag, 16 characters
+    all messages of a checkpoint share this     the 3rd message of it
+
+The head holds all that makes the checkpoint (topic and a digest of its id, partition, group epoch, tenure, times,
+offsets, attempts); the key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 stretches it to a tag of 96
+bits for each message: two hashes for 32 messages. (OpenSSL's HMAC lets go of the interpreter's lock, and beside threads
+that commit it waits for it longer than it computes.) So a tag covers topic id, group, epoch, partition, offset, attempt
+and expiry, and a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
+numbered, so that they can be rotated.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from mq.errors import Conflict, Refused
+from mq.names import encode_path, split_partition
+from mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
+from mq.queue.limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
+
+__all__ = [
+    "Handle",
+    "HandleKeys",
+    "Lease",
+    "Opened",
+    "check_live",
+    "index_of",
+    "life_digest",
+    "mint",
+    "open_handle",
+    "open_handles",
+]
+
+_VERSION: Final = "1"
+_LIFE_BYTES: Final = 8
+_TAG_BYTES: Final = 12
+_TAG_CHARS: Final = 16
+_TAIL_CHARS: Final = 1 + _TAG_CHARS
+_SECRET_BYTES_MIN: Final = 16
+_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
+_INDEX: Final[Mapping[str, int]] = {char: index for index, char in enumerate(_ALPHABET)}
+_RETRY: Final = 0b001
+_DIFFS: Final = 0b010
+_ATTEMPTS: Final = 0b100
+#: Key id, flags, start offset, pop time, invisible time, revive queue, tenure, epoch, count, attempt, life, 2 lengths.
+#: Tenure and epoch were one number before, so handles of then are of tenure 0, which nobody has.
+_FIXED: Final = struct.Struct(f">BBQQIHIIBI{_LIFE_BYTES}sBH")
+_DOMAIN: Final = b"deltamq handle"
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
+
+assert len(_ALPHABET) == CHECKPOINT_MESSAGES_MAX
+assert INVISIBLE_MS_CEILING < 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class HandleKeys:
+    """The secrets that handles are made and verified with, by key id; `current` makes new ones."""
+
+    current: int
+    secrets: Mapping[int, bytes] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.current not in self.secrets or not all(0 <= key < 256 for key in self.secrets):
+            raise ValueError("key ids are 0 to 255, and the current one has a secret")
+        if any(len(secret) < _SECRET_BYTES_MIN for secret in self.secrets.values()):
+            raise ValueError(f"a secret has at least {_SECRET_BYTES_MIN} bytes")
+
+
+class Lease(NamedTuple):
+    """A checkpoint as its handles tell it. A named tuple, because every acknowledgement makes some."""
+
+    topic: str
+    #: Digest of the topic's id: a topic that was deleted and made again has another (SPEC POP-12).
+    life: bytes
+    epoch: int
+    partition: str
+    retry: bool
+    pop_time_ms: int
+    invisible_ms: int
+    revive_queue: int
+    span: Span
+    #: Which tenure of the broker knows the checkpoint from its beginning (see `Lane`); 0 where that decides nothing.
+    tenure: int
+
+    @property
+    def revive_time_ms(self) -> int:
+        return self.pop_time_ms + self.invisible_ms
+
+    def key(self, topic_id: str, group: str) -> CheckpointKey:
+        """The checkpoint's key; `check_live` has shown that `topic_id` is the one."""
+        start = self.span.start_offset
+        return CheckpointKey(topic_id, group, self.epoch, self.retry, self.partition, start, self.pop_time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One message of a lease."""
+
+    lease: Lease
+    index: int
+
+    @property
+    def offset(self) -> int:
+        return self.lease.span.offset_of(self.index)
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of the message this is, from 1 on."""
+        return self.lease.span.attempt_of(self.index)
+
+    @property
+    def text(self) -> str:
+        """The eight fields of SPEC POP-5; names are encoded, so that none holds a space."""
+        lease = self.lease
+        name, broker = split_partition(lease.partition)
+        numbers = f"{lease.span.start_offset} {lease.pop_time_ms} {lease.invisible_ms} {lease.revive_queue}"
+        return f"{numbers} {int(lease.retry)} {encode_path(broker)} {encode_path(name)} {self.offset}"
+
+
+class Opened(NamedTuple):
+    """Genuine handles of one lease: which messages, and where the handles stood in the request."""
+
+    lease: Lease
+    bits: int
+    positions: Sequence[int]
+
+
+@lru_cache(maxsize=1_024)
+def life_digest(topic_id: str) -> bytes:
+    """What a handle says of the life of its topic."""
+    return hashlib.sha256(topic_id.encode()).digest()[:_LIFE_BYTES]
+
+
+# Making handles.
+
+
+def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span], *, tenure: int = 0) -> list[str]:
+    """The handles of all messages of one pop, in order; `tenure` is the lane's, if it is popped without order."""
+    handles: list[str] = []
+    key_id = keys.current
+    secret = keys.secrets[key_id]
+    life = life_digest(pop.topic_id)
+    topic, partition = pop.topic.encode(), pop.partition.encode()
+    names = topic + partition
+    for span in spans:
+        flags, attempt, more = _variable(span)
+        fixed = _FIXED.pack(
+            key_id,
+            flags | (_RETRY if pop.retry else 0),
+            span.start_offset,
+            pop.pop_time_ms,
+            pop.invisible_ms,
+            pop.revive_queue,
+            tenure,
+            pop.epoch,
+            span.num,
+            attempt,
+            life,
+            len(topic),
+            len(partition),
+        )
+        packed = binascii.b2a_base64(fixed + names + more, newline=False).translate(_URL_SAFE)
+        head = _VERSION + packed.decode().rstrip("=")
+        handles += [head + tail for tail in _tails(secret, pop.group, head, span.num)]
+    return handles
+
+
+def _variable(span: Span) -> tuple[int, int, bytes]:
+    """Flags, the attempt of all messages, and what only some spans have."""
+    if span.diffs is None and isinstance(span.attempts, int):
+        return 0, span.attempts, b""
+    flags, attempt, more = 0, 0, b""
+    if span.diffs is not None:
+        flags |= _DIFFS
+        more += struct.pack(f">{span.num}Q", *span.diffs)
+    if isinstance(span.attempts, int):
+        attempt = span.attempts
+    else:
+        flags |= _ATTEMPTS
+        more += struct.pack(f">{span.num}I", *span.attempts)
+    return flags, attempt, more
+
+
+@lru_cache(maxsize=16)
+def _mac_key(secret: bytes) -> bytes:
+    """The secret as a key of BLAKE2b, which takes 64 bytes at most."""
+    return secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(secret).digest()
+
+
+#: Most handles come back soon: of so many checkpoints the tags are remembered (10 MB at most) and not made again.
+@lru_cache(maxsize=4_096)
+def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
+    """For each message of a checkpoint what follows the head in its handle: index and tag."""
+    # The group's length comes first, so that no group and head can be mistaken for others.
+    named = group.encode()
+    said = struct.pack(">H", len(named)) + named + head.encode()
+    key = hashlib.blake2b(said, key=_mac_key(secret), person=_DOMAIN, digest_size=32).digest()
+    tags = hashlib.shake_256(key).digest(_TAG_BYTES * num)
+    text = binascii.b2a_base64(tags, newline=False).translate(_URL_SAFE).decode()
+    return tuple(
+        [
+            char + text[at : at + _TAG_CHARS]
+            for char, at in zip(_ALPHABET, range(0, num * _TAG_CHARS, _TAG_CHARS), strict=False)
+        ]
+    )
+
+
+# Opening handles.
+
+
+def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
+    """The message that `handle` stands for.
+
+    Raises
+    ------
+    Refused
+        `handle_invalid`: forged, garbled, or given to another group.
+    """
+    opened, _ = open_handles(keys, group, (handle,))
+    if not opened:
+        raise Refused("this handle was not given to this group", code="handle_invalid", field="handle")
+    return Handle(opened[0].lease, opened[0].bits.bit_length() - 1)
+
+
+def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[list[Opened], list[int]]:
+    """What `handles` stand for, by lease, and the positions of those that are not genuine.
+
+    A batch that comes back whole and in order costs one comparison for 32 messages.
+    """
+    opened: list[Opened] = []
+    invalid: list[int] = []
+    apart: dict[str, list[int]] = {}
+    at, count = 0, len(handles)
+    while at < count:
+        handle = handles[at]
+        head = handle[:-_TAIL_CHARS]
+        if head in apart:
+            apart[head].append(at)
+            at += 1
+            continue
+        lease = _lease(keys, head)
+        if lease is None:
+            invalid.append(at)
+            at += 1
+            continue
+        num = lease[0].span.num
+        run = handles[at : at + num]
+        tails = _tails(keys.secrets[lease[1]], group, head, num)
+        if _same("".join(run), head + head.join(tails)):
+            opened.append(Opened(lease[0], lease[0].span.full, range(at, at + num)))
+            at += num
+        else:
+            apart[head] = [at]
+            at += 1
+    for head, positions in apart.items():
+        _open_apart(keys, group, handles, head, positions, opened, invalid)
+    return opened, sorted(invalid)
+
+
+def _open_apart(
+    keys: HandleKeys,
+    group: str,
+    handles: Sequence[str],
+    head: str,
+    positions: Sequence[int],
+    opened: list[Opened],
+    invalid: list[int],
+) -> None:
+    """Handles of one head that are not the whole lease in order: each is compared by itself."""
+    found = _lease(keys, head)
+    assert found is not None, "the head was read before"
+    lease, key_id = found
+    tails = _tails(keys.secrets[key_id], group, head, lease.span.num)
+    bits, genuine = 0, []
+    for position in positions:
+        tail = handles[position][-_TAIL_CHARS:]
+        index = _INDEX.get(tail[0], CHECKPOINT_MESSAGES_MAX)
+        if index < lease.span.num and _same(tail, tails[index]):
+            bits |= 1 << index
+            genuine.append(position)
+        else:
+            invalid.append(position)
+    if bits:
+        opened.append(Opened(lease, bits, genuine))
+
+
+def index_of(handle: str) -> int:
+    """Which message of its lease a genuine handle stands for."""
+    return _INDEX[handle[-_TAIL_CHARS]]
+
+
+def _same(given: str, expected: str) -> bool:
+    """Compare in a time that does not tell where the difference is."""
+    return given.isascii() and hmac.compare_digest(given, expected)
+
+
+def _lease(keys: HandleKeys, head: str) -> tuple[Lease, int] | None:
+    """What a head says, and the id of the key that must have signed it; None when it is no head."""
+    if head[:1] != _VERSION:
+        return None
+    packed = head[1:]
+    try:
+        raw = binascii.a2b_base64(packed.encode().translate(_FROM_URL) + b"=" * (-len(packed) % 4), strict_mode=True)
+        return _unpack(keys, raw)
+    except (ValueError, struct.error):
+        return None
+
+
+def _unpack(keys: HandleKeys, raw: bytes) -> tuple[Lease, int] | None:
+    (
+        key_id,
+        flags,
+        start,
+        pop_time_ms,
+        invisible_ms,
+        revive_queue,
+        tenure,
+        epoch,
+        num,
+        attempt,
+        life,
+        topic,
+        partition,
+    ) = _FIXED.unpack_from(raw)
+    if key_id not in keys.secrets or not 1 <= num <= CHECKPOINT_MESSAGES_MAX:
+        return None
+    names_end = _FIXED.size + topic + partition
+    topic_end = _FIXED.size + topic
+    diffs, attempts, end = _read_variable(flags, num, attempt, raw, names_end)
+    if end != len(raw):
+        return None
+    span = Span(start, num, diffs, attempts)
+    lease = Lease(
+        raw[_FIXED.size : topic_end].decode(),
+        life,
+        epoch,
+        raw[topic_end:names_end].decode(),
+        bool(flags & _RETRY),
+        pop_time_ms,
+        invisible_ms,
+        revive_queue,
+        span,
+        tenure,
+    )
+    return lease, key_id
+
+
+def _read_variable(
+    flags: int, num: int, attempt: int, raw: bytes, at: int
+) -> tuple[tuple[int, ...] | None, Attempts, int]:
+    diffs: tuple[int, ...] | None = None
+    attempts: Attempts = attempt
+    if flags & _DIFFS:
+        diffs = struct.unpack_from(f">{num}Q", raw, at)
+        at += 8 * num
+    if flags & _ATTEMPTS:
+        attempts = struct.unpack_from(f">{num}I", raw, at)
+        at += 4 * num
+    return diffs, attempts, at
+
+
+def check_live(lease: Lease, *, topic_id: str | None, epoch: int | None, now_ms: int) -> None:
+    """Refuse a genuine handle whose lease has ended: by time, or with the life of its topic or group.
+
+    `topic_id` and `epoch` are the present ones, None when there is no such topic or group now.
+
+    Raises
+    ------
+    Conflict
+        `handle_expired` (SPEC POP-8, POP-12, POP-18).
+    """
+    if topic_id is None or lease.life != life_digest(topic_id):
+        raise Conflict("the topic was deleted after this handle was given", code="handle_expired", field="handle")
+    if epoch != lease.epoch:
+        raise Conflict(
+            "the group was deleted or its offsets were reset after this handle was given",
+            code="handle_expired",
+            field="handle",
+        )
+    if now_ms >= lease.revive_time_ms:
+        raise Conflict("the invisible time has ended", code="handle_expired", field="handle")

@@ -1,0 +1,249 @@
+"""Retries: how long a failed message waits, and when it is dead (SPEC RETRY-2, RETRY-3).
+
+A message is delivered at most `max_attempts` times. After the failure of attempt n it waits by the group's policy and
+is delivered as attempt n + 1; after the last attempt it goes to the dead letters. Randomness is passed in.
+
+    attempt 1 --fails--> wait 10 s --> attempt 2 --fails--> wait 30 s --> ... attempt 16 --fails--> dead letter
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mq.errors import Refused, Unprocessable
+from mq.queue.limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+
+__all__ = [
+    "DEAD_REASON_HEADER",
+    "DEFAULT_WAITS_MS",
+    "Again",
+    "Dead",
+    "DeadReason",
+    "Exponential",
+    "Fixed",
+    "RetryPolicy",
+    "Waits",
+    "after_failure",
+    "check_reason",
+    "policy_from_json",
+    "policy_to_json",
+    "wait_ms",
+    "with_reason",
+    "without_reason",
+]
+
+_SECOND: Final = 1_000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+#: SPEC RETRY-2.
+DEFAULT_WAITS_MS: Final = (
+    10 * _SECOND,
+    30 * _SECOND,
+    *(n * _MINUTE for n in range(1, 11)),
+    20 * _MINUTE,
+    30 * _MINUTE,
+    1 * _HOUR,
+    2 * _HOUR,
+)
+# Beyond this many doublings every wait is the cap, and powers stay small.
+_EXPONENT_MAX: Final = 32
+#: The header of a dead letter that says why it is one.
+DEAD_REASON_HEADER: Final = "mq-dead-reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A list: the wait after attempt 1, after attempt 2, ...; the last one goes on."""
+
+    waits_ms: tuple[int, ...] = DEFAULT_WAITS_MS
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.waits_ms) <= RETRY_WAITS_MAX:
+            raise Unprocessable(f"retry_policy must list 1 to {RETRY_WAITS_MAX} waits", field="retry_policy")
+        for wait in self.waits_ms:
+            _check_wait("retry_policy", wait)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential:
+    """`initial_ms`, then `multiplier` times as long each time, never over `max_ms`, give or take `jitter` (0 to 1)."""
+
+    initial_ms: int = 5 * _SECOND
+    multiplier: float = 2.0
+    max_ms: int = 2 * _HOUR
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_wait("retry_policy.exponential.initial_ms", self.initial_ms)
+        _check_wait("retry_policy.exponential.max_ms", self.max_ms)
+        _check_between("retry_policy.exponential.multiplier", self.multiplier, 1.0, 100.0)
+        _check_between("retry_policy.exponential.jitter", self.jitter, 0.0, 1.0)
+        if self.max_ms < self.initial_ms:
+            raise Unprocessable("max_ms must not be below initial_ms", field="retry_policy.exponential.max_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always the same wait."""
+
+    fixed_ms: int
+
+    def __post_init__(self) -> None:
+        _check_wait("retry_policy.fixed_ms", self.fixed_ms)
+
+
+RetryPolicy = Waits | Exponential | Fixed
+
+
+def _check_wait(name: str, value: int) -> None:
+    if not 0 <= value <= RETRY_WAIT_MS_MAX:
+        raise Unprocessable(
+            f"{name}: a wait is 0 to {RETRY_WAIT_MS_MAX} ms", field=name, extra={"min": 0, "max": RETRY_WAIT_MS_MAX}
+        )
+
+
+def _check_between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise Unprocessable(f"{name} must be {low} to {high}", field=name, extra={"min": low, "max": high})
+
+
+def wait_ms(policy: RetryPolicy, attempt: int, draw: float = 0.5) -> int:
+    """How long a message waits after its `attempt`-th delivery failed (R101, R103).
+
+    `draw` is a random number from 0 to 1, of which only a policy with jitter makes use.
+    """
+    assert attempt >= 1 and 0.0 <= draw <= 1.0
+    if isinstance(policy, Fixed):
+        return policy.fixed_ms
+    if isinstance(policy, Waits):
+        return policy.waits_ms[min(attempt, len(policy.waits_ms)) - 1]
+    plain = min(float(policy.max_ms), policy.initial_ms * policy.multiplier ** min(attempt - 1, _EXPONENT_MAX))
+    return min(policy.max_ms, round(plain * (1.0 + policy.jitter * (2.0 * draw - 1.0))))
+
+
+class DeadReason(enum.Enum):
+    """Why DeltaMQ itself gave a message up; a client that condemns one gives a reason of its own."""
+
+    MAX_ATTEMPTS = "max_attempts"  #: delivered as often as the group allows, never acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Deliver it again after this wait."""
+
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Dead-letter it."""
+
+    reason: str
+
+
+def after_failure(policy: RetryPolicy, *, attempt: int, max_attempts: int, draw: float = 0.5) -> Again | Dead:
+    """What becomes of a message whose `attempt`-th delivery failed or was never answered (SPEC RETRY-3, POP-11)."""
+    if attempt >= max_attempts:
+        return Dead(DeadReason.MAX_ATTEMPTS.value)
+    return Again(wait_ms(policy, attempt, draw))
+
+
+# Settings.
+
+
+def policy_to_json(policy: RetryPolicy) -> object:
+    """The policy as the API writes it."""
+    if isinstance(policy, Fixed):
+        return {"fixed_ms": policy.fixed_ms}
+    if isinstance(policy, Waits):
+        return list(policy.waits_ms)
+    return {
+        "exponential": {
+            "initial_ms": policy.initial_ms,
+            "multiplier": policy.multiplier,
+            "max_ms": policy.max_ms,
+            "jitter": policy.jitter,
+        }
+    }
+
+
+def policy_from_json(value: object) -> RetryPolicy:
+    """A list of waits in milliseconds, `{"exponential": {...}}` or `{"fixed_ms": n}`.
+
+    Raises
+    ------
+    Refused
+        `invalid_type`, `unknown_field`; `field` names what is wrong.
+    Unprocessable
+        `invalid_value` for a number out of bounds.
+    """
+    if isinstance(value, list):
+        return Waits(tuple(_whole("retry_policy", item) for item in value))
+    if isinstance(value, Mapping) and list(value) == ["fixed_ms"]:
+        return Fixed(_whole("retry_policy.fixed_ms", value["fixed_ms"]))
+    if isinstance(value, Mapping) and list(value) == ["exponential"]:
+        return _exponential(value["exponential"])
+    raise Refused(
+        'retry_policy must be a list of waits in ms, {"exponential": {...}} or {"fixed_ms": n}',
+        code="invalid_type",
+        field="retry_policy",
+    )
+
+
+def _exponential(value: object) -> Exponential:
+    where = "retry_policy.exponential"
+    if not isinstance(value, Mapping):
+        raise Refused(f"{where} must be an object", code="invalid_type", field=where)
+    default = Exponential()
+    known: dict[str, float] = {
+        "initial_ms": default.initial_ms,
+        "multiplier": default.multiplier,
+        "max_ms": default.max_ms,
+        "jitter": default.jitter,
+    }
+    for name, item in value.items():
+        if name not in known:
+            raise Refused(f"{where} has no field {name!r}", code="unknown_field", field=f"{where}.{name}")
+        known[name] = _number(f"{where}.{name}", item)
+    return Exponential(
+        initial_ms=_whole(f"{where}.initial_ms", known["initial_ms"]),
+        multiplier=known["multiplier"],
+        max_ms=_whole(f"{where}.max_ms", known["max_ms"]),
+        jitter=known["jitter"],
+    )
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Refused(f"{name} must be a whole number of milliseconds", code="invalid_type", field=name)
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Refused(f"{name} must be a number", code="invalid_type", field=name)
+    return value
+
+
+def check_reason(reason: str) -> str:
+    """Return `reason` if it may stand in a table and in a header, else raise `Unprocessable`."""
+    if not (0 < len(reason) <= REASON_LENGTH_MAX and reason.isprintable()):
+        raise Unprocessable(
+            f"reason must be 1 to {REASON_LENGTH_MAX} printable characters",
+            field="reason",
+            extra={"limit": REASON_LENGTH_MAX},
+        )
+    return reason
+
+
+def with_reason(headers: Mapping[str, str], reason: str) -> dict[str, str]:
+    """The headers of a dead letter: the message's own, and why it is one."""
+    return {**headers, DEAD_REASON_HEADER: reason}
+
+
+def without_reason(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a dead letter that is sent back."""
+    return {name: value for name, value in headers.items() if name != DEAD_REASON_HEADER}

@@ -1,0 +1,15 @@
+"""The queue in memory: for your own tests, and the model in ours.
+
+    from mq.testing import MemoryQueue
+
+    queue = MemoryQueue()
+    queue.create_topic("orders")
+    queue.send("orders", b"...", key="customer-7")
+    popped = queue.pop("billing", "orders")
+"""
+
+from __future__ import annotations
+
+from mq.testing.queue import AckAnswer, MemoryQueue, Popped
+
+__all__ = ["AckAnswer", "MemoryQueue", "Popped"]

@@ -1,0 +1,427 @@
+"""The broker of the in-memory twin: what a crash forgets, and how pops, acknowledgements and changes go.
+
+A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order, by the
+in-memory match and the revive log; or in order, where the progress is stored with all that is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mq.errors import Conflict
+from mq.meta import GroupSettings, Ordering
+from mq.offset_ranges import OffsetRanges
+from mq.queue import (
+    ORDERED_REVIVE_QUEUE,
+    REJECTED,
+    REVIVE_QUEUES,
+    Ack,
+    Buffer,
+    BufferSettings,
+    Committed,
+    DeadReason,
+    Delivery,
+    Handle,
+    HandleKeys,
+    KeyedPop,
+    Lane,
+    LaneKey,
+    LostReason,
+    Opened,
+    OrderedLane,
+    OrderedPop,
+    Pop,
+    Span,
+    StoreCheckpoint,
+    dead_producer_id,
+    first_position,
+    indexes,
+    mint,
+    read_position,
+    spans_of,
+    with_reason,
+)
+from mq.testing.jobs import given_again, settle_overdue
+from mq.testing.log import MemoryLog, Origin, Row, Tables
+
+__all__ = ["MemoryBroker", "Popped", "Wish"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popped:
+    """One message as a client gets it."""
+
+    topic: str
+    partition: str
+    row: Row
+    handle: str
+    #: Which delivery of the message this is, from 1 on.
+    delivery_attempt: int
+    pop_time_ms: int
+    invisible_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a pop of one lane asks for."""
+
+    topic: str
+    lane: LaneKey
+    settings: GroupSettings
+    order: Ordering
+    max_messages: int
+    invisible_ms: int
+    #: None takes every message (SPEC CONS-3).
+    tags: Collection[str] | None
+
+    def takes(self, row: Row) -> bool:
+        return self.tags is None or row.tag in self.tags
+
+
+class MemoryBroker:
+    """One life of the process that owns the lanes."""
+
+    def __init__(self, tables: Tables, keys: HandleKeys, settings: BufferSettings) -> None:
+        self._tables = tables
+        self._keys = keys
+        self._buffer = Buffer(settings)
+        self._ordered: dict[LaneKey, OrderedLane] = {}
+        self._pops = 0
+        tables.tenures += 1
+        self._tenure = tables.tenures
+
+    # Lanes.
+
+    def forget(self, lane: LaneKey) -> None:
+        """The lane's epoch is over (SPEC POP-18)."""
+        self._buffer.drop_lane(lane)
+        self._ordered.pop(lane, None)
+
+    def _known(self, lane: LaneKey) -> Committed | None:
+        """The group's progress in its present epoch; None when it never consumed."""
+        return self._tables.groups.committed_in(lane, self._tables.committed.get(lane))
+
+    def _begin(self, wish: Wish) -> Committed:
+        """The group's progress; where it never consumed, it begins by its settings and says so (SPEC POP-7)."""
+        lane = wish.lane
+        known = self._known(lane)
+        if known is None:
+            epoch = self._tables.groups.epoch_of(lane)
+            assert epoch is not None, "the group was looked up"
+            log = self._tables.lane_log(lane)
+            start = wish.settings.consume_from
+            offset = log.min_offset if lane.retry else first_position(start, log.bounds_at(start.time_ms), pop=True)
+            known = Committed(epoch, offset)
+            self._tables.commit(lane, known)
+        return known
+
+    def _lane(self, key: LaneKey, now_ms: int) -> Lane | None:
+        """The lane as it is in memory, or as the tables have it; None when the group never consumed there."""
+        lane, known = self._buffer.lane(key), self._known(key)
+        if known is None or (lane is not None and lane.epoch == known.epoch):
+            return lane
+        states = [state for key_, state in self._tables.states.items() if key_.lane == key]
+        return self._buffer.open_lane(key, known, tenure=self._tenure, now_ms=now_ms, states=states)
+
+    def _ordered_lane(self, wish: Wish) -> OrderedLane:
+        ordered = self._ordered.get(wish.lane)
+        kind = KeyedPop if wish.order == "key" else OrderedPop
+        if ordered is not None and ordered.epoch == self._tables.groups.epoch_of(wish.lane):
+            if type(ordered) is OrderedLane:
+                ordered = self._ordered[wish.lane] = ordered.as_kind(kind, max_attempts=wish.settings.max_attempts)
+            if isinstance(ordered, kind):
+                return ordered
+        states = [
+            state
+            for key, state in self._tables.states.items()
+            if key.lane == wish.lane and key.epoch == self._tables.groups.epoch_of(wish.lane)
+        ]
+        held = self._buffer.lane(wish.lane)
+        if any(state.open for state in states) or (held and held.in_flight) or (ordered and ordered.flights):
+            raise _mixed()
+        self.flush()
+        self._buffer.drop_lane(wish.lane)
+        done = OffsetRanges()
+        for state in states:
+            if state.checkpoint is not None:
+                done.add(state.checkpoint.span.start_offset, state.checkpoint.span.last_offset + 1)
+        committed = self._begin(wish)
+        start = committed.join(Committed(committed.epoch, committed.offset, tuple(done)))
+        ordered = self._ordered[wish.lane] = kind(start, max_attempts=wish.settings.max_attempts)
+        return ordered
+
+    # Pop.
+
+    def pop(self, wish: Wish, now_ms: int) -> list[Popped]:
+        """Messages of one lane for a client."""
+        if wish.order is False:
+            return self._pop_any(wish, now_ms)
+        ordered = self._ordered_lane(wish)
+        ordered.limit(wish.settings.max_attempts)
+        position = read_position(ordered.committed, self._tables.lane_log(wish.lane).bounds, ordered.done)
+        if position.lost:
+            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
+            ordered.lose_below(position.offset)
+        if isinstance(ordered, KeyedPop):
+            popped = self._pop_keyed(ordered, wish, now_ms)
+        else:
+            assert isinstance(ordered, OrderedPop)
+            popped = self._pop_ordered(ordered, wish, now_ms)
+        self._tables.commit(wish.lane, ordered.progress())
+        return popped
+
+    def _pop_any(self, wish: Wish, now_ms: int) -> list[Popped]:
+        ordered = self._ordered.get(wish.lane)
+        known = self._known(wish.lane)
+        if ordered.flights if ordered is not None else known is not None and known.delivered:
+            raise _mixed()
+        if self._ordered.pop(wish.lane, None) is not None:
+            self._buffer.drop_lane(wish.lane)
+        self._begin(wish)
+        lane, log = self._lane(wish.lane, now_ms), self._tables.lane_log(wish.lane)
+        assert lane is not None, "it has begun"
+        start, limit = self._buffer.next_read(lane)
+        position = read_position(start, log.bounds, lane.covered)
+        if position.lost:
+            self._tables.lose(wish.lane, position.lost_offsets(), LostReason.RETENTION)
+            self._buffer.skip(lane, position.offset)
+            start, limit = self._buffer.next_read(lane)
+        rows, next_offset = _read(log, start, limit, wish, wish.max_messages)
+        if next_offset == start:
+            return []
+        self._pops += 1
+        pop = self._pop(wish, now_ms, wish.invisible_ms, self._pops % REVIVE_QUEUES)
+        attempts = tuple(row.reconsume_times + 1 for row in rows)
+        spans = spans_of([row.offset for row in rows], attempts)
+        self._store(self._buffer.hold(lane, pop, spans, next_offset, now_ms))
+        return self._popped(pop, spans, rows)
+
+    def _pop(self, wish: Wish, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Pop:
+        epoch = self._tables.groups.epoch_of(wish.lane)
+        assert epoch is not None
+        return Pop(
+            topic=wish.topic,
+            topic_id=wish.lane.topic_id,
+            group=wish.lane.group,
+            epoch=epoch,
+            partition=wish.lane.partition,
+            retry=wish.lane.retry,
+            pop_time_ms=pop_time_ms,
+            invisible_ms=invisible_ms,
+            revive_queue=revive_queue,
+        )
+
+    def _popped(self, pop: Pop, spans: Sequence[Span], rows: Sequence[Row]) -> list[Popped]:
+        attempts = [span.attempt_of(index) for span in spans for index in range(span.num)]
+        handles = mint(self._keys, pop, spans, tenure=self._tenure)
+        return [
+            Popped(
+                topic=pop.topic,
+                partition=pop.partition,
+                row=row,
+                handle=handle,
+                delivery_attempt=attempt,
+                pop_time_ms=pop.pop_time_ms,
+                invisible_ms=pop.invisible_ms,
+            )
+            for row, handle, attempt in zip(rows, handles, attempts, strict=True)
+        ]
+
+    def _pop_ordered(self, ordered: OrderedPop, wish: Wish, now_ms: int) -> list[Popped]:
+        log = self._tables.lane_log(wish.lane)
+        turn = ordered.turn(now_ms, wish.max_messages)
+        while turn.dead:
+            self._bury(ordered, wish, turn.dead, now_ms)
+            turn = ordered.turn(now_ms, wish.max_messages)
+        if turn.read_from is None:
+            return self._delivered(ordered.again(turn.again, now_ms, wish.invisible_ms), wish)
+        rows, next_offset = _read(log, turn.read_from, None, wish, wish.max_messages)
+        offsets = [row.offset for row in rows]
+        deliveries = ordered.new(offsets, next_offset, now_ms, wish.invisible_ms)
+        if offsets and not deliveries:
+            return self._pop_ordered(ordered, wish, now_ms)
+        return self._delivered(deliveries, wish)
+
+    def _pop_keyed(self, keyed: KeyedPop, wish: Wish, now_ms: int) -> list[Popped]:
+        log = self._tables.lane_log(wish.lane)
+        popped: list[Popped] = []
+        while True:
+            given, dead = keyed.take(now_ms, wish.max_messages - len(popped), wish.invisible_ms)
+            popped += self._delivered(given, wish)
+            self._bury(keyed, wish, dead, now_ms)
+            start = keyed.read_from
+            if len(popped) >= wish.max_messages or start is None:
+                return popped
+            rows, next_offset = _read(log, start, None, wish, keyed.room)
+            if next_offset == start and not dead:
+                return popped
+            keyed.offer([(row.offset, row.key) for row in rows], next_offset)
+
+    def _delivered(self, deliveries: Sequence[Delivery], wish: Wish) -> list[Popped]:
+        if not deliveries:
+            return []
+        log = self._tables.lane_log(wish.lane)
+        rows = [row for one in deliveries for row in log.read(one.offset, one.offset + 1)]
+        spans = spans_of([one.offset for one in deliveries], tuple(one.attempt for one in deliveries))
+        pop = self._pop(wish, deliveries[0].pop_time_ms, wish.invisible_ms, ORDERED_REVIVE_QUEUE)
+        return self._popped(pop, spans, rows)
+
+    def _bury(
+        self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int], now_ms: int, reason: str | None = None
+    ) -> None:
+        """Dead-letter messages of an ordered lane; its progress, which says so, is stored before and after."""
+        lane = wish.lane
+        for offset in offsets:
+            self._tables.commit(lane, ordered.progress())
+            rows = self._tables.lane_log(lane).read(offset, offset + 1)
+            if not rows:
+                self._tables.lose(lane, [offset], LostReason.RETENTION)
+                ordered.end(offset)
+                continue
+            why = (reason or REJECTED) if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
+            row = rows[0]
+            dead = Row(
+                body=row.body,
+                message_id=row.message_id,
+                key=row.key,
+                tag=row.tag,
+                headers=with_reason(row.headers, why),
+                reconsume_times=ordered.attempts_of(offset),
+                origin=row.origin or Origin(wish.topic, lane.partition, offset),
+            )
+            request = dead_producer_id(lane, ordered.epoch, offset)
+            self._tables.dead_letters(lane.group).append([dead], now_ms, producer_id=request)
+            ordered.end(offset)
+        self._tables.commit(lane, ordered.progress())
+
+    # Acknowledge and change.
+
+    def ack(self, opened: Opened, lane: LaneKey, now_ms: int) -> int:
+        """Acknowledge messages of one lease; returns the bits that are refused (`handle_expired`)."""
+        lease = opened.lease
+        if lease.revive_queue == ORDERED_REVIVE_QUEUE:
+            return self._ack_ordered(self._ordered_of_handle(lane), opened, lane, now_ms)
+        held = self._lane(lane, now_ms)
+        if held is None:
+            return opened.bits
+        start = lease.span.start_offset
+        result = self._buffer.ack(held, start, lease.pop_time_ms, opened.bits, now_ms, tenure=lease.tenure)
+        if result.held is not None:
+            key = lease.key(lane.topic_id, lane.group)
+            self._tables.record([Ack(key, result.store, lease.revive_time_ms)])
+            self._buffer.ack_stored(result.held, result.store, now_ms)
+            return result.refused | given_again(self._tables, key, lease.topic, lease.span, result.store)
+        return result.refused
+
+    def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
+        """The lane in order that a live handle belongs to, as it is in memory, or as the tables have it."""
+        ordered, known = self._ordered.get(key), self._known(key)
+        assert known is not None, "it was popped"
+        if ordered is None or ordered.epoch != known.epoch:
+            ordered = OrderedLane(known, max_attempts=None)
+            if ordered.flights:
+                self._ordered[key] = ordered
+        return ordered
+
+    def _ack_ordered(self, ordered: OrderedLane, opened: Opened, lane: LaneKey, now_ms: int) -> int:
+        refused = 0
+        for index in indexes(opened.bits):
+            try:
+                ordered.ack(_delivery(Handle(opened.lease, index)), now_ms)
+            except Conflict:
+                refused |= 1 << index
+        self._tables.commit(lane, ordered.progress())
+        return refused
+
+    def change(self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None = None) -> str:
+        """A new invisible time, or a death sentence, for one message; returns its new handle (SPEC POP-9)."""
+        lease, lane = handle.lease, wish.lane
+        if lease.revive_queue == ORDERED_REVIVE_QUEUE:
+            return self._change_ordered(handle, wish, now_ms, invisible_ms, dead_reason)
+        held = self._lane(lane, now_ms)
+        if held is None:
+            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
+        change = self._buffer.change(
+            held,
+            lease.span.start_offset,
+            lease.pop_time_ms,
+            handle.index,
+            tenure=lease.tenure,
+            now_ms=now_ms,
+            invisible_ms=invisible_ms,
+            revive_queue=lease.revive_queue,
+            dead_reason=dead_reason,
+        )
+        self._tables.record([change.checkpoint])
+        self._buffer.changed(change, now_ms)
+        if given_again(self._tables, lease.key(lane.topic_id, lane.group), lease.topic, lease.span, change.bit):
+            raise Conflict("the message was delivered again", code="handle_expired", field="handle")
+        new = change.checkpoint
+        return mint(self._keys, new.pop, [new.span], tenure=self._tenure)[0]
+
+    def _change_ordered(
+        self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None
+    ) -> str:
+        ordered, delivery = self._ordered_of_handle(wish.lane), _delivery(handle)
+        if dead_reason is not None:
+            ordered.condemn(delivery, now_ms)
+            self._bury(ordered, wish, [handle.offset], now_ms, dead_reason)
+            return ""
+        delivery = ordered.change(delivery, now_ms, invisible_ms)
+        self._tables.commit(wish.lane, ordered.progress())
+        pop = self._pop(wish, delivery.pop_time_ms, invisible_ms, ORDERED_REVIVE_QUEUE)
+        return mint(self._keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])[0]
+
+    # What a service does all the time.
+
+    def tick(self, now_ms: int) -> None:
+        """Store what must leave memory, then the offsets that have moved."""
+        self._store(self._buffer.tick(now_ms))
+        self.flush()
+
+    def stop(self) -> None:
+        """Store everything that only memory knows."""
+        self._store(self._buffer.stop())
+        self.flush()
+
+    def flush(self) -> None:
+        """Store the offsets that have moved."""
+        for commit in self._buffer.commits():
+            self._tables.commit(commit.lane, Committed(commit.epoch, commit.offset))
+
+    def _store(self, decisions: Sequence[StoreCheckpoint]) -> None:
+        for decision in decisions:
+            self._tables.record([decision.checkpoint])
+            self._buffer.stored(decision)
+
+    def in_flight(self, lane: LaneKey) -> int:
+        """Messages of a lane that are given away and not done."""
+        held, ordered = self._buffer.lane(lane), self._ordered.get(lane)
+        if held is not None:
+            settle_overdue(self._tables, self._buffer, held)
+        return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
+
+
+def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) -> tuple[list[Row], int]:
+    """At most `most` messages that pass the filter, and where reading ended."""
+    rows: list[Row] = []
+    stop = log.end_offset if limit is None else min(limit, log.end_offset)
+    for row in log.read(start, stop):
+        if len(rows) == most:
+            return rows, row.offset
+        if wish.takes(row):
+            rows.append(row)
+    return rows, max(start, stop)
+
+
+def _delivery(handle: Handle) -> Delivery:
+    return Delivery(handle.offset, handle.attempt, handle.lease.pop_time_ms)
+
+
+def _mixed() -> Conflict:
+    return Conflict(
+        "messages of this partition are in flight that were popped in another order",
+        code="order_conflict",
+        field="order",
+    )

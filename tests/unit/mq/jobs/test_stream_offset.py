@@ -1,0 +1,74 @@
+"""Positions of streams as checkpoint folders keep them (SPARK-2)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mq.errors import Corrupt, Refused
+from mq.jobs.stream_offset import StreamOffset, TopicOffset, messages_behind
+
+OFFSETS = st.dictionaries(st.text(max_size=5), st.integers(0, 2**63 - 1), max_size=5)
+TOPICS = st.dictionaries(st.text(max_size=5), st.builds(TopicOffset, st.text(max_size=5), OFFSETS), max_size=4)
+
+
+def _of(**offsets: int) -> StreamOffset:
+    return StreamOffset(warehouse="w", topics={"t": TopicOffset("id", offsets)})
+
+
+@given(TOPICS)
+def test_spark_02_a_position_survives_its_checkpoint_and_has_one_text(topics: dict[str, TopicOffset]) -> None:
+    text = json.dumps(StreamOffset(warehouse="w", topics=topics).to_json())
+    read = StreamOffset.from_json(json.loads(text))
+    assert read == StreamOffset(warehouse="w", topics=topics)
+    shuffled = {name: TopicOffset(one.id, dict(reversed(one.partitions.items()))) for name, one in topics.items()}
+    other = StreamOffset(warehouse="w", topics=dict(reversed(shuffled.items())))
+    assert json.dumps(other.to_json()) == text
+
+
+def test_spark_02_a_position_of_a_newer_release_is_refused_by_name() -> None:
+    with pytest.raises(Refused, match=r"newer release \(format 2"):
+        StreamOffset.from_json({"version": 2, "positions": []})
+
+
+def test_spark_02_a_position_of_an_older_release_is_upgraded() -> None:
+    old = {"version": 0, "warehouse": "w", "topic": "t", "id": "id", "offsets": {"a": 3}}
+
+    def upgraded(stored: dict[str, object]) -> dict[str, object]:
+        topics = {stored["topic"]: {"id": stored["id"], "partitions": stored["offsets"]}}
+        return {"version": 1, "warehouse": stored["warehouse"], "topics": topics}
+
+    assert StreamOffset.from_json(old, upgrades={0: upgraded}) == _of(a=3)  # type: ignore[dict-item]
+    with pytest.raises(Corrupt, match="never a format 0"):
+        StreamOffset.from_json(old)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        {"version": "1", "warehouse": "", "topics": {}},
+        {"version": 1, "topics": {}},
+        {"version": 1, "warehouse": "", "topics": {"t": {"id": "", "partitions": {"a": -1}}}},
+        {"version": 1, "warehouse": "", "topics": {"t": {"id": "", "partitions": {"a": 1.5}}}},
+        {"0": 5},
+    ],
+)
+def test_spark_02_a_damaged_position_is_no_position(value: object) -> None:
+    with pytest.raises(Corrupt, match="position in the stream's checkpoint"):
+        StreamOffset.from_json(value)
+
+
+def test_spark_02_a_position_holds_for_one_life_of_a_topic() -> None:
+    at = _of(a=3)
+    assert (at.of("t", "id", "a"), at.of("t", "other", "a"), at.of("t", "id", "b")) == (3, None, None)
+
+
+def test_spark_12_what_is_behind_is_counted_by_partition() -> None:
+    assert messages_behind(_of(a=3, b=7), _of(a=10, b=7, c=2)) == {("t", "a"): 7, ("t", "b"): 0, ("t", "c"): 2}
+    again = StreamOffset(warehouse="w", topics={"t": TopicOffset("other", {"a": 4})})
+    assert messages_behind(_of(a=3), again) == {("t", "a"): 4}

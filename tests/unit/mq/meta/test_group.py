@@ -1,0 +1,205 @@
+"""Lives, settings and resets of groups (SPEC MODEL-5, POP-12, POP-18)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mq.errors import Conflict, Corrupt, NotFound, Refused
+from mq.meta.group import (
+    GroupBegan,
+    GroupEvent,
+    GroupsState,
+    OffsetsReset,
+    decide_begin,
+    decide_delete_group,
+    decide_put_group,
+    decide_reset_offsets,
+    group_event_from_json,
+)
+from mq.meta.group_settings import GroupRequest, GroupSettings
+from mq.queue.checkpoint import LaneKey
+from mq.queue.progress import Committed, Start, StartKind
+
+ORDERS_A = LaneKey("id-1", "billing", False, "orders@A")
+ORDERS_B = LaneKey("id-1", "billing", False, "orders@B")
+OTHER = LaneKey("id-2", "billing", False, "other@A")
+LAST = Start(StartKind.LAST)
+PARTITIONS = ["orders@A", "orders@B"]
+
+
+def put(state: GroupsState, name: str = "billing", now_ms: int = 5, **request: object) -> GroupsState:
+    return state.apply_all(decide_put_group(state, name, GroupRequest.from_json(request), now_ms))
+
+
+def reset(state: GroupsState, offsets: dict[LaneKey, int], topic: str = "orders") -> GroupsState:
+    return state.apply_all(decide_reset_offsets(state, "billing", topic, offsets))
+
+
+def deleted(state: GroupsState, name: str = "billing") -> GroupsState:
+    return state.apply_all(decide_delete_group(state, name))
+
+
+def test_a_group_is_made_as_asked_and_repeating_changes_nothing() -> None:
+    state = put(GroupsState(), max_attempts=3)
+    group = state.group("billing")
+    assert (group.settings.max_attempts, group.epoch, group.created_ms) == (3, 1, 5)
+    assert decide_put_group(state, "billing", GroupRequest(max_attempts=3), 99) == ()
+    assert put(GroupsState()).group("billing").settings == GroupSettings()
+
+
+def test_a_change_of_settings_keeps_the_epoch() -> None:
+    state = put(put(GroupsState()), max_attempts=3)
+    assert state.group("billing").epoch == 1
+    assert state.group("billing").settings.max_attempts == 3
+    assert state.epoch_of(ORDERS_A) == 1
+
+
+def test_pop_18_a_reset_is_a_new_epoch_in_the_partitions_that_it_names() -> None:
+    state = reset(put(GroupsState()), {ORDERS_A: 7})
+    assert (state.epoch_of(ORDERS_A), state.epoch_of(ORDERS_B)) == (2, 1)
+    assert state.committed_in(ORDERS_A, None) == Committed(2, 7)
+    assert state.committed_in(ORDERS_B, None) is None
+    again = reset(state, {ORDERS_A: 3, ORDERS_B: 0})
+    assert again.committed_in(ORDERS_A, None) == Committed(3, 3)
+    assert again.epoch_of(ORDERS_B) == 3
+
+
+def test_pop_18_commits_of_an_earlier_epoch_are_void() -> None:
+    state = reset(put(GroupsState()), {ORDERS_A: 7})
+    assert state.committed_in(ORDERS_A, Committed(1, 99)) == Committed(2, 7)
+    assert state.committed_in(ORDERS_A, Committed(2, 9)) == Committed(2, 9)
+    assert state.committed_in(ORDERS_B, Committed(1, 99)) == Committed(1, 99)
+
+
+def test_pop_12_a_group_that_was_deleted_and_made_again_has_another_epoch() -> None:
+    first = reset(put(GroupsState()), {ORDERS_A: 7})
+    gone = deleted(first)
+    assert gone.epoch_of(ORDERS_A) is None
+    again = put(gone)
+    assert again.group("billing").epoch > 2
+    assert again.epoch_of(ORDERS_A) == again.epoch_of(ORDERS_B) == again.group("billing").epoch
+    assert again.committed_in(ORDERS_A, Committed(2, 99)) is None
+
+
+def test_model_4_groups_are_independent() -> None:
+    state = put(put(GroupsState()), "shipping")
+    state = reset(state, {ORDERS_A: 7})
+    assert state.epoch_of(ORDERS_A._replace(group="shipping")) == 2
+    assert deleted(state, "shipping").epoch_of(ORDERS_A) == 3
+
+
+def test_a_deleted_topic_takes_its_resets_along() -> None:
+    state = reset(reset(put(GroupsState()), {ORDERS_A: 7}), {OTHER: 1}, "other")
+    assert list(state.without_topic("id-1").resets) == [OTHER]
+
+
+def began(state: GroupsState, topics: dict[str, int]) -> GroupsState:
+    return state.apply_all(decide_begin(state, "billing", topics))
+
+
+def start(state: GroupsState, lane: LaneKey) -> Start:
+    return state.start_in(lane, state.group("billing"), PARTITIONS)
+
+
+def test_model_4_a_group_begins_at_the_first_message_of_what_was_added_after_it_began() -> None:
+    state = put(GroupsState(), consume_from="last")
+    assert (start(state, ORDERS_A), start(state, ORDERS_B)) == (LAST, LAST), "it has begun nowhere"
+    state = began(state, {"id-1": 1})
+    assert (start(state, ORDERS_A), start(state, ORDERS_B)) == (LAST, Start())
+    assert start(state, OTHER) == LAST, "in another topic it has not begun"
+    assert start(state, ORDERS_A._replace(retry=True)) == Start(), "what is retried is all its own"
+    late = began(put(GroupsState(), consume_from="last"), {"id-1": 2})
+    assert start(late, ORDERS_B) == LAST, "the partition was there when it began"
+
+
+def test_model_4_a_group_begins_in_a_topic_once_in_its_life_and_the_topics() -> None:
+    state = began(put(GroupsState(), consume_from="last"), {"id-1": 1})
+    assert decide_begin(state, "billing", {"id-1": 2}) == ()
+    assert began(state, {"id-1": 2, "id-2": 5}).began == {("billing", "id-1"): 1, ("billing", "id-2"): 5}
+    assert state.without_topic("id-1").began == {} != state.without_topic("id-2").began
+    assert reset(state, {ORDERS_A: 7}).began == state.began, "a reset is no new life"
+    assert put(put(state, max_attempts=3), "other").began == state.began
+    assert deleted(state).began == {}
+
+
+def test_a_group_that_begins_at_the_first_message_need_not_say_when() -> None:
+    assert decide_begin(put(GroupsState()), "billing", {"id-1": 1}) == ()
+
+
+def test_a_reset_of_nothing_is_no_event() -> None:
+    assert decide_reset_offsets(put(GroupsState()), "billing", "orders", {}) == ()
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    for decide in (
+        lambda state: decide_delete_group(state, "billing"),
+        lambda state: decide_begin(state, "billing", {"id-1": 1}),
+        lambda state: decide_reset_offsets(state, "billing", "orders", {ORDERS_A: 0}),
+    ):
+        with pytest.raises(NotFound) as refused:
+            decide(GroupsState())
+        assert refused.value.code == "group_not_found"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", "invalid_group_name"),
+        ("a b", "invalid_group_name"),
+        ("..", "invalid_group_name"),
+        ("%DLQ%x", "system_name"),
+    ],
+)
+def test_model_5_bad_names_are_refused(name: str, code: str) -> None:
+    with pytest.raises(Refused) as refused:
+        put(GroupsState(), name)
+    assert (refused.value.code, refused.value.field) == (code, "group")
+
+
+def test_model_5_names_that_differ_only_by_case_are_refused() -> None:
+    with pytest.raises(Conflict) as refused:
+        put(put(GroupsState()), "Billing")
+    assert refused.value.code == "group_name_case"
+
+
+def history() -> list[GroupEvent]:
+    """One event of each kind, and what they lead to."""
+    state, events = GroupsState(), list[GroupEvent]()
+    for decide in (
+        lambda s: decide_put_group(s, "billing", GroupRequest(order="key", consume_from=LAST), 5),
+        lambda s: decide_begin(s, "billing", {"id-1": 2, "id-2": 1}),
+        lambda s: decide_reset_offsets(s, "billing", "orders", {ORDERS_A: 7, OTHER._replace(retry=True): 2}),
+        lambda s: decide_delete_group(s, "billing"),
+        lambda s: decide_put_group(s, "billing", GroupRequest(), 9),
+    ):
+        made = decide(state)
+        state = state.apply_all(made)
+        events += made
+    return events
+
+
+def test_events_survive_the_log() -> None:
+    for event in history():
+        assert group_event_from_json(event.kind, json.loads(json.dumps(event.to_json()))) == event
+        assert event.key == "group/billing"
+    assert group_event_from_json("topic_put", {}) is None
+
+
+def test_a_damaged_event_is_corrupt() -> None:
+    for event in history():
+        with pytest.raises(Corrupt) as found:
+            group_event_from_json(event.kind, {"group": {"name": 5}, "name": None, "topics": [["id-1", "2"]]})
+        assert found.value.code == "meta_event_corrupt"
+
+
+def test_an_event_of_another_life_is_corrupt() -> None:
+    made, begun, moved, gone, again = history()
+    state = GroupsState().apply_all([made])
+    for events in ([made, again], [made, gone, gone], [gone], [moved], [begun], [made, moved, moved]):
+        with pytest.raises(Corrupt):
+            GroupsState().apply_all(events)
+    assert state.apply_all([made]) == state
+    assert isinstance(moved, OffsetsReset) and isinstance(begun, GroupBegan)
+    assert state.apply_all([begun, begun]) == state.apply_all([begun])

@@ -1,0 +1,406 @@
+"""A cluster in memory, for tests: hosts with leases, a meta role, pull locks, and one strict topic of several brokers.
+
+Everything that decides is the code of the service's rules (`mq.meta.brokers`, `mq.meta.online`, `mq.order.pull_lock`
+...); this module only moves events and requests. Each process has a clock of its own: an origin that means nothing, and
+a rate that is not quite right. Hosts can be killed, stopped for a while (as by SIGSTOP), and started anew; the clients
+that consume are in `tests.unit.mq.order.memory_orderly`. Time passes in `MemoryCluster.run` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from mq.errors import Conflict, Fenced, Unavailable
+from mq.meta.brokers import (
+    META_ROLE,
+    BrokersState,
+    Host,
+    HostLeft,
+    HostRegistered,
+    HostRenewed,
+    LeaseWatch,
+    OwnLease,
+    RoleTaken,
+    check_role,
+    decide_give_back,
+    decide_leave,
+    decide_register,
+    decide_renew,
+    decide_takeover,
+)
+from mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
+from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
+from mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription
+from mq.names import split_partition
+from mq.order.authorization import Authorizations
+from mq.order.pull_lock import PullLocks
+from mq.queue.checkpoint import LaneKey
+from mq.routing import Route, expand, new_route
+
+__all__ = [
+    "GROUP",
+    "TICK_MS",
+    "TOPIC",
+    "Answer",
+    "Clock",
+    "ClusterEvent",
+    "ClusterMeta",
+    "Decide",
+    "KeyedMessage",
+    "MemoryCluster",
+    "MemoryHost",
+    "lane_of",
+]
+
+TOPIC: Final = "orders"
+TOPIC_ID: Final = "orders-1"
+GROUP: Final = "billing"
+#: What processes do of themselves, they do so often.
+TICK_MS: Final = 250
+
+ClusterEvent = (
+    HostRegistered
+    | HostRenewed
+    | HostLeft
+    | RoleTaken
+    | ClientPut
+    | ClientGone
+    | Allocated
+    | KeysMoved
+    | MoveSealed
+    | Route
+)
+
+
+class Clock(NamedTuple):
+    """A monotonic clock of one process."""
+
+    origin_ms: int = 0
+    rate: float = 1.0
+
+    def at(self, true_ms: int) -> int:
+        return self.origin_ms + round(true_ms * self.rate)
+
+
+class KeyedMessage(NamedTuple):
+    """A message of the strict topic: its key is a logical partition, and it is the key's `number`-th."""
+
+    lp: int
+    number: int
+
+
+class Answer(NamedTuple):
+    """What a heartbeat brings."""
+
+    authorized_ms: int
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClusterMeta:
+    """What the metadata log adds up to."""
+
+    route: Route
+    brokers: BrokersState = field(default_factory=BrokersState)
+    online: OnlineState = field(default_factory=OnlineState)
+    moved: MovedKeys = field(default_factory=MovedKeys)
+
+    def apply_all(self, events: Sequence[ClusterEvent]) -> ClusterMeta:
+        meta = self
+        for event in events:
+            if isinstance(event, Route):
+                meta = replace(meta, route=event)
+            elif isinstance(event, KeysMoved | MoveSealed):
+                meta = replace(meta, moved=meta.moved.apply_all([event]))
+            elif isinstance(event, ClientPut | ClientGone | Allocated):
+                meta = replace(meta, online=meta.online.apply_all([event]))
+            else:
+                meta = replace(meta, brokers=meta.brokers.apply_all([event]))
+        return meta
+
+    @property
+    def topics(self) -> Mapping[str, TopicPartitions]:
+        return {TOPIC: TopicPartitions(TOPIC_ID, self.route.partitions)}
+
+
+Decide = Callable[[ClusterMeta], Sequence[ClusterEvent]]
+
+
+class Process(Protocol):
+    """What does something of itself as time passes."""
+
+    def tick(self) -> None: ...
+
+
+class MemoryCluster:
+    """The tables, which outlive every process, and the processes; `now_ms` is the true time that none of them knows."""
+
+    def __init__(self, partitions: int, brokers: Sequence[str]) -> None:
+        self.now_ms = 0
+        self.meta = ClusterMeta(new_route(TOPIC, partitions, brokers))
+        self.events: list[ClusterEvent] = []
+        self.logs: dict[str, list[KeyedMessage]] = {partition: [] for partition in self.meta.route.partitions}
+        self.committed: dict[str, int] = dict.fromkeys(self.logs, 0)
+        self.hosts: list[MemoryHost] = []
+        self.clients: list[Process] = []
+        self._wire: list[tuple[int, Callable[[], None]]] = []
+
+    def append(self, decide: Decide) -> ClusterMeta:
+        """Compare-and-set: the decision is taken on the newest state, and stands."""
+        events = decide(self.meta)
+        self.meta = self.meta.apply_all(events)
+        self.events += events
+        return self.meta
+
+    def later(self, wait_ms: int, act: Callable[[], None]) -> None:
+        """Something is under way for so long."""
+        self._wire.append((self.now_ms + wait_ms, act))
+
+    def run(self, ms: int) -> None:
+        """Let time pass."""
+        until_ms = self.now_ms + ms
+        while self.now_ms < until_ms:
+            self.now_ms += TICK_MS
+            due = [act for at, act in self._wire if at <= self.now_ms]
+            self._wire = [one for one in self._wire if one[0] > self.now_ms]
+            for act in due:
+                act()
+            processes: list[Process] = [*self.hosts, *self.clients]
+            for process in processes:
+                process.tick()
+            self.observe()
+
+    def observe(self) -> None:
+        """Called after each tick; for tests."""
+
+    def host_of(self, role: str) -> MemoryHost:
+        """Where clients send requests: what one call tells them about brokers."""
+        owner = self.meta.brokers.owner(role)
+        for host in self.hosts:
+            if owner is not None and host.id == owner.id:
+                return host
+        raise Unavailable(f"nobody hosts {role}")
+
+    def partition_host(self, partition: str) -> MemoryHost:
+        return self.host_of(split_partition(partition)[1])
+
+    def send(self, lp: int, number: int) -> None:
+        """Produce the next message of a key; raises what the service would."""
+        meta = self.meta
+        partition = meta.route.partitions[meta.moved.table(meta.route)[lp]]
+        self.partition_host(partition).produce(partition, KeyedMessage(lp, number))
+
+    def expand(self, count: int, brokers: Sequence[str]) -> None:
+        """An administrator asks for more partitions; any process may decide it."""
+
+        def decide(meta: ClusterMeta) -> Sequence[ClusterEvent]:
+            route = expand(meta.route, TOPIC, count, brokers)
+            moved = KeysMoved(topic_id=TOPIC_ID, moves=moves_between(meta.route, route))
+            return (route, moved) if route is not meta.route else ()
+
+        for partition in self.append(decide).route.partitions:
+            self.logs.setdefault(partition, [])
+            self.committed.setdefault(partition, 0)
+
+
+class MemoryHost:
+    """One service process: what it knows is in memory, and a kill forgets it."""
+
+    def __init__(self, cluster: MemoryCluster, name: str, brokers: tuple[str, ...], clock: Clock) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.brokers = brokers
+        self.clock = clock
+        self.life = 0
+        self.stopped_until_ms = 0
+        self.start()
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}.{self.life}"
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.at(self.cluster.now_ms)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there and not stopped."""
+        return self.alive and self.cluster.now_ms >= self.stopped_until_ms
+
+    def start(self) -> None:
+        """A new life."""
+        self.life += 1
+        self.alive = True
+        self.roles: dict[str, int] = {}
+        self.locks: dict[str, PullLocks] = {}
+        self.authorizations: Authorizations | None = None
+        self.watch = LeaseWatch()
+        self.lease = OwnLease(self.now_ms)
+        host = Host(id=self.id, address=self.name, brokers=self.brokers)
+        self._append(lambda meta: decide_register(meta.brokers, host))
+
+    def kill(self) -> None:
+        self.alive = False
+        self.stopped_until_ms = 0
+
+    def leave(self) -> None:
+        """Stop as asked: everything is finished, then the others are told."""
+        self._append(lambda meta: decide_leave(meta.brokers, self.id))
+        self.kill()
+
+    def stop_for(self, ms: int) -> None:
+        """The process does nothing for so long, and does not notice."""
+        self.stopped_until_ms = self.cluster.now_ms + ms
+
+    def _append(self, decide: Decide) -> None:
+        self._see(self.cluster.append(decide))
+
+    def _see(self, meta: ClusterMeta) -> None:
+        """Fold what the log holds, and begin what became this host's."""
+        self.view = meta
+        self.watch.see(meta.brokers, self.now_ms)
+        roles = meta.brokers.roles_of(self.id)
+        for role, epoch in sorted(roles.items() - self.roles.items()):
+            self._begin(role, epoch)
+        for role in self.roles.keys() - roles.keys():
+            self.locks.pop(role, None)
+        self.roles = roles
+
+    def _begin(self, role: str, epoch: int) -> None:
+        if role == META_ROLE:
+            self.authorizations = Authorizations(self.lease, self.view.online.members(), self.now_ms)
+        else:
+            self.locks[role] = PullLocks(self.now_ms, epoch=epoch, online_epoch=self.view.online.epoch)
+
+    def tick(self) -> None:
+        """Everything that a host does of itself."""
+        if not self.runs:
+            return
+        self._see(self.cluster.meta)
+        try:
+            self._renew()
+            expired = self.watch.expired(self.now_ms)
+            self._append(lambda meta: decide_takeover(meta.brokers, self.id, expired))
+            self._append(lambda meta: decide_give_back(meta.brokers, self.id, tuple(self.roles)))
+            if self.lease.holds(self.now_ms):
+                self._scan()
+                self._seal()
+        except Fenced:
+            # Others have declared it dead: what it was is over.
+            self.start()
+
+    def _renew(self) -> None:
+        if self.lease.is_due(self.now_ms):
+            begun_ms = self.now_ms
+            self._append(lambda meta: decide_renew(meta.brokers, self.id, load=0))
+            self.lease.renewed(begun_ms)
+
+    def _scan(self) -> None:
+        """The meta role's periodic scan (SPEC ORDER-2)."""
+        if META_ROLE not in self.roles or self.authorizations is None:
+            return
+        over = self.authorizations.over(self.view.online.members(), self.now_ms)
+        epoch = self.roles[META_ROLE]
+
+        def decide(meta: ClusterMeta) -> Sequence[ClusterEvent]:
+            check_role(meta.brokers, META_ROLE, self.id, epoch)
+            return decide_scan(meta.online, over=over, strategies={GROUP: "sticky"}, topics=meta.topics)
+
+        self._append(decide)
+        self.authorizations.settle(self.view.online.members())
+
+    def _seal(self) -> None:
+        """The brokers of partitions that gave logical partitions up say where their part ends (SPEC ROUTE-6)."""
+        for source in self.view.route.partitions:
+            broker = split_partition(source)[1]
+            for epoch in self.view.moved.unsealed(source) if broker in self.roles else ():
+                self._append(self._sealing(source, epoch, broker))
+
+    def _sealing(self, source: str, epoch: int, broker: str) -> Decide:
+        def decide(meta: ClusterMeta) -> Sequence[ClusterEvent]:
+            check_role(meta.brokers, broker, self.id, self.roles[broker])
+            return decide_seal(meta.moved, TOPIC_ID, source, epoch, len(self.cluster.logs[source]))
+
+        return decide
+
+    # Requests.
+
+    def _serve(self, role: str) -> int:
+        """The time, if this host may act in the role now."""
+        if not self.runs or not self.lease.holds(self.now_ms) or role not in self.roles:
+            raise Unavailable(f"{self.name} does not serve {role}")
+        return self.now_ms
+
+    def heartbeat(self, client: str, *, online: bool) -> Answer:
+        now_ms = self._serve(META_ROLE)
+        assert self.authorizations is not None
+        epoch = self.roles[META_ROLE]
+
+        def decide(meta: ClusterMeta) -> Sequence[ClusterEvent]:
+            check_role(meta.brokers, META_ROLE, self.id, epoch)
+            return decide_heartbeat(
+                meta.online,
+                GROUP,
+                client,
+                subscriptions={TOPIC: Subscription(order=True)},
+                online=online,
+                topics=meta.topics,
+                strategy="sticky",
+                now_ms=0,
+            )
+
+        self._append(decide)
+        group = self.view.online.group(GROUP)
+        present = group.clients.get(client)
+        if present is None:
+            return Answer(0, ())
+        if present.leaving:
+            return Answer(0, ())
+        member = Member(GROUP, client, present.joined)
+        return Answer(self.authorizations.grant(member, now_ms), group.allocation(client)[TOPIC])
+
+    def take_lock(self, partition: str, client: str, *, held: bool) -> int | None:
+        now_ms, locks = self._locks(partition)
+        seat = self.view.online.seat(GROUP, TOPIC, partition)
+        return locks.take(lane_of(partition), client, seat, now_ms, held=held)
+
+    def release(self, partition: str, client: str, number: int | None) -> None:
+        _, locks = self._locks(partition)
+        locks.release(lane_of(partition), client, number=number)
+
+    def pull(self, partition: str, client: str, offset: int, count: int) -> list[KeyedMessage]:
+        """Messages from `offset` on, up to the first with a key that must wait (SPEC ROUTE-6)."""
+        now_ms, locks = self._locks(partition)
+        seat = self.view.online.seat(GROUP, TOPIC, partition)
+        locks.pull(lane_of(partition), client, seat, now_ms)
+        batch = self.cluster.logs[partition][offset : offset + count]
+        blocked = self.view.moved.blocked(partition, self.cluster.committed)
+        lps = np.array([message.lp for message in batch], dtype=np.int16)
+        return batch[: first_blocked(blocked, lps, np.ones(lps.size, dtype=np.bool_))]
+
+    def commit(self, partition: str, client: str, offset: int, number: int) -> None:
+        now_ms, locks = self._locks(partition)
+        seat = self.view.online.seat(GROUP, TOPIC, partition)
+        locks.check_commit(lane_of(partition), client, seat, now_ms, number=number)
+        self.cluster.committed[partition] = max(self.cluster.committed[partition], offset)
+
+    def produce(self, partition: str, message: KeyedMessage) -> None:
+        self._locks(partition)
+        table = self.view.moved.table(self.view.route)
+        if self.view.route.partitions[table[message.lp]] != partition:
+            raise Conflict("the key goes to another partition", code="wrong_route")
+        self.cluster.logs[partition].append(message)
+
+    def _locks(self, partition: str) -> tuple[int, PullLocks]:
+        broker = split_partition(partition)[1]
+        return self._serve(broker), self.locks[broker]
+
+
+def lane_of(partition: str) -> LaneKey:
+    """The lane of the one group in a partition of the one topic."""
+    return LaneKey(TOPIC_ID, GROUP, False, partition)
