@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from jobs.run.warehouses import absolute
-from mq.client.doctor import Check, Health, Subject
+from mq.client.cli import Check, Health, Subject
 from mq.errors import DeltaMQError
 from tables.config import load
 from tables.log import Warehouse

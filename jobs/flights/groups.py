@@ -19,7 +19,7 @@ from typing import Final
 from jobs.flights.failure import JobFailed
 from jobs.flights.group_account import MAX_ATTEMPTS, GroupAccount
 from mq.client import Admin, GroupInfo, GroupPartition
-from mq.client.group_admin import DeadLetter
+from mq.client.admin import DeadLetter
 
 __all__ = ["GROUPS", "FlightGroup", "fresh_groups", "left_of", "served_group"]
 

@@ -44,7 +44,7 @@ from jobs.flights.source import read_airlines, read_airports, read_flights
 from jobs.flights.stream_account import StreamAccount, expected_stream
 from jobs.flights.watch import await_all, in_thread
 from mq.client import Admin, Producer, TopicInfo
-from mq.client.endpoint import Endpoint
+from mq.client.http import Endpoint
 
 __all__ = ["Plan", "Run", "check_port", "fresh_topic"]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jobs.flights.account import ROWS_SCHEMA, Account, account_of
 from jobs.flights.failure import JobFailed
 from mq.client import TopicInfo
-from mq.client.endpoint import Endpoint, path_of
+from mq.client.http import Endpoint, path_of
 from mq.limits import MIB
 
 __all__ = ["served_account"]

@@ -27,7 +27,7 @@ import pyarrow as pa
 from jobs.flights.deliveries import Deliveries, deliveries_of
 from jobs.flights.tails import failing
 from mq.client import Patience, PopConsumer
-from mq.client.result import Result
+from mq.client.messages import Result
 from mq.errors import DeltaMQError
 
 __all__ = ["Closed", "Dying", "Started", "Task", "Word", "main"]

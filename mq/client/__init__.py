@@ -12,26 +12,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mq.client.admin import Admin, BrokerInfo, ClusterInfo, HostInfo, PartitionInfo, TopicInfo
-    from mq.client.attempts import Patience
-    from mq.client.consumer_stats import ConsumerStats
-    from mq.client.group_admin import DeadLetter, GroupInfo, GroupPartition, GroupTopic
-    from mq.client.message import Message
-    from mq.client.offset_stores import FileOffsets, GroupOffsets
-    from mq.client.orderly_consumer import OrderlyClosed, OrderlyConsumer
-    from mq.client.orderly_listener import Suspend
-    from mq.client.outbox import Closed
-    from mq.client.pop_client import PopClient
-    from mq.client.pop_consumer import ConsumerClosed, PopConsumer
-    from mq.client.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
-    from mq.client.producer import Producer
-    from mq.client.pull import PullConsumer
-    from mq.client.received import OrderedMessage, ReceivedMessage
-    from mq.client.result import Result
-    from mq.client.sent import Failure, PartlySent, Sent, SentBatch, SentRange
-    from mq.client.shared import ProducerStats
-    from mq.client.table_send import TableProgress, TableSendInterrupted, TableSendState
-    from mq.order import Verdict
+    from mq.client.admin import (
+        Admin,
+        BrokerInfo,
+        ClusterInfo,
+        DeadLetter,
+        GroupInfo,
+        GroupPartition,
+        GroupTopic,
+        HostInfo,
+        PartitionInfo,
+        TopicInfo,
+    )
+    from mq.client.http import Patience
+    from mq.client.messages import (
+        FailedHandle,
+        Failure,
+        Message,
+        MessageOrigin,
+        OrderedMessage,
+        PartlySent,
+        PopBatch,
+        PoppedMessage,
+        PopTable,
+        ReceivedMessage,
+        Result,
+        Sent,
+        SentBatch,
+        SentRange,
+    )
+    from mq.client.orderly import OrderlyClosed, OrderlyConsumer, Suspend, Verdict
+    from mq.client.pop import ConsumerClosed, ConsumerStats, PopClient, PopConsumer
+    from mq.client.produce import Closed, Producer, ProducerStats, TableProgress, TableSendInterrupted, TableSendState
+    from mq.client.pull import FileOffsets, GroupOffsets, PullConsumer
 
 __all__ = [
     "Admin",
@@ -78,57 +91,58 @@ __all__ = [
     "Verdict",
 ]
 
-_MODULES = {
+#: Which room each name lies in.
+_ROOMS = {
     "Admin": "admin",
     "BrokerInfo": "admin",
-    "Closed": "outbox",
+    "Closed": "produce",
     "ClusterInfo": "admin",
-    "ConsumerClosed": "pop_consumer",
-    "ConsumerStats": "consumer_stats",
-    "DeadLetter": "group_admin",
-    "FailedHandle": "popped",
-    "Failure": "sent",
-    "FileOffsets": "offset_stores",
-    "GroupInfo": "group_admin",
-    "GroupOffsets": "offset_stores",
-    "GroupPartition": "group_admin",
-    "GroupTopic": "group_admin",
+    "ConsumerClosed": "pop",
+    "ConsumerStats": "pop",
+    "DeadLetter": "admin",
+    "FailedHandle": "messages",
+    "Failure": "messages",
+    "FileOffsets": "pull",
+    "GroupInfo": "admin",
+    "GroupOffsets": "pull",
+    "GroupPartition": "admin",
+    "GroupTopic": "admin",
     "HostInfo": "admin",
-    "Message": "message",
-    "MessageOrigin": "popped",
-    "OrderedMessage": "received",
-    "OrderlyClosed": "orderly_consumer",
-    "OrderlyConsumer": "orderly_consumer",
+    "Message": "messages",
+    "MessageOrigin": "messages",
+    "OrderedMessage": "messages",
+    "OrderlyClosed": "orderly",
+    "OrderlyConsumer": "orderly",
     "PartitionInfo": "admin",
-    "PartlySent": "sent",
-    "Patience": "attempts",
-    "PopBatch": "popped",
-    "PopClient": "pop_client",
-    "PopConsumer": "pop_consumer",
-    "PopTable": "popped",
-    "PoppedMessage": "popped",
-    "Producer": "producer",
-    "ProducerStats": "shared",
+    "PartlySent": "messages",
+    "Patience": "http",
+    "PopBatch": "messages",
+    "PopClient": "pop",
+    "PopConsumer": "pop",
+    "PopTable": "messages",
+    "PoppedMessage": "messages",
+    "Producer": "produce",
+    "ProducerStats": "produce",
     "PullConsumer": "pull",
-    "ReceivedMessage": "received",
-    "Result": "result",
-    "Sent": "sent",
-    "SentBatch": "sent",
-    "SentRange": "sent",
-    "Suspend": "orderly_listener",
-    "TableProgress": "table_send",
-    "TableSendInterrupted": "table_send",
-    "TableSendState": "table_send",
+    "ReceivedMessage": "messages",
+    "Result": "messages",
+    "Sent": "messages",
+    "SentBatch": "messages",
+    "SentRange": "messages",
+    "Suspend": "orderly",
+    "TableProgress": "produce",
+    "TableSendInterrupted": "produce",
+    "TableSendState": "produce",
     "TopicInfo": "admin",
-    "Verdict": "orderly_listener",
+    "Verdict": "orderly",
 }
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
+    room = _ROOMS.get(name)
+    if room is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{room}"), name)
 
 
 def __dir__() -> list[str]:

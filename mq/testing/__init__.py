@@ -1,11 +1,11 @@
 """The queue in memory: for your own tests, and the model in ours.
 
-    from mq.testing import MemoryQueue
+from mq.testing import MemoryQueue
 
-    queue = MemoryQueue()
-    queue.create_topic("orders")
-    queue.send("orders", b"...", key="customer-7")
-    popped = queue.pop("billing", "orders")
+queue = MemoryQueue()
+queue.create_topic("orders")
+queue.send("orders", b"...", key="customer-7")
+popped = queue.pop("billing", "orders")
 """
 
 from __future__ import annotations

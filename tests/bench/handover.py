@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from mq import OrderlyConsumer, Producer
-from mq.client.received import OrderedMessage
+from mq.client.messages.received import OrderedMessage
 from mq.order.orderly import Verdict
 from tests.bench.figure import Figure
 from tests.bench.load import LoadError

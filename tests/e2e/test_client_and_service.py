@@ -13,7 +13,7 @@ import pytest
 
 from mq import Admin, Message, Producer, PullConsumer
 from mq.client import GroupOffsets
-from mq.client.pull import OffsetOutOfRange
+from mq.client.pull.out_of_range import OffsetOutOfRange
 from mq.errors import Conflict, NotFound, OffsetMismatch, Refused, TooLarge
 from mq.limits import (
     HEADER_BYTES_MAX,
@@ -115,7 +115,7 @@ def _post_unrouted(producer: Producer, topic: str, key: str) -> str:
     """The partition that the service itself chooses for `key`."""
     import msgspec
 
-    from mq.client.endpoint import Endpoint, path_of
+    from mq.client.http.endpoint import Endpoint, path_of
 
     endpoint = Endpoint(producer.url)
     body = msgspec.json.encode({"messages": [{"body": "by the service", "key": key}]})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mq.client.cli import COMMANDS
+from mq.client.cli.root import COMMANDS
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.handle_calls import Acking, HandleCalls
-from mq.client.cli import main
+from mq.client.cli.root import main
 from mq.meta.moved_keys import MovedKeys
 from mq.order.pull_lock import PullLocks
 from mq.producer import ProducerWindow

@@ -80,6 +80,6 @@ if __name__ == "__main__":
     _Clocks(Path(sys.argv.pop(1))).install()
     if sys.argv[1] == "jobs":
         _tell_jobs()
-    from mq.client.cli import main
+    from mq.client.cli.root import main
 
     main()

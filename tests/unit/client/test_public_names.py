@@ -87,7 +87,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = mq.client.Consumer
 
 
-@pytest.mark.parametrize("statement", ["import mq, mq.routing, mq.errors", "import mq.client.cli, mq.client.doctor"])
+@pytest.mark.parametrize(
+    "statement", ["import mq, mq.routing, mq.errors", "import mq.client.cli, mq.client.cli.doctor"]
+)
 def test_the_core_and_the_command_line_load_neither_arrow_nor_http(statement: str) -> None:
     code = f"import sys; {statement}; print(sorted({{'pyarrow', 'urllib3', 'rich', 'fastapi'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

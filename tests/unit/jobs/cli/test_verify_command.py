@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.cli.verify_command import doctor_checks, verify_command
-from mq.client.doctor import Health, Subject
+from mq.client.cli.doctor import Health, Subject
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush

@@ -21,7 +21,7 @@ from jobs.flights.groups import GROUPS, fresh_groups, left_of
 from jobs.flights.replay import Ledger
 from jobs.flights.tails import ONE_IN, REMAINDER, fails
 from mq.client import GroupInfo, GroupPartition, GroupTopic, SentBatch
-from mq.client.sent import SentRange
+from mq.client.messages.sent import SentRange
 
 BAD = next(f"N{n}" for n in range(100_000) if zlib.crc32(f"N{n}".encode()) % ONE_IN == REMAINDER)
 GOOD = "N1"

@@ -1,0 +1,189 @@
+"""Topics, groups and the cluster over REST, as typed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+
+from mq.client.admin.group_admin import GroupAdmin
+from mq.client.http import decoded, path_of, read_answer
+from mq.errors import DeltaMQError, NotFound, Unknown, Unprocessable
+from mq.names import check_client_topic, check_topic
+
+__all__ = ["Admin", "BrokerInfo", "ClusterInfo", "HostInfo", "PartitionInfo", "TopicInfo", "topic_info"]
+
+_CREATED: Final = 201
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One physical partition; `max_offset` is the next offset to be written, `location` its Delta table."""
+
+    partition: str
+    broker: str
+    logical_partitions: tuple[tuple[int, int], ...]
+    min_offset: int
+    max_offset: int
+    messages: int
+    bytes: int
+    files: int
+    last_append_time: datetime | None
+    location: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic: its settings, its route, and its partitions in route order."""
+
+    topic: str
+    id: str
+    order_strategy: str
+    retention_ms: int
+    message_type: str
+    flush: str | None
+    created_time: datetime
+    routes_epoch: int
+    partitions: tuple[PartitionInfo, ...]
+
+    @property
+    def messages(self) -> int:
+        """Messages stored in all partitions."""
+        return sum(p.messages for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """One broker: a namespace of partitions that one service process hosts.
+
+    `host` is the process that serves it now, at `address`; None, and not `online`, while nobody does.
+    """
+
+    broker: str
+    roles: tuple[str, ...]
+    epoch: int
+    partitions: int
+    address: str | None = None
+    host: str | None = None
+    online: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostInfo:
+    """One service process, by the id of its present life; `load` is in requests a second."""
+
+    host: str
+    address: str
+    brokers: tuple[str, ...]
+    load: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """The brokers and processes that this service knows, and the warehouse that they share; `host` has answered."""
+
+    warehouse: str
+    version: str
+    routes_epoch: int
+    topics: int
+    brokers: tuple[BrokerInfo, ...]
+    host: str | None = None
+    hosts: tuple[HostInfo, ...] = ()
+
+
+class Admin(GroupAdmin):
+    """Topics, groups, dead letters. Every call is repeated while the service is away, up to `patience`.
+
+    Parameters
+    ----------
+    url
+        The service, `http://HOST:PORT`.
+    token
+        Sent as `Authorization: Bearer ...`.
+    """
+
+    # Topics -----------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int | None = None,
+        order_strategy: Literal["best_tried", "strict"] | None = None,
+        retention_ms: int | None = None,
+        message_type: str | None = None,
+        flush: Literal["sync", "async"] | None = None,
+    ) -> TopicInfo:
+        """Create a topic, or change an existing one to this; what is left out keeps its value or its default."""
+        return self.put_topic(
+            topic,
+            partitions=partitions,
+            order_strategy=order_strategy,
+            retention_ms=retention_ms,
+            message_type=message_type,
+            flush=flush,
+        )[0]
+
+    def put_topic(self, topic: str, **settings: str | int | None) -> tuple[TopicInfo, bool]:
+        """As `create_topic`; also says whether the topic is new."""
+        body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
+        answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
+        return topic_info(answer.body), answer.status == _CREATED
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted; asked for in pages, so that no answer is large."""
+        return self._names("topics")
+
+    def get_topic(self, topic: str) -> TopicInfo:
+        """One topic; raises `NotFound`."""
+        return topic_info(self._call("GET", path_of("topics", check_topic(topic))).body)
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove topic, routes and data; raises `NotFound` when there is no such topic.
+
+        A repetition after a lost answer that finds nothing counts as done.
+        """
+        self._end(path_of("topics", check_client_topic(topic)), NotFound)
+
+    def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
+        """By partition the first offset whose append time is at or after `moment`; the end offset if none is."""
+        if moment.tzinfo is None:
+            raise Unprocessable("time needs a time zone", field="time")
+        query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+        answer = self._call("GET", path_of("topics", check_topic(topic), "offsets"), query=query)
+        return {o.partition: o.offset for o in read_answer(answer, _Offsets).offsets}
+
+    # The service ------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterInfo:
+        """The brokers and the warehouse."""
+        return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
+
+    def ready(self) -> bool:
+        """Whether the service serves; False while it starts or stops. Raises when it does not answer at all."""
+        timeout_s = self.patience.request_timeout_s
+        self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
+        try:
+            self.hosts.call("GET", "/readyz", timeout_s=timeout_s)
+        except DeltaMQError as error:
+            if error.status == 503 and not isinstance(error, Unknown):
+                return False
+            raise
+        return True
+
+
+class _Offset(msgspec.Struct):
+    partition: str
+    offset: int
+
+
+class _Offsets(msgspec.Struct):
+    offsets: list[_Offset]
+
+
+def topic_info(body: bytes) -> TopicInfo:
+    """The topic that the service describes."""
+    return decoded(body, TopicInfo)

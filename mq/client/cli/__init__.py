@@ -1,0 +1,8 @@
+"""The `deltamq` command line: one module for each command, loaded when it is run."""
+
+from __future__ import annotations
+
+from mq.client.cli.doctor import Check, Health, Subject
+from mq.client.cli.root import main
+
+__all__ = ["Check", "Health", "Subject", "main"]

@@ -1,0 +1,7 @@
+"""`python -m mq.client.cli` is `deltamq`."""
+
+from __future__ import annotations
+
+from mq.client.cli import main
+
+main()

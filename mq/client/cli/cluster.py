@@ -1,0 +1,42 @@
+"""`deltamq cluster`: the service processes of a warehouse, and which of them serves which broker."""
+
+from __future__ import annotations
+
+import click
+
+from mq.client.admin import Admin, ClusterInfo
+from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+
+__all__ = ["cluster"]
+
+
+@click.command()
+@service_options
+def cluster(url: str, token: str | None, as_json: bool) -> None:
+    """Print the brokers, and the process that serves each of them."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        info = admin.cluster()
+    if as_json:
+        print_json(info)
+    else:
+        _print_cluster(info)
+
+
+def _print_cluster(info: ClusterInfo) -> None:
+    processes = max(1, len(info.hosts))
+    click.echo(
+        f"{info.warehouse}: {processes} process{'es' if processes > 1 else ''}, {len(info.brokers)} brokers, "
+        f"{info.topics:,} topics, routes epoch {info.routes_epoch}"
+    )
+    rows = [
+        (
+            one.broker,
+            one.address or "-",
+            " ".join(one.roles),
+            one.epoch,
+            one.partitions,
+            "yes" if one.online else "nobody serves it now",
+        )
+        for one in info.brokers
+    ]
+    print_table(("broker", "served at", "roles", "epoch", "partitions", "online"), rows, right=("epoch", "partitions"))

@@ -1,0 +1,103 @@
+"""How commands talk: options that all of them share, tables for people, JSON for machines, one line for an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+
+from mq.client.http import Patience
+from mq.errors import DeltaMQError, Overloaded, Unauthenticated, Unavailable, Unknown
+
+__all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table", "service_options"]
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+
+#: People wait at the terminal: a service that is not there is told within a second or two.
+PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: What to do about an error, by its code.
+_REMEDIES: Final = {
+    "connect_failed": "start the service with `deltamq serve`, or name it with --url",
+    "topic_not_found": "`deltamq topic list` shows the topics, `deltamq topic create NAME` makes one",
+    "partition_not_found": "`deltamq topic show TOPIC` shows its partitions",
+    "group_not_found": "`deltamq group list` shows the groups, `deltamq group create NAME` makes one",
+    "order_conflict": "wait until what was popped in another order is done, or its invisible time has ended",
+    "epoch_over": "the group was put elsewhere: read its offsets anew, and go on there",
+    "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
+    "group_exclusive": "consume it in order: `--order exclusive`",
+    "handle_expired": "it is delivered again: give it a longer invisible time",
+    "handle_invalid": "a handle belongs to one group, and is given back as it came",
+    "message_not_found": "only a delayed message that is not due yet can be cancelled",
+    "already_due": "it is delivered already, or about to be",
+    "offset_too_small": "retention has passed it by: use --from first",
+    "offset_too_large": "the log ends before it: use --from last",
+    "partitions_cannot_shrink": "a topic can only grow; delete and create it to have fewer",
+    "not_sent": "is the service running and reachable? `deltamq doctor` tells",
+}
+
+
+def service_options(command: Command) -> Command:
+    """Add `--url`, `--token` and `--json` to a command."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
+        click.option("--token", envvar="DELTAMQ_CLIENT_TOKEN", help="Bearer token, where the service wants one."),
+        click.option(
+            "--url",
+            envvar=["DELTAMQ_URL", "DELTAMQ_CLIENT_URL"],
+            default=DEFAULT_URL,
+            show_default=True,
+            help="The service; several of its processes separated by commas, any of which will do.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def error_line(error: DeltaMQError, *, as_json: bool = False) -> str:
+    """An error as one line: its code, what happened, and what to do."""
+    remedy = _remedy(error)
+    if as_json:
+        document: dict[str, Any] = {"code": error.code, "detail": error.detail, "remedy": remedy, **error.extra}
+        return msgspec.json.encode({"error": document}).decode()
+    line = f"error: {error.code}: {error.detail}"
+    return f"{line} ({remedy})" if remedy else line
+
+
+def _remedy(error: DeltaMQError) -> str | None:
+    known = _REMEDIES.get(error.code)
+    if known is not None:
+        return known
+    if isinstance(error, Unauthenticated):
+        return "give a valid token with --token"
+    if isinstance(error, Unknown):
+        return "it may be done: look before doing it again"
+    if isinstance(error, (Overloaded, Unavailable)):
+        return "try again in a moment"
+    return None
+
+
+def print_json(value: object) -> None:
+    """Print a value (dataclasses included) as one line of JSON."""
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """Print rows under headings; columns named in `right` are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=True)
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    # A pipe has no width: nothing is cut there.
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=10_000)
+    console.print(table, markup=False)

@@ -1,0 +1,113 @@
+"""`deltamq consume`: print the messages of a topic, by offset (its place is forgotten at the end) or for a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from mq.client.cli.console import service_options
+from mq.client.cli.group_consume import GroupWish, consume_for_group
+from mq.client.cli.groups import ORDERS, parse_order
+from mq.client.cli.message_lines import json_line, text_line, write_lines
+from mq.client.cli.orderly_consume import consume_in_order, is_exclusive
+from mq.client.messages import ReceivedMessage
+from mq.client.pull import PullConsumer, Start
+
+__all__ = ["consume", "parse_start"]
+
+_POLL_MESSAGES: Final = 5_000
+_POLL_MS: Final = 1_000
+#: The `--order` of exclusive groups.
+EXCLUSIVE: Final = "exclusive"
+
+
+def parse_start(text: str) -> Start:
+    """What `--from` says: first, last, an offset, or an RFC 3339 time (UTC where it names no zone)."""
+    if text in ("first", "last"):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not first, last, an offset or a time", param_hint="--from") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", help="Consume for this group: what is printed is acknowledged, and shared with its others.")
+@click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
+@click.option("--from", "start", help="first (default), last, OFFSET or TIME (RFC 3339); not with --group.")
+@click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--follow", is_flag=True, help="Go on waiting for new messages; without it, stop at the present end.")
+@click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
+@click.option(
+    "--order",
+    type=click.Choice([*ORDERS, EXCLUSIVE]),
+    help="With --group: in order, by partition or by key; exclusive: one client for each partition.",
+)
+@click.option("--invisible-ms", type=click.IntRange(1), help="With --group: how long others do not see what we hold.")
+@service_options
+def consume(
+    topic: str,
+    group: str | None,
+    partitions: tuple[str, ...],
+    start: str | None,
+    max_messages: int | None,
+    follow: bool,
+    tags: str,
+    order: str | None,
+    invisible_ms: int | None,
+    url: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
+
+    With --group, each message is acknowledged once its line is written; SIGTERM ends it well, and what is not written
+    goes back to the group. Of an exclusive group it takes partitions as a whole, and prints each in order.
+    """
+    line = json_line if as_json else text_line
+    if group is not None:
+        if start is not None or len(partitions) > 1:
+            raise click.UsageError("with --group the group's offsets say where to begin, in one --partition or in all")
+        wish = GroupWish(
+            topic=topic,
+            partition=partitions[0] if partitions else None,
+            max_messages=max_messages,
+            follow=follow,
+            tags=tags,
+            order=None if order == EXCLUSIVE else parse_order(order),
+            invisible_ms=invisible_ms,
+        )
+        if order == EXCLUSIVE or (order is None and is_exclusive(url, group, token=token)):
+            if wish.partition is not None or invisible_ms is not None:
+                raise click.UsageError("an exclusive group allocates its partitions: no --partition, no --invisible-ms")
+            consume_in_order(url, group, wish, line, token=token)
+        else:
+            consume_for_group(url, group, wish, line, token=token)
+        return
+    if order is not None or invisible_ms is not None:
+        raise click.UsageError("--order and --invisible-ms need --group")
+    where = parse_start(start or "first")
+    with PullConsumer(url, topic, partitions=partitions or None, start=where, tags=tags, token=token) as consumer:
+        polls = _polls(consumer, follow=follow, max_messages=max_messages)
+        for messages in polls:
+            write_lines(messages, line)
+
+
+def _polls(consumer: PullConsumer, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
+    """What the consumer finds, up to the end offsets of this moment (or for ever) and to `max_messages`."""
+    ends = {} if follow else consumer.end_offsets()
+    left = max_messages
+    while follow or any(consumer.position(name) < end for name, end in ends.items()):
+        found = consumer.poll(_POLL_MESSAGES if left is None else min(left, _POLL_MESSAGES), _POLL_MS)
+        yield found if follow else [message for message in found if message.offset < ends[message.partition]]
+        if left is not None:
+            left -= len(found)
+            if left <= 0:
+                return

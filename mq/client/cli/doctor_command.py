@@ -1,0 +1,38 @@
+"""`deltamq doctor`: look at everything that DeltaMQ needs, and say what to do about what is not in order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from mq.client.cli.console import print_json, service_options
+from mq.client.cli.doctor import Check, Health, Subject, examine, installed_checkers
+
+__all__ = ["doctor"]
+
+_SIGNS: Final = {Health.OK: ("ok", "green"), Health.WARNING: ("warning", "yellow"), Health.FAILED: ("FAILED", "red")}
+
+
+@click.command()
+@click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
+@click.option("--profile", envvar="DELTAMQ_PROFILE", default="local", show_default=True, help="conf/<profile>.toml")
+@service_options
+def doctor(warehouse: str | None, profile: str, url: str, token: str | None, as_json: bool) -> int:
+    """Check Java, jars, warehouse and service; exits 1 if something does not work."""
+    checks = []
+    for check in examine(Subject(url=url, warehouse=warehouse, profile=profile, token=token), installed_checkers()):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    failed = sum(check.health is Health.FAILED for check in checks)
+    if as_json:
+        print_json({"ok": failed == 0, "checks": checks})
+    return 1 if failed else 0
+
+
+def _print(check: Check) -> None:
+    word, colour = _SIGNS[check.health]
+    click.echo(f"{click.style(f'{word:>8}', fg=colour)}  {check.name}: {check.detail}")
+    if check.remedy is not None:
+        click.echo(f"{'':>8}  -> {check.remedy}")

@@ -1,0 +1,163 @@
+"""Printing a topic for a group: pop, write the lines, acknowledge (at least once: a line may be printed twice).
+
+pop ──► lines written and flushed ──► acknowledged by the next pop ──► pop ...
+ │                                            └── at the end by a call of its own
+ └── SIGTERM, Ctrl-C, a reader that went away: what is not written goes back to the group
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Event
+from types import FrameType
+from typing import Final, Protocol
+
+import click
+
+from mq.client.cli.console import PATIENCE
+from mq.client.cli.message_lines import Line, write_lines
+from mq.client.http import Attempts, is_worth_retrying
+from mq.client.messages import FailedHandle, PopBatch
+from mq.client.pop import PopAsk, PopClient, PopConnection, parse_batch
+from mq.errors import DeltaMQError
+from mq.meta import Ordering
+
+__all__ = ["GroupWish", "consume_for_group", "stopped_by_sigterm"]
+
+#: Few enough for a slow reader to have them all within their invisible time.
+_POP_MESSAGES: Final = 256
+_WAIT_MS: Final = 15_000
+#: Without --follow, how long a pop waits for the first message.
+_LOOK_MS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWish:
+    """What is to be printed."""
+
+    topic: str
+    partition: str | None
+    max_messages: int | None
+    follow: bool
+    tags: str
+    #: None: as the group is set.
+    order: Ordering | None
+    invisible_ms: int | None
+
+
+def consume_for_group(url: str, group: str, wish: GroupWish, line: Line, *, token: str | None) -> None:
+    """Print messages until there are no more, or until told to stop."""
+    with PopClient(url, group, client_id="deltamq-consume", token=token, patience=PATIENCE) as client:
+        printing = _Printing(client, wish, line)
+        with stopped_by_sigterm(printing):
+            printing.run()
+
+
+class Stoppable(Protocol):
+    """What a signal's handler may stop."""
+
+    def stop(self) -> None: ...
+
+
+@contextmanager
+def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
+    """While SIGTERM stops it well."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        printing.stop()
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Printing:
+    """One run of the command."""
+
+    def __init__(self, client: PopClient, wish: GroupWish, line: Line) -> None:
+        self._client = client
+        self._wish = wish
+        self._line = line
+        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
+        self._stopping = Event()
+        #: Handles of messages that are written, and of those that are not.
+        self._written: list[str] = []
+        self._held: list[str] = []
+
+    def stop(self) -> None:
+        """End after what is being written; also from a signal's handler."""
+        self._stopping.set()
+        self._connection.cancel()
+
+    def run(self) -> None:
+        left = self._wish.max_messages
+        try:
+            while not self._stopping.is_set() and (left is None or left > 0):
+                batch = self._pop(left)
+                if batch is None or not (batch.messages or self._wish.follow):
+                    break
+                self._print(batch)
+                if left is not None:
+                    left -= len(batch.messages)
+        finally:
+            self._end()
+
+    def _ask(self, left: int | None) -> PopAsk:
+        wish = self._wish
+        return self._client.ask(
+            wish.topic,
+            _POP_MESSAGES if left is None else min(left, _POP_MESSAGES),
+            invisible_ms=wish.invisible_ms,
+            wait_ms=_WAIT_MS if wish.follow else _LOOK_MS,
+            tags=wish.tags,
+            partition=wish.partition,
+            order=wish.order,
+            ack=self._written,
+        )
+
+    def _pop(self, left: int | None) -> PopBatch | None:
+        """What the next pop brings; None when it was called off."""
+        ask = self._ask(left)
+        deadline = time.monotonic() + self._client.patience.timeout_s + ask.wait_ms / 1000
+        attempts = Attempts(self._client.patience, deadline=deadline, retries=self._client.patience.retries)
+        while not self._stopping.is_set():
+            try:
+                batch = parse_batch(ask.topic, self._connection.pop(ask).body)
+            except DeltaMQError as error:
+                if self._stopping.is_set():
+                    break
+                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                    raise
+                continue
+            self._tell_late(batch.failed_acks)
+            self._written = []
+            self._held = [message.handle for message in batch.messages]
+            return batch
+        return None
+
+    def _print(self, batch: PopBatch) -> None:
+        write_lines(batch.messages, self._line)
+        self._written, self._held = self._held, []
+
+    def _end(self) -> None:
+        """Acknowledge what is written, and give back what is not."""
+        self._connection.close()
+        # Whatever ends this run is what is told; without these answers the messages come again.
+        with suppress(DeltaMQError):
+            if self._written:
+                self._tell_late(self._client.ack(self._written))
+            for handle in self._held:
+                self._client.change_invisible(handle, 0)
+
+    def _tell_late(self, failed: Sequence[FailedHandle]) -> None:
+        if failed:
+            click.echo(
+                f"warning: {len(failed)} messages were printed after their invisible time had ended; they come again",
+                err=True,
+            )

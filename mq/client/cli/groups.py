@@ -1,0 +1,219 @@
+"""`deltamq group ...`: create, list, show, reset and delete consumer groups."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import msgspec
+
+from mq.client.admin import Admin, GroupClient, GroupInfo, GroupPartition
+from mq.client.cli.console import PATIENCE, print_json, print_table, service_options
+from mq.meta import STRATEGIES
+
+__all__ = ["ORDERS", "group", "parse_offsets", "parse_order", "parse_place", "parse_policy"]
+
+ORDERS: Final = {"none": False, "partition": True, "key": "key"}
+
+
+def parse_order(text: str | None) -> Any:
+    """What `--order` says, as the API writes it."""
+    return None if text is None else ORDERS[text]
+
+
+def parse_policy(text: str) -> list[int] | dict[str, object]:
+    """What `--retry-policy` says: waits in ms separated by commas, or the API's JSON."""
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            return msgspec.json.decode(text.encode(), type=list[int] | dict[str, object])
+        except msgspec.MsgspecError as error:
+            raise click.BadParameter(f"not JSON: {error}", param_hint="--retry-policy") from None
+    waits = text.split(",")
+    if not all(wait.strip().isascii() and wait.strip().isdigit() for wait in waits):
+        raise click.BadParameter(
+            'write waits in ms, for example 1000,5000,60000, or JSON such as {"fixed_ms": 1000}',
+            param_hint="--retry-policy",
+        )
+    return [int(wait) for wait in waits]
+
+
+def parse_offsets(texts: tuple[str, ...], hint: str) -> dict[str, int]:
+    """`NAME@BROKER=OFFSET` options as offsets by partition."""
+    offsets = {}
+    for text in texts:
+        partition, equals, offset = text.rpartition("=")
+        if not equals or not partition or not (offset.isascii() and offset.isdigit()):
+            raise click.BadParameter(f"{text!r} is not NAME@BROKER=OFFSET", param_hint=hint)
+        offsets[partition] = int(offset)
+    return offsets
+
+
+def parse_place(text: str, hint: str) -> str:
+    """`first`, `last`, or a time as the API writes it (UTC where it names no zone)."""
+    if text in ("first", "last"):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not first, last or a time", param_hint=hint) from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
+
+
+@click.group()
+def group() -> None:
+    """Create, list, show, reset and delete consumer groups."""
+
+
+@group.command()
+@click.argument("name")
+@click.option("--consume-from", help="Where it begins in a partition: first (default), last, or TIME (RFC 3339).")
+@click.option("--max-attempts", type=click.IntRange(1), help="A message is delivered so often, then it is dead (16).")
+@click.option(
+    "--retry-policy", help='Waits in ms by attempt (1000,5000,60000), {"fixed_ms": n} or {"exponential": {...}}.'
+)
+@click.option("--invisible-ms", type=click.IntRange(1), help="How long a popped message is hidden from others (60000).")
+@click.option("--order", type=click.Choice(list(ORDERS)), help="Whether partitions, or keys, are consumed in order.")
+@click.option("--strategy", type=click.Choice(["shared", "exclusive"]), help="Whether clients share partitions.")
+@click.option(
+    "--allocation", type=click.Choice(STRATEGIES), help="Who gets which partition of an exclusive group (sticky)."
+)
+@service_options
+def create(
+    name: str,
+    consume_from: str | None,
+    max_attempts: int | None,
+    retry_policy: str | None,
+    invisible_ms: int | None,
+    order: str | None,
+    strategy: str | None,
+    allocation: str | None,
+    url: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Create group NAME, or change it to these settings."""
+    policy = None if retry_policy is None else parse_policy(retry_policy)
+    start = None if consume_from is None else parse_place(consume_from, "--consume-from")
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        info, created = admin.put_group(
+            name,
+            consume_strategy=strategy,
+            allocation_strategy=allocation,
+            order=parse_order(order),
+            consume_from=start,
+            max_attempts=max_attempts,
+            retry_policy=policy,
+            invisible_ms=invisible_ms,
+        )
+    if as_json:
+        print_json({"created": created, "group": info})
+        return
+    click.echo(f"{'created' if created else 'have'} {_settings(info)}")
+
+
+@group.command("list")
+@service_options
+def list_groups(url: str, token: str | None, as_json: bool) -> None:
+    """Print the names of all groups."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        names = admin.list_groups()
+    if as_json:
+        print_json({"groups": names})
+        return
+    for name in names:
+        click.echo(name)
+
+
+@group.command()
+@click.argument("name")
+@service_options
+def show(name: str, url: str, token: str | None, as_json: bool) -> None:
+    """Print the settings and clients of group NAME, and how far it is in each topic that it consumes."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        info = admin.get_group(name)
+    if as_json:
+        print_json(info)
+        return
+    click.echo(_settings(info))
+    rows = [_row(topic.topic, partition) for topic in info.topics for partition in topic.partitions]
+    if rows:
+        columns = ("topic", "partition", "committed", "end", "lag", "in flight", "last consumed")
+        print_table(columns, rows, right=("committed", "end", "lag", "in flight"))
+    shares = [_share(info, client, topic) for client in info.clients for topic in client.topics]
+    if shares:
+        print_table(("client", "state", "topic", "partitions"), shares)
+
+
+def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:
+    """What a client of an exclusive group has of a topic."""
+    allocation = info.allocation.get(topic)
+    partitions = [] if allocation is None else allocation.clients.get(client.client_id, [])
+    return (client.client_id, "online" if client.online else "leaving", topic, " ".join(partitions) or "-")
+
+
+def _settings(info: GroupInfo) -> str:
+    order = {value: name for name, value in ORDERS.items()}[info.order]
+    exclusive = info.consume_strategy == "exclusive"
+    strategy = f"{info.consume_strategy} ({info.allocation_strategy})" if exclusive else info.consume_strategy
+    return (
+        f"{info.group}: {strategy}, from {info.consume_from}, order {order}, "
+        f"{info.max_attempts:,} attempts, invisible for {info.invisible_ms:,} ms, lag {info.lag:,}"
+    )
+
+
+def _row(topic: str, one: GroupPartition) -> tuple[object, ...]:
+    moment = "-" if one.last_consume_time is None else one.last_consume_time.isoformat(timespec="milliseconds")
+    numbers = (one.committed_offset, one.end_offset, one.lag, one.in_flight)
+    return (topic, one.partition, *("-" if number is None else number for number in numbers), moment)
+
+
+@group.command()
+@click.argument("name")
+@click.argument("topic")
+@click.option("--to", "target", help="first, last, or TIME (RFC 3339): in every partition.")
+@click.option("--offset", "offsets", multiple=True, help="NAME@BROKER=OFFSET; may be repeated. Others stay.")
+@click.option("--drop-retries", is_flag=True, help="Forget the messages that wait to be delivered again.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@service_options
+def reset(
+    name: str,
+    topic: str,
+    target: str | None,
+    offsets: tuple[str, ...],
+    drop_retries: bool,
+    yes: bool,
+    url: str,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Let group NAME go on elsewhere in TOPIC. What its clients hold now is void."""
+    if (target is None) == (not offsets):
+        raise click.UsageError("give either --to or --offset")
+    to = parse_offsets(offsets, "--offset") if target is None else parse_place(target, "--to")
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"put group {name} elsewhere in {topic}?", abort=True, err=True)
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        now = admin.reset_offsets(name, topic, to, keep_retries=not drop_retries)
+    if as_json:
+        print_json({"group": name, "topic": topic, "offsets": now})
+        return
+    for partition, offset in sorted(now.items()):
+        click.echo(f"{name} goes on at {partition}:{offset}")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@service_options
+def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> None:
+    """Remove group NAME with its progress, its retried and its dead messages."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"remove group {name} with its retried and dead messages?", abort=True, err=True)
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        admin.delete_group(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")

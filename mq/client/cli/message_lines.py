@@ -1,0 +1,47 @@
+"""Messages as the lines that `deltamq consume` prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from mq.client.messages import PoppedMessage, ReceivedMessage
+
+__all__ = ["Line", "json_line", "text_line", "write_lines"]
+
+Line = Callable[[ReceivedMessage], bytes]
+
+
+def write_lines(messages: Sequence[ReceivedMessage], line: Line) -> None:
+    """Write each message, and see to it that it is out."""
+    if messages:
+        sys.stdout.buffer.write(b"".join(map(line, messages)))
+        sys.stdout.buffer.flush()
+
+
+def text_line(message: ReceivedMessage) -> bytes:
+    """For people: place, key, tag, body."""
+    body = message.body.decode("utf-8", "backslashreplace")
+    cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
+    return "\t".join(cells).encode() + b"\n"
+
+
+def json_line(message: ReceivedMessage) -> bytes:
+    """For machines: an object a line."""
+    document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
+    try:
+        document["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        document["body_base64"] = message.body
+    for name in ("key", "tag", "headers", "message_id", "born_time", "append_time"):
+        value = getattr(message, name)
+        if value is not None:
+            document[name] = value
+    if isinstance(message, PoppedMessage):
+        document["delivery_attempt"] = message.delivery_attempt
+        if message.origin is not None:
+            document["origin"] = message.origin
+    return msgspec.json.encode(document) + b"\n"

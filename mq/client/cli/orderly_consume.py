@@ -1,0 +1,112 @@
+"""Printing a topic for an exclusive group, in order: each message is done when its line is written.
+
+SIGTERM, Ctrl-C, or a reader that went away: what is written is committed, and the partitions go to others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from mq.client.admin import Admin
+from mq.client.cli.console import PATIENCE
+from mq.client.cli.group_consume import GroupWish, stopped_by_sigterm
+from mq.client.cli.message_lines import Line, write_lines
+from mq.client.messages import OrderedMessage
+from mq.client.orderly import OrderlyConsumer
+from mq.errors import NotFound
+from mq.order import Verdict
+
+__all__ = ["consume_in_order", "is_exclusive"]
+
+_LOOK_S: Final = 0.05
+#: Without --follow: so long after its partitions came, and were read to the end, there is nothing more; and so long it
+#: waits for partitions that others have.
+_SETTLED_S: Final = 0.5
+_ALLOCATED_S: Final = 10.0
+
+
+def is_exclusive(url: str, group: str, *, token: str | None) -> bool:
+    """Whether the group is there, and has one client for each partition."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        try:
+            return admin.get_group(group).consume_strategy == "exclusive"
+        except NotFound:
+            return False
+
+
+def consume_in_order(url: str, group: str, wish: GroupWish, line: Line, *, token: str | None) -> None:
+    """Print messages until there are no more, or until told to stop."""
+    with Admin(url, token=token, patience=PATIENCE) as admin:
+        ends = {one.partition: one.max_offset for one in admin.get_topic(wish.topic).partitions}
+    printing = _Printing(url, group, wish, line, ends, token)
+    with stopped_by_sigterm(printing):
+        printing.run()
+
+
+class _Printing:
+    """One run of the command."""
+
+    def __init__(
+        self, url: str, group: str, wish: GroupWish, line: Line, ends: Mapping[str, int], token: str | None
+    ) -> None:
+        self._wish = wish
+        self._line = line
+        self._ends = ends
+        self._left = wish.max_messages
+        self._stopping = threading.Event()
+        self._failure: OSError | None = None
+        #: Lines of a partition and of what is retried must not mix; nor those of two partitions: one thread for them.
+        self._writing = threading.Lock()
+        self._consumer = OrderlyConsumer(
+            url, group, wish.topic, self._print, concurrency=1, tags=wish.tags, client_id=None, token=token
+        )
+
+    def stop(self) -> None:
+        """End after what is being written; also from a signal's handler."""
+        self._stopping.set()
+        self._consumer.stop()
+
+    def run(self) -> None:
+        watch = threading.Thread(target=self._stop_at_end, daemon=True)
+        if not self._wish.follow:
+            watch.start()
+        self._consumer.run()
+        self._stopping.set()
+        if self._failure is not None:
+            raise self._failure
+
+    def _print(self, message: OrderedMessage) -> Verdict:
+        with self._writing:
+            return self._write(message)
+
+    def _write(self, message: OrderedMessage) -> Verdict:
+        if self._stopping.is_set():
+            return Verdict.SUSPEND
+        try:
+            write_lines([message], self._line)
+        except OSError as error:
+            self._failure = error
+            self.stop()
+            return Verdict.SUSPEND
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                self.stop()
+        return Verdict.SUCCESS
+
+    def _stop_at_end(self) -> None:
+        """Without --follow: up to the end offsets of the beginning, of the partitions that this client got."""
+        settled: float | None = None
+        give_up = time.monotonic() + _ALLOCATED_S
+        while not self._stopping.wait(_LOOK_S):
+            now = time.monotonic()
+            places = self._consumer.positions()
+            if not places or any(offset < self._ends.get(name, 0) for (_, name), offset in places.items()):
+                settled = None
+            elif settled is None:
+                settled = now
+            if (settled is not None and now - settled >= _SETTLED_S) or (not places and now >= give_up):
+                self.stop()

@@ -1,0 +1,177 @@
+"""`deltamq produce`: one message object a line (the API's), streamed from a file or stdin.
+
+Each line is sent as soon as it is read; while requests are under way the next lines gather into batches. The first line
+that cannot be sent ends the run: lines before it are stored, and its number is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from typing import BinaryIO, Final
+
+import click
+import msgspec
+
+from mq.client.cli.console import print_json, service_options
+from mq.client.messages import Message, Sent
+from mq.client.produce import Producer, SendFuture, row_bar
+from mq.errors import DeltaMQError, Refused
+from mq.limits import REQUEST_BYTES_MAX
+
+__all__ = ["decode_line", "produce"]
+
+#: Futures kept for lines whose outcome is not looked at yet.
+_PENDING_MAX: Final = 50_000
+_BAR_EVERY: Final = 1_000
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    partition: str | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    delay_ms: int | None = None
+    deliver_time: datetime | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def decode_line(line: bytes) -> Message:
+    """The message on one line; raises `Refused` that names the field."""
+    try:
+        found = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Refused(f"not a message object: {error}", code="invalid_json", field="line") from error
+    if (found.body is None) == (found.body_base64 is None):
+        raise Refused("exactly one of body and body_base64 is needed", code="invalid_body", field="body")
+    body = found.body_base64 if found.body is None else found.body.encode()
+    assert body is not None
+    return Message(
+        body,
+        found.key,
+        found.tag,
+        found.headers,
+        found.partition,
+        found.message_id,
+        found.born_time,
+        found.delay_ms,
+        found.deliver_time,
+    )
+
+
+class _Tally:
+    """What became of the lines sent so far."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.duplicates = 0
+        self.ranges: dict[str, list[int]] = {}
+        self._pending: deque[tuple[int, SendFuture[Sent]]] = deque()
+
+    def add(self, number: int, future: SendFuture[Sent]) -> None:
+        """Note a line under way; looks at what is done, and waits when too much is not."""
+        self._pending.append((number, future))
+        while self._pending and (self._pending[0][1].done() or len(self._pending) > _PENDING_MAX):
+            self._settle_first()
+
+    def settle(self) -> None:
+        """Wait for all lines under way; raises for the first that failed, after all are resolved."""
+        first: DeltaMQError | None = None
+        while self._pending:
+            try:
+                self._settle_first()
+            except DeltaMQError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _settle_first(self) -> None:
+        number, future = self._pending.popleft()
+        try:
+            sent = future.result()
+        except DeltaMQError as error:
+            raise _at_line(error, number) from error
+        self.sent += 1
+        self.duplicates += sent.duplicate
+        offsets = self.ranges.setdefault(sent.partition, [sent.offset, sent.offset, 0])
+        offsets[0] = min(offsets[0], sent.offset)
+        offsets[1] = max(offsets[1], sent.offset)
+        offsets[2] += 1
+
+
+def _at_line(error: DeltaMQError, number: int) -> DeltaMQError:
+    """The same error, with the number of the line that it is about."""
+    if "line" not in error.extra:
+        error.extra["line"] = number
+        error.detail = f"line {number}: {error.detail}"
+    return error
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that hold something; an endless line is refused before it fills the memory."""
+    number = 0
+    while line := stream.readline(REQUEST_BYTES_MAX + 1):
+        number += 1
+        if len(line) > REQUEST_BYTES_MAX:
+            raise _at_line(Refused(f"longer than {REQUEST_BYTES_MAX:,} bytes", code="line_too_long"), number)
+        if line.strip():
+            yield number, line
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--timeout-s", type=click.FloatRange(0.1), default=30.0, show_default=True, help="For each message.")
+@service_options
+def produce(topic: str, file: BinaryIO, timeout_s: float, url: str, token: str | None, as_json: bool) -> None:
+    """Send the messages of FILE (or stdin) to TOPIC.
+
+    One JSON object a line: body (text) or body_base64, and optionally key, tag, headers, partition, message_id,
+    born_time, and delay_ms or deliver_time (RFC 3339). Exits non-zero at the first line that cannot be sent, and says
+    which.
+    """
+    tally = _Tally()
+    try:
+        with Producer(url, token=token, timeout_s=timeout_s) as producer:
+            _send_all(producer, topic, file, tally)
+    except DeltaMQError as error:
+        error.extra["sent"] = tally.sent
+        error.detail = f"{error.detail} [{tally.sent:,} messages were stored]"
+        raise
+    _report(topic, tally, as_json=as_json)
+
+
+def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> None:
+    try:
+        with row_bar(f"sending to {topic}", None) as advance:
+            for number, line in _lines(file):
+                try:
+                    future = producer.send_async(topic, decode_line(line))
+                except DeltaMQError as error:
+                    raise _at_line(error, number) from error
+                tally.add(number, future)
+                if number % _BAR_EVERY == 0:
+                    advance(tally.sent)
+    finally:
+        # Also after an error: what is under way ends first, so that the count told is true.
+        tally.settle()
+
+
+def _report(topic: str, tally: _Tally, *, as_json: bool) -> None:
+    if as_json:
+        partitions = {
+            name: {"first_offset": first, "last_offset": last, "count": count}
+            for name, (first, last, count) in sorted(tally.ranges.items())
+        }
+        print_json({"topic": topic, "sent": tally.sent, "partitions": partitions})
+        return
+    click.echo(f"sent {tally.sent:,} messages to {topic}")
+    for name, (first, last, count) in sorted(tally.ranges.items()):
+        click.echo(f"  {name}: {count:,} in offsets {first}..{last}")

@@ -1,0 +1,134 @@
+"""The `deltamq` command line: one group whose commands are loaded when they are run.
+
+`deltamq --help` imports neither Arrow nor HTTP nor another layer. The commands of the other layers (`serve`, `jobs`)
+are found under the entry point group `deltamq.commands`, a click command each.
+
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 the outcome is not known, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Final
+
+import click
+
+from mq.errors import DeltaMQError, Unknown
+
+__all__ = ["COMMANDS", "main"]
+
+#: The entry point group in which the other layers register their commands.
+COMMANDS: Final = "deltamq.commands"
+
+_FAILED: Final = 1
+_UNKNOWN: Final = 3
+_INTERRUPTED: Final = 130
+
+#: Our own commands: where each is, and its line in the help.
+_OWN: Final = {
+    "topic": ("mq.client.cli.topics:topic", "Create, list, show and delete topics."),
+    "produce": ("mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
+    "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
+    "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
+    "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
+    "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "Look at dead letters, and send them back."),
+    "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
+}
+#: Their lines in the help, so that printing it does not load the service or Spark.
+_OTHERS_HELP: Final = {
+    "serve": "Run the service.",
+    "jobs": "Run and list the Spark jobs.",
+    "verify": "Read and check every byte of every partition.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_OWN, *_others()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _OWN:
+            module, _, attribute = _OWN[cmd_name][0].partition(":")
+            command = getattr(import_module(module), attribute)
+        else:
+            point = _others().get(cmd_name)
+            if point is None:
+                return None
+            command = point.load()
+        assert isinstance(command, click.Command), f"{cmd_name} is not a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._line(name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    @staticmethod
+    def _line(name: str) -> str:
+        if name in _OWN:
+            return _OWN[name][1]
+        return _OTHERS_HELP.get(name, f"See `deltamq {name} --help`.")
+
+
+def _others() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=COMMANDS)}
+
+
+def _version() -> str:
+    try:
+        return version("deltamq")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"deltamq {_version()}")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """DeltaMQ: a message log whose partitions are Delta tables."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(_status(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def _status(arguments: list[str]) -> int:
+    try:
+        # Not `cli.main`: it would turn a reader that went away into a failure.
+        with cli.make_context("deltamq", arguments) as context:
+            result = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except DeltaMQError as error:
+        _show(error, as_json="--json" in arguments)
+        return _UNKNOWN if isinstance(error, Unknown) else _FAILED
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough. The interpreter would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _show(error: DeltaMQError, *, as_json: bool) -> None:
+    from mq.client.cli.console import error_line
+
+    click.echo(error_line(error, as_json=as_json), err=True)

@@ -1,0 +1,53 @@
+"""Calls to the service: connections, attempts, processes of the cluster, errors."""
+
+from __future__ import annotations
+
+from mq.client.http.attempts import Attempts, Patience, is_worth_retrying
+from mq.client.http.calls import Access, Calls, decoded, read_answer
+from mq.client.http.closing import Closing
+from mq.client.http.endpoint import (
+    CONNECT_FAILED,
+    CONNECTION_LOST,
+    NO_ANSWER,
+    Answer,
+    Body,
+    Endpoint,
+    Query,
+    is_cut_short,
+    path_of,
+)
+from mq.client.http.hosts import META, Hosts
+from mq.client.http.inside import Inside
+from mq.client.http.problems import error_of
+from mq.client.http.typed_json import decode_as
+from mq.client.http.verdict import Verdict, certainly_not_applied, judge
+from mq.client.http.workers import Workers
+
+__all__ = [
+    "CONNECTION_LOST",
+    "CONNECT_FAILED",
+    "META",
+    "NO_ANSWER",
+    "Access",
+    "Answer",
+    "Attempts",
+    "Body",
+    "Calls",
+    "Closing",
+    "Endpoint",
+    "Hosts",
+    "Inside",
+    "Patience",
+    "Query",
+    "Verdict",
+    "Workers",
+    "certainly_not_applied",
+    "decode_as",
+    "decoded",
+    "error_of",
+    "is_cut_short",
+    "is_worth_retrying",
+    "judge",
+    "path_of",
+    "read_answer",
+]

@@ -1,0 +1,131 @@
+"""What all calls of a client share: one cluster, repeated attempts, typed answers."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict, TypeVar
+
+import msgspec
+
+from mq.client.http.attempts import Attempts, Patience, is_worth_retrying
+from mq.client.http.closing import Closing
+from mq.client.http.endpoint import Answer, Query
+from mq.client.http.hosts import Hosts
+from mq.client.http.typed_json import decode_as
+from mq.errors import DeltaMQError, Unknown
+
+__all__ = ["Access", "Calls", "decoded", "read_answer"]
+
+T = TypeVar("T")
+
+
+class Access(TypedDict, total=False):
+    """How a cluster is asked; see `Calls`."""
+
+    token: str | None
+    ssl_context: ssl.SSLContext | None
+    patience: Patience | None
+
+
+class Calls(Closing):
+    """Calls of one cluster that are repeated while it is away, up to `patience`. Safe for any number of threads.
+
+    Parameters
+    ----------
+    url
+        The service, `http://HOST:PORT`; several, any of which will do, as a list or separated by commas.
+    token
+        Sent as `Authorization: Bearer ...`.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        self.patience = patience if patience is not None else Patience()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.hosts.close()
+
+    def repeat(
+        self,
+        attempt: Callable[[float], T],
+        *,
+        wait_ms: int = 0,
+        on_failure: Callable[[DeltaMQError], None] | None = None,
+    ) -> T:
+        """What `attempt` returns, tried until it succeeds, is refused, or the patience is at its end.
+
+        Parameters
+        ----------
+        attempt
+            Gets the seconds that it may take.
+        wait_ms
+            How much longer an attempt may take, because the service is asked to wait.
+        on_failure
+            Told of each failure.
+        """
+        wait_s = wait_ms / 1000
+        deadline = time.monotonic() + self.patience.timeout_s + wait_s
+        attempts = Attempts(self.patience, deadline=deadline, retries=self.patience.retries)
+        while True:
+            try:
+                return attempt(attempts.timeout_s() + wait_s)
+            except DeltaMQError as error:
+                if on_failure is not None:
+                    on_failure(error)
+                if not is_worth_retrying(error) or not attempts.may_go_on(error):
+                    raise
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        wait_ms: int = 0,
+        on_failure: Callable[[DeltaMQError], None] | None = None,
+    ) -> Answer:
+        if headers is None and body is not None:
+            headers = {"Content-Type": "application/json"}
+
+        def attempt(timeout_s: float) -> Answer:
+            return self.hosts.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+
+        return self.repeat(attempt, wait_ms=wait_ms, on_failure=on_failure)
+
+    def _end(self, path: str, gone: type[DeltaMQError]) -> None:
+        """DELETE what is there; a repetition after a lost answer that raises `gone` counts as done."""
+        lost = [False]
+
+        def note(error: DeltaMQError) -> None:
+            lost[0] = lost[0] or isinstance(error, Unknown)
+
+        try:
+            self._call("DELETE", path, on_failure=note)
+        except gone:
+            if not lost[0]:
+                raise
+
+
+def read_answer(answer: Answer, kind: type[T]) -> T:
+    """The document of an answer, as `kind`."""
+    return decoded(answer.body, kind)
+
+
+def decoded(body: bytes, kind: type[T]) -> T:
+    """The document in `body`, as `kind`; `Unknown` (`answer_unreadable`) when it is none."""
+    try:
+        return decode_as(body, kind)
+    except msgspec.MsgspecError as error:
+        raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error

@@ -1,0 +1,167 @@
+"""The service at one URL: requests over a pool of kept connections, failures as exceptions of `mq.errors`.
+
+What a failure says about the request decides whether it may be given up:
+
+    failed while                    raised                                  may have been applied
+    ------------------------------  --------------------------------------  ---------------------
+    connecting                      Unavailable `connect_failed`            no
+    sending, waiting, reading       Unknown `no_answer`, `connection_lost`  yes
+    answered with a problem         the exception of its code               as its class says
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Final, cast
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
+
+from mq.client.http.problems import error_of
+from mq.errors import Refused, Unavailable, Unknown
+
+__all__ = ["CONNECT_FAILED", "Answer", "Body", "Endpoint", "Query", "is_cut_short", "path_of"]
+
+CONNECT_FAILED: Final = "connect_failed"
+NO_ANSWER: Final = "no_answer"
+CONNECTION_LOST: Final = "connection_lost"
+
+#: Kept connections; more callers at once open further ones, which are closed after use.
+CONNECTIONS_KEPT: Final = 64
+CONNECT_TIMEOUT_S: Final = 3.0
+REQUEST_TIMEOUT_S: Final = 10.0
+_OK_STATUS_END: Final = 300
+_NO_CONTENT: Final = 204
+
+Body = bytes | memoryview
+Query = Mapping[str, str | int]
+
+
+class Answer:
+    """A success: its status, headers (names in any case) and body."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+def path_of(*parts: str) -> str:
+    """`/v1/...` with each part percent-encoded, so that no name can change the path."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def is_cut_short(status: int, headers: Mapping[str, str]) -> bool:
+    """Whether an answer ended within its headers: without a length, its body ends where the connection does."""
+    return status != _NO_CONTENT and "content-length" not in headers and "transfer-encoding" not in headers
+
+
+class Endpoint:
+    """One service. Safe for any number of threads."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, ssl_context: ssl.SSLContext | None = None, agent: str = "deltamq"
+    ) -> None:
+        parsed = _parse(url)
+        self.url = url.rstrip("/")
+        self.scheme: str = parsed.scheme or "http"
+        self.host: str = parsed.host or ""
+        self.port: int = parsed.port or (443 if self.scheme == "https" else 80)
+        self.prefix = (parsed.path or "").rstrip("/")
+        self.ssl_context = ssl_context
+        self.headers: dict[str, str] = {"User-Agent": agent}
+        if token is not None:
+            self.headers["Authorization"] = f"Bearer {token}"
+        self._pool = self._make_pool()
+
+    def __repr__(self) -> str:
+        # The token stays out of logs and tracebacks.
+        return f"Endpoint({self.url!r})"
+
+    def _make_pool(self) -> urllib3.HTTPConnectionPool:
+        # urllib3 sets TCP_NODELAY on every connection: a small request never waits for an acknowledgement.
+        if self.scheme == "https":
+            return urllib3.HTTPSConnectionPool(
+                self.host, self.port, maxsize=CONNECTIONS_KEPT, block=False, ssl_context=self.ssl_context
+            )
+        return urllib3.HTTPConnectionPool(self.host, self.port, maxsize=CONNECTIONS_KEPT, block=False)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Answer:
+        """One request and its answer; anything but a success is raised.
+
+        Parameters
+        ----------
+        timeout_s
+            Seconds for the whole attempt, as far as sockets tell: for connecting (at most three), and again for
+            each wait for bytes.
+        """
+        try:
+            response = self._pool.urlopen(
+                method,
+                self.target(path, query),
+                # urllib3 takes whatever has a buffer; its types only say bytes.
+                body=cast("bytes | None", body),
+                headers={**self.headers, **headers} if headers else self.headers,
+                retries=False,
+                redirect=False,
+                timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
+                preload_content=True,
+                decode_content=False,
+            )
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            raise Unavailable(f"cannot connect to {self.url}", code=CONNECT_FAILED) from error
+        except ReadTimeoutError as error:
+            raise Unknown(f"{self.url} did not answer within {timeout_s:.3g} s", code=NO_ANSWER) from error
+        except (HTTPError, OSError) as error:
+            raise Unknown(f"the connection to {self.url} was lost", code=CONNECTION_LOST) from error
+        if is_cut_short(response.status, response.headers):
+            raise Unknown(f"the connection to {self.url} was lost in the middle of an answer", code=CONNECTION_LOST)
+        if response.status >= _OK_STATUS_END:
+            raise error_of(response.status, response.headers, response.data)
+        return Answer(response.status, response.headers, response.data)
+
+    def connection(self, timeout_s: float) -> urllib3.connection.HTTPConnection:
+        """A connection of one's own, for whoever waits on several answers at once."""
+        if self.scheme == "https":
+            context = self.ssl_context or ssl.create_default_context()
+            return urllib3.connection.HTTPSConnection(self.host, self.port, timeout=timeout_s, ssl_context=context)
+        return urllib3.connection.HTTPConnection(self.host, self.port, timeout=timeout_s)
+
+    def target(self, path: str, query: Query | None = None) -> str:
+        """The request target of `path`."""
+        if query:
+            return f"{self.prefix}{path}?{urlencode(query)}"
+        return self.prefix + path
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        self._pool.close()
+
+
+def _parse(url: str) -> urllib3.util.Url:
+    try:
+        parsed = urllib3.util.parse_url(url if "://" in url else f"http://{url}")
+    except LocationParseError as error:
+        raise Refused(f"not a URL: {url}", code="invalid_url", field="url") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Refused(f"a service's URL looks like http://HOST:PORT, not {url}", code="invalid_url", field="url")
+    return parsed

@@ -1,0 +1,293 @@
+"""The service processes of one cluster: which of them to ask, and whom to ask instead when one does not answer.
+
+    URLs that were given ──► GET /v1/cluster ──► addresses of all hosts, and who hosts which broker
+                                   ▲
+                                   └── every 30 s, and after a failure
+
+Any host answers any request: it serves it, or asks the one that must. So what is known here may be old; asking the
+right host only saves a hop. A host that failed is passed over for a while, as long as there is another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from ssl import SSLContext
+from typing import Final
+
+import msgspec
+
+from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
+from mq.client.http.typed_json import decode_as
+from mq.errors import DeltaMQError, Refused
+
+__all__ = ["META", "Hosts"]
+
+log = logging.getLogger("deltamq.client")
+
+#: The role of heartbeats, beside the brokers' names.
+META: Final = "/meta"
+
+#: How old the view may become, and how soon it is asked for again after a failure.
+_AGE_S: Final = 30.0
+_AGAIN_S: Final = 0.5
+_ASK_TIMEOUT_S: Final = 3.0
+#: A host that failed is passed over for 1 s, 2, 4, ... at most 30.
+_AVOID_S: Final = 1.0
+_AVOID_S_MAX: Final = 30.0
+_DOUBLINGS_MAX: Final = 5
+
+#: The host itself is in trouble.
+_NO_HOST: Final = frozenset({CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER})
+#: The host is well, but the role has moved or is about to.
+_MOVED: Final = frozenset({"not_owner", "lease_lost", "broker_unavailable"})
+_UNAVAILABLE: Final = 503
+
+
+class _Role(msgspec.Struct):
+    """A broker, or the meta role, and who has it."""
+
+    broker: str = META
+    roles: tuple[str, ...] = ("meta",)
+    host: str | None = None
+    address: str | None = None
+    online: bool = True
+
+
+class _Host(msgspec.Struct):
+    host: str
+    address: str
+
+
+class _Cluster(msgspec.Struct):
+    brokers: list[_Role]
+    hosts: list[_Host] = []
+    host: str | None = None
+    meta: _Role | None = None
+
+
+class Hosts:
+    """Safe for any number of threads.
+
+    Parameters
+    ----------
+    url
+        One service process, or several (a list, or separated by commas): each is as good as another.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        token: str | None = None,
+        ssl_context: SSLContext | None = None,
+        agent: str = "deltamq",
+    ) -> None:
+        self._endpoint_at = partial(Endpoint, token=token, ssl_context=ssl_context, agent=agent)
+        self._seeds = [self._endpoint_at(one) for one in _urls(url)]
+        self.url = self._seeds[0].url
+        self._lock = threading.Lock()
+        #: Hosts that were learned, by address.
+        self._learned: dict[str, Endpoint] = {}
+        #: As whom each given URL has answered: one that answers as several is a balancer before them.
+        self._answered_as: dict[Endpoint, set[str]] = {}
+        self._owners: Mapping[str, Endpoint] = {}
+        self._all: Sequence[Endpoint] = tuple(self._seeds)
+        self._avoided: dict[Endpoint, float] = {}
+        self._failures: dict[Endpoint, int] = {}
+        #: How old the view may become; None while nobody wants it.
+        self._age_s: float | None = None
+        self._closed = False
+        self._asking = False
+        self._asked_at = float("-inf")
+        #: Grows when the view changes.
+        self.epoch = 0
+
+    def __repr__(self) -> str:
+        return f"Hosts({[one.url for one in self._all]!r})"
+
+    def follow(self, age_s: float = _AGE_S) -> None:
+        """Learn about the cluster's other hosts from now on, in the background, beginning with the next success.
+
+        The view is asked for again when it is `age_s` old and something is answered, or `keep_fresh` is called.
+        """
+        self._age_s = age_s
+
+    @property
+    def are_several(self) -> bool:
+        """Whether more than one host is known."""
+        return len(self._all) > 1
+
+    # Asking -----------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        role: str | None = None,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        timeout_s: float = 10.0,
+    ) -> Answer:
+        """One attempt at one host (see `Endpoint.call`); the next attempt may go to another.
+
+        Parameters
+        ----------
+        role
+            The broker that the request concerns, or `META`: its host is asked, if it is known.
+        """
+        endpoint = self.endpoint(role)
+        try:
+            answer = endpoint.call(method, path, query=query, headers=headers, body=body, timeout_s=timeout_s)
+        except DeltaMQError as error:
+            self.failed(endpoint, error)
+            raise
+        self.answered(endpoint)
+        return answer
+
+    def endpoint(self, role: str | None = None) -> Endpoint:
+        """The host to ask now."""
+        owner = None if role is None else self._owners.get(role)
+        if not self._avoided:
+            return owner or self._all[0]
+        now = time.monotonic()
+        with self._lock:
+            wanted = self._all if owner is None else (owner, *self._all)
+            ends = {one: self._avoided.get(one, 0.0) for one in wanted}
+        return next((one for one, end in ends.items() if end <= now), min(ends, key=ends.__getitem__))
+
+    def of(self, brokers: Collection[str]) -> list[Endpoint]:
+        """The hosts of these brokers, each once; where nothing is known, one that will do."""
+        owners = dict.fromkeys(self.endpoint(broker) for broker in sorted(brokers))
+        return list(owners) or [self.endpoint()]
+
+    def failed(self, endpoint: Endpoint, error: DeltaMQError) -> None:
+        """An attempt at this host failed: what follows for the next ones."""
+        if error.code in _MOVED:
+            with self._lock:
+                # Any host knows better than we do.
+                self._owners = {role: one for role, one in self._owners.items() if one is not endpoint}
+        elif error.code in _NO_HOST or error.status == _UNAVAILABLE:
+            self._avoid(endpoint)
+        else:
+            return
+        self._look_again(_AGAIN_S)
+
+    def _avoid(self, endpoint: Endpoint) -> None:
+        with self._lock:
+            if len(self._all) == 1:
+                return
+            failures = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
+            rest_s = min(_AVOID_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), _AVOID_S_MAX)
+            self._avoided[endpoint] = time.monotonic() + rest_s
+        log.info("event=host_avoided url=%s for_s=%.0f", endpoint.url, rest_s)
+
+    def answered(self, endpoint: Endpoint) -> None:
+        """An attempt at this host succeeded."""
+        if self._failures:
+            with self._lock:
+                self._failures.pop(endpoint, None)
+                self._avoided.pop(endpoint, None)
+        self.keep_fresh()
+
+    # The view ---------------------------------------------------------------------------------------------------
+
+    def keep_fresh(self) -> None:
+        """Ask for the view if it is old."""
+        if self._age_s is not None and time.monotonic() >= self._asked_at + self._age_s:
+            self._look_again(self._age_s)
+
+    def _look_again(self, age_s: float) -> None:
+        """Ask for the view in the background, unless that happens already or has just happened."""
+        with self._lock:
+            now = time.monotonic()
+            if self._age_s is None or self._closed or self._asking or now < self._asked_at + age_s:
+                return
+            self._asking = True
+            self._asked_at = now
+        threading.Thread(target=self._look_logged, name="deltamq-cluster", daemon=True).start()
+
+    def _look_logged(self) -> None:
+        try:
+            self.look()
+        finally:
+            with self._lock:
+                self._asking = False
+
+    def look(self) -> bool:
+        """Ask the hosts in turn until one tells what there is; False when none does."""
+        first = self.endpoint()
+        for endpoint in dict.fromkeys((first, *self._all)):
+            try:
+                answer = endpoint.call("GET", "/v1/cluster", timeout_s=_ASK_TIMEOUT_S)
+                self._learn(endpoint, decode_as(answer.body, _Cluster))
+            except (DeltaMQError, msgspec.MsgspecError) as error:
+                log.info("event=cluster_unknown url=%s error=%s", endpoint.url, error)
+            else:
+                return True
+        return False
+
+    def _learn(self, asked: Endpoint, cluster: _Cluster) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            told = cluster.brokers if cluster.meta is None else [*cluster.brokers, cluster.meta]
+            hosts = {one.host: one.address for one in told if one.host is not None and one.address is not None}
+            hosts |= {one.host: one.address for one in cluster.hosts}
+            self._note_name(asked, cluster.host, hosts.keys())
+            by_host = {host: self._reached(host, address) for host, address in hosts.items()}
+            owners = {one.broker: by_host.get(one.host or "") for one in told if one.online}
+            # A service that does not say so has the role with one of its brokers.
+            owners.setdefault(META, next((owners.get(one.broker) for one in told if "meta" in one.roles), None))
+            known = {role: one for role, one in owners.items() if one is not None}
+            everybody = tuple(dict.fromkeys((*self._seeds, *(one for one in by_host.values() if one is not None))))
+            if (known, everybody) != (self._owners, self._all):
+                self._owners, self._all = known, everybody
+                self.epoch += 1
+
+    def _note_name(self, asked: Endpoint, host: str | None, present: Collection[str]) -> None:
+        """Remember that the host of this id answers at this URL; who is gone is forgotten."""
+        if host is not None and asked in self._seeds:
+            names = self._answered_as.setdefault(asked, set())
+            names.intersection_update(present)
+            names.add(host)
+
+    def _reached(self, host: str, address: str) -> Endpoint | None:
+        """How to reach a host: by a URL that was given, if it answers there; else by the address that it tells."""
+        for seed, names in self._answered_as.items():
+            if names == {host}:
+                return seed
+        wanted = address.rstrip("/")
+        for seed in self._seeds:
+            if seed.url == wanted:
+                return seed
+        if wanted not in self._learned:
+            try:
+                self._learned[wanted] = self._endpoint_at(wanted)
+            except Refused:
+                log.warning("event=host_address_invalid host=%s", host)
+                return None
+        return self._learned[wanted]
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        with self._lock:
+            self._closed = True
+            everybody = dict.fromkeys((*self._seeds, *self._learned.values()))
+        for endpoint in everybody:
+            endpoint.close()
+
+
+def _urls(url: str | Sequence[str]) -> list[str]:
+    urls = url.split(",") if isinstance(url, str) else list(url)
+    wanted = [one.strip() for one in urls if one.strip()]
+    if not wanted:
+        raise Refused("at least one URL of a service is needed", code="invalid_url", field="url")
+    return list(dict.fromkeys(wanted))

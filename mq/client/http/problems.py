@@ -1,0 +1,119 @@
+"""From an HTTP answer that is not a success to the exception of `mq.errors` that the service meant.
+
+The service maps each class to one status and `code` (RFC 9457 documents); this is the way back. An answer that is
+no problem document (a proxy's HTML page) still becomes the class of its status, so that callers see one tree only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mq.client.http.typed_json import decode_as
+from mq.errors import (
+    Conflict,
+    Corrupt,
+    DeltaMQError,
+    Extra,
+    Fenced,
+    Forbidden,
+    NotFound,
+    OffsetMismatch,
+    Overloaded,
+    Refused,
+    StorageFull,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    Unknown,
+    Unprocessable,
+    UnsupportedMedia,
+)
+
+__all__ = ["error_of", "retry_after_s"]
+
+_BY_CODE: Final[dict[str, type[DeltaMQError]]] = {kind.code: kind for kind in (Fenced, Unknown, Corrupt, StorageFull)}
+_BY_STATUS: Final[dict[int, type[DeltaMQError]]] = {
+    kind.status: kind
+    for kind in (
+        Refused,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        Conflict,
+        OffsetMismatch,
+        TooLarge,
+        UnsupportedMedia,
+        Unprocessable,
+        Overloaded,
+        Unavailable,
+        StorageFull,
+    )
+}
+#: Members of the document that are attributes of the exception, not facts in `extra`.
+_MEMBERS: Final = frozenset({"type", "title", "status", "detail", "code", "field", "instance"})
+#: A `Retry-After` beyond this is a date or a mistake; an attempt's deadline decides anyway.
+_RETRY_AFTER_S_MAX: Final = 3600
+_DETAIL_CHARACTERS_MAX: Final = 300
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> DeltaMQError:
+    """The exception for an answer with `status` >= 300."""
+    document = _document(body)
+    code = document.get("code")
+    kind = _BY_CODE.get(code) if isinstance(code, str) else None
+    error = (kind or _kind_of(status))(_detail(status, document, body))
+    if isinstance(code, str):
+        error.code = code
+    field = document.get("field")
+    error.field = field if isinstance(field, str) else None
+    error.extra = _facts(document)
+    if error.status != status:
+        error.status = status
+    wait_s = retry_after_s(headers)
+    if wait_s is not None:
+        # Only what the service asked for: a class's default must not slow the first repetition down.
+        error.extra["retry_after_s"] = wait_s
+    return error
+
+
+def retry_after_s(headers: Mapping[str, str]) -> int | None:
+    """The seconds of `Retry-After`, None when there are none (its date form is not used by DeltaMQ)."""
+    raw = headers.get("retry-after", "")
+    return min(int(raw), _RETRY_AFTER_S_MAX) if raw.isascii() and raw.isdigit() else None
+
+
+def _kind_of(status: int) -> type[DeltaMQError]:
+    known = _BY_STATUS.get(status)
+    if known is not None:
+        return known
+    if status >= 500:
+        # A gateway's 502 or 504 says nothing about what the service did with the request.
+        return Unknown if status in (502, 504) else DeltaMQError
+    return Refused
+
+
+def _document(body: bytes) -> dict[str, object]:
+    try:
+        return decode_as(body, dict[str, object])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _facts(document: Mapping[str, object]) -> dict[str, Extra]:
+    facts: dict[str, Extra] = {}
+    for name, value in document.items():
+        if name not in _MEMBERS and (value is None or isinstance(value, (str, int, float, list))):
+            facts[name] = value
+    return facts
+
+
+def _detail(status: int, document: Mapping[str, object], body: bytes) -> str:
+    for name in ("detail", "title"):
+        text = document.get(name)
+        if isinstance(text, str) and text:
+            return text
+    shown = body[:_DETAIL_CHARACTERS_MAX].decode("utf-8", "replace").strip()
+    return f"HTTP {status}: {shown}" if shown else f"HTTP {status}"

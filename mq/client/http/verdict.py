@@ -1,0 +1,70 @@
+"""What becomes of a request whose attempt failed: the one place that decides between retry, refusal and unknown.
+
+may an attempt have been applied?      this answer                               verdict
+-------------------------------------  ----------------------------------------  -----------------------------
+no                                     404 topic or partition                    REROUTE   nothing was stored
+no                                     refused, several calls in the batch       SPLIT     one of them is to blame
+no                                     refused or conflict                       FAIL
+no                                     trouble, nothing left to try              FAIL      certainly not stored
+any                                    trouble, may try again                    RETRY     same bytes, same sequence
+yes                                    refused for what it says                  FAIL      it was refused every time
+yes                                    anything else                             UNKNOWN   never called a failure
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from mq.client.http.attempts import is_worth_retrying
+from mq.client.http.endpoint import CONNECT_FAILED
+from mq.errors import (
+    Conflict,
+    DeltaMQError,
+    Forbidden,
+    NotFound,
+    Overloaded,
+    Refused,
+    StorageFull,
+    Unauthenticated,
+)
+
+__all__ = ["Verdict", "certainly_not_applied", "judge"]
+
+_WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
+#: Refusals that depend on the state of the moment, not on the request: an earlier attempt may have met another state.
+_OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)
+
+
+class Verdict(enum.Enum):
+    """What to do with a batch after a failed attempt."""
+
+    RETRY = "retry"  #: send the same bytes again
+    REROUTE = "reroute"  #: get the route again and send to where it says
+    SPLIT = "split"  #: send the calls of the batch one by one
+    FAIL = "fail"  #: tell the caller that it was not stored
+    UNKNOWN = "unknown"  #: tell the caller that nobody knows
+
+
+def certainly_not_applied(error: DeltaMQError) -> bool:
+    """Whether this attempt has certainly stored nothing. A 5xx or a broken connection may have (API)."""
+    if isinstance(error, (Refused, Conflict, Overloaded, StorageFull)):
+        return True
+    return error.code == CONNECT_FAILED
+
+
+def judge(error: DeltaMQError, *, uncertain: bool, calls: int, may_go_on: bool) -> Verdict:
+    """Decide on a batch of `calls` calls after `error`.
+
+    `uncertain` says that this or an earlier attempt may have been applied; `may_go_on` that tries and time are left.
+    """
+    if is_worth_retrying(error):
+        if may_go_on:
+            return Verdict.RETRY
+        return Verdict.UNKNOWN if uncertain else Verdict.FAIL
+    if uncertain:
+        refused_every_time = isinstance(error, Refused) and not isinstance(error, _OF_THE_MOMENT)
+        return Verdict.FAIL if refused_every_time else Verdict.UNKNOWN
+    if isinstance(error, NotFound) and error.code in _WRONG_ROUTE:
+        return Verdict.REROUTE
+    return Verdict.SPLIT if calls > 1 else Verdict.FAIL

@@ -1,0 +1,41 @@
+"""What users hand over and get: messages, results of sends and of handlers."""
+
+from __future__ import annotations
+
+from mq.client.messages.message import Message, as_bytes, as_messages, check_message
+from mq.client.messages.popped import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from mq.client.messages.received import (
+    OrderedMessage,
+    ReceivedMessage,
+    messages_of,
+    ordered_messages_of,
+    with_partition,
+)
+from mq.client.messages.result import Dead, Result, Retry
+from mq.client.messages.sent import Failure, PartlySent, Sent, SentBatch, SentRange, summed_up
+
+__all__ = [
+    "Dead",
+    "FailedHandle",
+    "Failure",
+    "Message",
+    "MessageOrigin",
+    "OrderedMessage",
+    "PartlySent",
+    "PopBatch",
+    "PopTable",
+    "PoppedMessage",
+    "ReceivedMessage",
+    "Result",
+    "Retry",
+    "Sent",
+    "SentBatch",
+    "SentRange",
+    "as_bytes",
+    "as_messages",
+    "check_message",
+    "messages_of",
+    "ordered_messages_of",
+    "summed_up",
+    "with_partition",
+]

@@ -1,0 +1,148 @@
+"""The calls of an exclusive client, one attempt each: heartbeats, locks, commits, and messages set aside (SPEC ORDER).
+
+Heartbeats go to the host of the meta role, everything else to the host of the partition's broker. Who asks decides what
+a failure means, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Unpack
+
+import msgspec
+
+from mq.client.admin import TopicView, fetch_view
+from mq.client.http import META, Access, Answer, Calls, Query, path_of, read_answer
+from mq.client.orderly.work import OrderlyWork
+from mq.names import check_client_topic, check_group, split_partition
+from mq.order import MoveAway
+from mq.queue import MAX_ATTEMPTS_MAX
+
+__all__ = ["Heartbeat", "LocksGiven", "OrderlyCalls"]
+
+_HEADERS: Final = {"Content-Type": "application/json"}
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat; `authorized_ms` counts from before it was sent (SPEC ORDER-3)."""
+
+    consume_strategy: str
+    authorized_ms: int
+    allocation: dict[str, list[str]] = {}
+    allocation_epoch: int = 0
+
+
+class LocksGiven(msgspec.Struct, frozen=True):
+    """Locks by number, and where the group goes on; of `unanswered` ones nobody knows."""
+
+    locks: dict[str, int]
+    offsets: dict[str, int] = {}
+    #: How often the message at that offset was tried before, if it was.
+    attempts: dict[str, int] = {}
+    refused: list[str] = []
+    unanswered: list[str] = []
+
+
+class _Group(msgspec.Struct):
+    max_attempts: int
+
+
+class OrderlyCalls(Calls):
+    """The calls of one client of a group. Safe for any number of threads."""
+
+    def __init__(self, url: str | Sequence[str], group: str, client_id: str, **access: Unpack[Access]) -> None:
+        super().__init__(url, **access)
+        self.group = check_group(group)
+        self.client_id = client_id
+        self.hosts.follow()
+
+    def heartbeat(
+        self, topics: Mapping[str, str], *, online: bool, wait_ms: int = 0, allocation_epoch: int = 0, timeout_s: float
+    ) -> Heartbeat:
+        """Say which topics are consumed, by their tags; waits up to `wait_ms` for another allocation than is known."""
+        wanted = {topic: {"order": True, "tags": tags} for topic, tags in topics.items()}
+        query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
+        path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
+        body = {"topics": wanted, "online": online}
+        return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), Heartbeat)
+
+    def make_group(self) -> None:
+        """Make the group, for one client of each partition."""
+        path = path_of("groups", self.group)
+        self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
+
+    def max_attempts(self) -> int:
+        """How often the group tries a message."""
+        answer = self.hosts.call("GET", path_of("groups", self.group), timeout_s=self.patience.request_timeout_s)
+        return read_answer(answer, _Group).max_attempts
+
+    def view(self, topic: str) -> TopicView:
+        """The topic's route and order strategy."""
+        return fetch_view(self.hosts, check_client_topic(topic), self.patience.request_timeout_s)
+
+    def take(
+        self, topic: str, partitions: Sequence[str], *, held: Sequence[str] = (), wait_ms: int = 0, timeout_s: float
+    ) -> LocksGiven:
+        """Ask for the locks of partitions of one broker; those in `held` are renewed (SPEC ORDER-4).
+
+        Where none is to be had, it waits up to `wait_ms` for the first.
+        """
+        body = {
+            "client_id": self.client_id,
+            "partitions": list(partitions),
+            "held": list(held),
+            "wait_ms": wait_ms,
+        }
+        broker = split_partition([*partitions, *held][0])[1]
+        answer = self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
+        return read_answer(answer, LocksGiven)
+
+    def release(self, topic: str, partition: str, number: int | None) -> None:
+        """Give a lock back; None gives back whatever this client may have been given."""
+        body: dict[str, object] = {"client_id": self.client_id, "partitions": [partition]}
+        if number is not None:
+            body["locks"] = {partition: number}
+        timeout_s = self.patience.request_timeout_s
+        self._once("DELETE", self._locks(topic), split_partition(partition)[1], body, None, timeout_s)
+
+    def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
+        """Commit under the lock of this number; the message at `offset` has failed so often."""
+        path = path_of("groups", self.group, "topics", work.topic, "offsets")
+        body: dict[str, object] = {
+            "offsets": {work.partition: offset},
+            "client_id": self.client_id,
+            "locks": {work.partition: number},
+        }
+        if attempts:
+            body["attempts"] = {work.partition: min(attempts, MAX_ATTEMPTS_MAX)}
+        self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
+
+    def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: str, reason: str) -> None:
+        """Append messages to the group's dead letters (`dead`) or to its retry topic (`retry`), each once."""
+        path = path_of("groups", self.group, "topics", work.topic, "aside")
+        body: dict[str, object] = {
+            "client_id": self.client_id,
+            "partition": work.partition,
+            "lock": work.lock.number,
+            "offsets": list(away.offsets),
+            "to": to,
+            "reason": reason,
+            "attempts": away.attempts,
+        }
+        self._once("POST", path, work.broker, body, None, self.patience.request_timeout_s)
+
+    def _locks(self, topic: str) -> str:
+        return path_of("groups", self.group, "topics", topic, "locks")
+
+    def _once(
+        self, method: str, path: str, role: str, body: Mapping[str, object], query: Query | None, timeout_s: float
+    ) -> Answer:
+        return self.hosts.call(
+            method,
+            path,
+            role=role,
+            query=query,
+            headers=_HEADERS,
+            body=msgspec.json.encode(body),
+            timeout_s=timeout_s,
+        )

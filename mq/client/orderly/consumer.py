@@ -1,0 +1,297 @@
+"""The ordered consumer of a group: one client for each partition, one message after another (SPEC ORDER, CONS).
+
+    def listen(message):
+        apply(message.key, message.text)
+        return Verdict.SUCCESS                  # anything else, or an exception: the same message again
+
+    with OrderlyConsumer("http://127.0.0.1:8080", "ledger", "orders", listen) as consumer:
+        consumer.run()                          # until stop() or a refusal
+
+The service gives each partition to one client of the group; clients come and go, and partitions move with them: the
+old client finishes what it has begun, commits and lets go, then the new one begins. No message is heard by both, unless
+the old one died; what it had not committed is heard again then. A client that is cut off stops by itself before others
+begin.
+
+Retried messages of the group are heard, too: dead letters that were sent back there, what clients let go of with
+`on_failure="retry_topic"`, and what was popped before the group was exclusive. They have lost their place: any client
+of the group gets them, one at a time, beside its partitions.
+
+    heartbeats ──► allocation ──► locks ──► works ──► listeners (`concurrency` threads) ──► commits ──► release
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from mq.client.http import Access, Patience, Workers
+from mq.client.orderly.calls import OrderlyCalls
+from mq.client.orderly.commits import Commits
+from mq.client.orderly.heartbeats import Heartbeats
+from mq.client.orderly.listener import AfterVerdict, Listener, Listening
+from mq.client.orderly.retries import retries_of
+from mq.client.orderly.rights import Rights
+from mq.client.orderly.turns import FetchSize, Turns
+from mq.client.orderly.work import Place, monotonic_ms
+from mq.client.pop import (
+    CLOSE_TIMEOUT_S,
+    ConsumerCounters,
+    ConsumerLife,
+    ConsumerStats,
+    OrderlyManner,
+    check_handler,
+    checked_topics,
+)
+from mq.errors import Refused
+from mq.limits import MIB
+from mq.meta import RUN_MS_MAX, SUSPEND_MS_DEFAULT
+from mq.order import OrderlySettings
+
+__all__ = ["OrderlyClosed", "OrderlyConsumer"]
+
+log = logging.getLogger("deltamq.client")
+
+#: How long threads that were told to end may take.
+_JOIN_S: Final = 2.0
+_REQUESTS_MAX: Final = 32
+#: The rights are looked at so often, whatever happens.
+_LOOK_MS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderlyClosed:
+    """What a consumer left behind when it closed.
+
+    The listeners of `unfinished` partitions still ran; what they do now is not committed, and is heard again by others.
+    `unreleased` locks were not given back: their partitions go to others when this client is called offline.
+    """
+
+    unfinished: int
+    unreleased: int
+
+    def __bool__(self) -> bool:
+        """Whether everything was finished and given back."""
+        return self.unfinished == 0 and self.unreleased == 0
+
+
+class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
+    """Takes partitions of `topics` for `group`, and lets `listener` hear their messages in order.
+
+    The group must be exclusive (CONS-1); one that does not exist is made so.
+
+    Parameters
+    ----------
+    url, group, topics
+        The service (or several of its processes), the group, and one topic or several.
+    listener
+        Gets an `OrderedMessage`; with `batch_messages` a list of them. Returns `Verdict.SUCCESS` when it is done;
+        `Verdict.SUSPEND` or `Suspend(ms)` to hear the same again, and nothing of that partition meanwhile (an
+        exception, or no verdict, is the same); `Verdict.DEAD` to put it among the dead letters.
+    concurrency
+        How many partitions are heard at once, each by one thread at a time (ORDER-6).
+    batch_messages
+        Hand over up to so many messages at once. They fail together.
+    on_failure
+        What becomes of messages that fail, in topics that are not strict (ORDER-8): `dead_letter` after
+        `max_attempts`, `retry_topic` at once and out of order, `in_place` for ever. In a strict topic they are always
+        repeated in place for ever.
+    max_attempts
+        By default the group's. Attempts of clients before this one count, and so does the end of one that died.
+    suspend_ms
+        How long before they are heard again (10 to 30,000).
+    turn_ms
+        After so long in one partition its thread goes to another one that waits for a thread (ORDER-9).
+    commit_ms
+        How often progress is committed; a crash repeats what was heard since.
+    tags
+        `*`, or `TagA||TagB`: other messages count as consumed.
+    client_id
+        Who this is in its group; by default a new name.
+    before, after
+        Hooks: `before(message)` and `after(message, verdict, error)`, or with the batch; they only look on.
+    patience
+        How the waits grow while the service is away; a consumer never gives up.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        listener: Listener,
+        *,
+        concurrency: int = 20,
+        batch_messages: int | None = None,
+        on_failure: Literal["dead_letter", "retry_topic", "in_place"] = "dead_letter",
+        max_attempts: int | None = None,
+        suspend_ms: int = SUSPEND_MS_DEFAULT,
+        turn_ms: int = RUN_MS_MAX,
+        commit_ms: int = 200,
+        tags: str = "*",
+        fetch_messages: int = 1_000,
+        fetch_bytes: int = 4 * MIB,
+        client_id: str | None = None,
+        before: Callable[[Any], object] | None = None,
+        after: AfterVerdict | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.topics = checked_topics(topics)
+        check_handler(listener)
+        self._manner = OrderlyManner(
+            concurrency=concurrency,
+            batch_messages=batch_messages,
+            on_failure=on_failure,
+            max_attempts=max_attempts,
+            suspend_ms=suspend_ms,
+            turn_ms=turn_ms,
+            commit_ms=commit_ms,
+        )
+        self.client_id = client_id if client_id is not None else f"orderly-{uuid.uuid4().hex[:16]}"
+        access = Access(token=token, ssl_context=ssl_context, patience=patience)
+        self._calls = OrderlyCalls(url, group, self.client_id, **access)
+        super().__init__(self._calls.group)
+        self._group_attempts: int | None = None
+        self._counters = ConsumerCounters()
+        listening = Listening(listener, self._counters, before, after)
+        size = FetchSize(messages=fetch_messages, bytes=fetch_bytes)
+        self._build(dict.fromkeys(self.topics, tags), listening, size)
+        batches = batch_messages is not None
+        retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
+        self._retries = retries(tags=tags, **access)
+        #: They are popped; guarded by the lock.
+        self._retrying = False
+
+    def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
+        """Make the parts and tell each whom to tell what."""
+        self._poked = threading.Event()
+        self._ended = threading.Event()
+        self._requests = Workers(_REQUESTS_MAX, "deltamq-orderly")
+        self._turns = Turns(
+            self._calls,
+            topics,
+            listening,
+            self._counters,
+            concurrency=self._manner.concurrency,
+            batches=self._manner.batch_messages is not None,
+            size=size,
+            refused=lambda work, error: self._rights.refused(work, error),
+            stopped=lambda work: self._commits.soon(work),
+            commit=lambda work: self._commits.now(work),
+            fail=self._fail,
+            poke=self._poked.set,
+        )
+        self._heartbeats = Heartbeats(
+            self._calls, topics, changed=lambda allocation: self._rights.allocated(allocation), fail=self._fail
+        )
+        self._rights = Rights(
+            self._calls,
+            self._heartbeats.authorization,
+            self._requests,
+            settings_of=self._settings_of,
+            begun=self._turns.begin,
+            wake=self._turns.wake,
+            poke=self._poked.set,
+        )
+        self._commits = Commits(
+            self._calls,
+            self._requests,
+            every_ms=self._manner.commit_ms,
+            refused=self._rights.refused,
+            ended=lambda work, lost: self._rights.ended(work, lost=lost),
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def _make_threads(self) -> Sequence[threading.Thread]:
+        return [
+            self._thread("deltamq-heartbeats", self._heartbeats.run),
+            self._thread("deltamq-rights", self._look),
+            self._thread("deltamq-fetches", self._turns.fetches.run),
+        ]
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> OrderlyClosed:
+        """Hand everything over: let running listeners end for at most `timeout_s`, commit, and give the locks back.
+
+        Closing twice is harmless.
+        """
+        if self._turns.inside.active:
+            raise Refused("close() waits for listeners: call stop() in a listener", code="close_in_listener")
+        until_ms = monotonic_ms() + round(timeout_s * 1000)
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
+        if self._threads:
+            self._rights.leave()
+            self._heartbeats.leave(until_ms)
+            if self._retrying:
+                self._retries.close(max(0.0, (until_ms - monotonic_ms()) / 1000))
+            self._rights.wait_given_back((until_ms - monotonic_ms()) / 1000)
+        running = [work for work in self._rights.works() if work.place in (Place.QUEUED, Place.RUNNING)]
+        self._closed = OrderlyClosed(unfinished=len(running), unreleased=self._rights.unreleased)
+        if not self._closed:
+            log.warning("event=not_handed_over unfinished=%d unreleased=%d", len(running), self._closed.unreleased)
+        self._ended.set()
+        self._poked.set()
+        self._turns.close()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._requests.close()
+        self._calls.close()
+        return self._closed
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def partitions(self) -> tuple[tuple[str, str], ...]:
+        """Topic and name of the partitions that this client has now, sorted."""
+        return tuple(sorted(work.key for work in self._rights.works()))
+
+    def positions(self) -> dict[tuple[str, str], int]:
+        """Up to where each of them is done, by topic and name."""
+        return {work.key: work.position for work in self._rights.works()}
+
+    def stats(self) -> ConsumerStats:
+        """What this consumer does (SPEC CONS-6).
+
+        `retried` counts suspensions, `expired` partitions that were lost rather than handed over, `renewals` those of
+        locks, `pops` fetches.
+        """
+        held = sum(len(work.messages) for work in self._rights.works())
+        return self._counters.read(expired=self._rights.lost, renewals=self._rights.renewals, held=held)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Do what is due, until the end."""
+        while not self._ended.is_set():
+            self._poked.clear()
+            if self._heartbeats.is_exclusive:
+                self._begin_retries()
+            self._rights.tick()
+            self._turns.tick()
+            self._commits.tick(self._rights.works())
+            due = [self._commits.next_ms(), self._turns.next_ms()]
+            wait_ms = min([_LOOK_MS, *(max(0, at - monotonic_ms()) for at in due if at is not None)])
+            self._poked.wait(wait_ms / 1000)
+
+    def _begin_retries(self) -> None:
+        """Pop what is retried: not before the group is known to be exclusive, since a pop may make it a shared one."""
+        with self._lock:
+            if not self._retrying and not self._closing:
+                self._retrying = True
+                self._retries.start()
+
+    def _settings_of(self, topic: str) -> OrderlySettings:
+        """How a topic is consumed."""
+        strict = self._calls.view(topic).strict
+        attempts = self._manner.max_attempts or self._group_attempts
+        if attempts is None:
+            attempts = self._group_attempts = self._calls.max_attempts()
+        return self._manner.settings(strict=strict, max_attempts=attempts)

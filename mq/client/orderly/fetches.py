@@ -1,0 +1,163 @@
+"""The fetches of an ordered consumer: one thread waits for the answers of all partitions at once (SPEC ORDER-4).
+
+A fetch renews the lock of its partition. What it brings is handed to whoever runs the partition; a fetch whose
+partition went on without it is heard and forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mq.client.http import NO_ANSWER, Hosts
+from mq.client.orderly.work import OrderlyWork, monotonic_ms
+from mq.client.pull import FetchAsk, FetchConnection, FetchConnections, Fetched
+from mq.errors import DeltaMQError, Unknown
+
+__all__ = ["OrderlyFetch", "OrderlyFetches"]
+
+#: Fetches open at once; more partitions take turns.
+_CONNECTIONS_MAX: Final = 256
+_LOOK_S_MAX: Final = 1.0
+#: Longer than a connection may take to open, or the rest of an answer to come.
+_TIMEOUT_S: Final = 5.0
+
+#: Gets a fetch, and what it brought or how it failed.
+Heard: TypeAlias = Callable[["OrderlyFetch", Fetched | DeltaMQError], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OrderlyFetch:
+    """A fetch for a work; it counts while the work's ticket is this one."""
+
+    work: OrderlyWork
+    ticket: int
+    ask: FetchAsk
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    fetch: OrderlyFetch
+    connection: FetchConnection
+    sent_ms: int
+
+
+class OrderlyFetches:
+    """All fetches of one consumer, by the thread that calls `run`, until `close`."""
+
+    def __init__(self, hosts: Hosts, heard: Heard) -> None:
+        self._hosts = hosts
+        self._heard = heard
+        self._connections = FetchConnections(connections_max=_CONNECTIONS_MAX, timeout_s=_TIMEOUT_S)
+        self._asked: queue.SimpleQueue[OrderlyFetch] = queue.SimpleQueue()
+        #: Asked, and waiting for a connection.
+        self._waiting: list[OrderlyFetch] = []
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+        self._closed = False
+
+    def ask(self, fetch: OrderlyFetch) -> None:
+        """Begin a fetch soon; from any thread."""
+        self._asked.put(fetch)
+        self._ring()
+
+    def _ring(self) -> None:
+        # A full socket rings already; a closed one has nobody left to hear it.
+        with contextlib.suppress(OSError):
+            self._rope.send(b"\0")
+
+    def run(self) -> None:
+        """Ask and hear, until closed."""
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        try:
+            while not self._closed:
+                for key, _ in self._selector.select(_LOOK_S_MAX):
+                    if key.fileobj is self._bell:
+                        self._drain_bell()
+                    else:
+                        self._read(key.data)
+                self._drop_late()
+                self._begin()
+        finally:
+            for open_fetch in self._open():
+                self._end(open_fetch)
+            self._connections.close()
+            self._selector.close()
+            self._bell.close()
+            self._rope.close()
+
+    def _drain_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                pass
+
+    def _open(self) -> list[_Open]:
+        return [key.data for key in list(self._selector.get_map().values()) if key.data is not None]
+
+    def _begin(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._waiting.append(self._asked.get_nowait())
+        waiting, self._waiting = self._waiting, []
+        for at, fetch in enumerate(waiting):
+            if fetch.ticket != fetch.work.ticket:
+                continue
+            connection = self._connections.take(self._hosts.endpoint(fetch.work.broker))
+            if connection is None:
+                self._waiting = waiting[at:]
+                return
+            self._send(fetch, connection)
+
+    def _send(self, fetch: OrderlyFetch, connection: FetchConnection) -> None:
+        sent_ms = monotonic_ms()
+        try:
+            connection.ask(fetch.ask)
+        except DeltaMQError as error:
+            self._failed(fetch, connection, error)
+            return
+        self._selector.register(connection, selectors.EVENT_READ, _Open(fetch, connection, sent_ms))
+
+    def _read(self, open_fetch: _Open) -> None:
+        connection = open_fetch.connection
+        self._selector.unregister(connection)
+        try:
+            fetched = connection.read()
+        except DeltaMQError as error:
+            self._failed(open_fetch.fetch, connection, error)
+            return
+        self._hosts.answered(connection.endpoint)
+        self._connections.give_back(connection)
+        lock = open_fetch.fetch.work.lock
+        lock.renewed(lock.number, open_fetch.sent_ms, monotonic_ms())
+        self._heard(open_fetch.fetch, fetched)
+
+    def _failed(self, fetch: OrderlyFetch, connection: FetchConnection, error: DeltaMQError) -> None:
+        self._connections.discard(connection)
+        self._hosts.failed(connection.endpoint, error)
+        self._heard(fetch, error)
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for open_fetch in self._open():
+            if open_fetch.connection.expires <= now:
+                self._end(open_fetch)
+                error = Unknown(f"{open_fetch.connection.endpoint.url} did not answer in time", code=NO_ANSWER)
+                self._hosts.failed(open_fetch.connection.endpoint, error)
+                self._heard(open_fetch.fetch, error)
+
+    def _end(self, open_fetch: _Open) -> None:
+        self._selector.unregister(open_fetch.connection)
+        self._connections.discard(open_fetch.connection)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._ring()

@@ -1,0 +1,171 @@
+"""An exclusive client's heartbeats: its authorization, and which partitions are its (SPEC ORDER-2, ORDER-3).
+
+    heartbeat ──► the service waits until the allocation changes, or some seconds ──► answer ──► heartbeat ...
+
+So a change is known as soon as it is decided, and the authorization is renewed long before it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from mq.client.http import is_worth_retrying
+from mq.client.orderly.calls import Heartbeat, OrderlyCalls
+from mq.client.orderly.work import monotonic_ms
+from mq.errors import Conflict, DeltaMQError, NotFound
+from mq.meta import HEARTBEAT_MS
+from mq.order import Authorization
+
+__all__ = ["Heartbeats"]
+
+log = logging.getLogger("deltamq.client")
+
+_EXCLUSIVE: Final = "exclusive"
+#: A heartbeat is waited for no longer than this share of the authorization, so that several may fail.
+_WAIT_PART: Final = 6
+#: How long an answer may take beyond the wait that was asked for.
+_TIMEOUT_S: Final = 4.0
+_TIMEOUT_S_MIN: Final = 0.05
+#: Between heartbeats that failed, at most; and between those that brought no authorization.
+_AGAIN_S_MAX: Final = 1.0
+_UNAUTHORIZED_S: Final = 0.2
+#: How long the last word waits for a heartbeat that it may have overtaken.
+_OVERTAKEN_S: Final = 1.0
+
+
+class Heartbeats:
+    """One client's heartbeats, in a thread that runs `run` until `leave`.
+
+    `changed` is called with each allocation: topic to partitions.
+    """
+
+    def __init__(
+        self,
+        calls: OrderlyCalls,
+        topics: Mapping[str, str],
+        *,
+        changed: Callable[[Mapping[str, list[str]]], None],
+        fail: Callable[[DeltaMQError], None],
+    ) -> None:
+        self.authorization = Authorization()
+        self._calls = calls
+        self._topics = topics
+        self._changed = changed
+        self._fail = fail
+        #: The service has said that the group is exclusive.
+        self.is_exclusive = False
+        #: Guards the authorization, which answers of two threads may change at the end.
+        self._lock = threading.Lock()
+        self._leaving = threading.Event()
+        self._epoch = 0
+        self._wait_ms = 0
+        self._failures = 0
+        #: No heartbeat that says `online` is under way.
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def run(self) -> None:
+        """Heartbeat after heartbeat."""
+        while not self._leaving.is_set():
+            self._idle.clear()
+            try:
+                answer = self._beat()
+            except NotFound:
+                self._make_group()
+            except DeltaMQError as error:
+                self._failed(error)
+            else:
+                self._failures = 0
+                self._heard(answer)
+            finally:
+                self._idle.set()
+
+    def _beat(self) -> Heartbeat:
+        sent_ms = monotonic_ms()
+        answer = self._calls.heartbeat(
+            self._topics,
+            online=True,
+            wait_ms=self._wait_ms,
+            allocation_epoch=self._epoch,
+            timeout_s=_TIMEOUT_S,
+        )
+        self._granted(sent_ms, answer)
+        return answer
+
+    def _granted(self, sent_ms: int, answer: Heartbeat) -> None:
+        if answer.authorized_ms > 0:
+            with self._lock:
+                self.authorization.granted(sent_ms, answer.authorized_ms, monotonic_ms())
+
+    def _heard(self, answer: Heartbeat) -> None:
+        if answer.consume_strategy != _EXCLUSIVE:
+            # CONS-1: in order only if the answer says so.
+            self._changed({})
+            self._fail(
+                Conflict(
+                    f"group {self._calls.group} is {answer.consume_strategy}: to consume in order it must be exclusive",
+                    code="group_not_exclusive",
+                )
+            )
+            self._leaving.wait(_AGAIN_S_MAX)
+            return
+        self.is_exclusive = True
+        self._epoch = answer.allocation_epoch
+        self._wait_ms = min(HEARTBEAT_MS, answer.authorized_ms // _WAIT_PART)
+        if not self._leaving.is_set():
+            self._changed(answer.allocation)
+        if answer.authorized_ms <= 0:
+            # It was called offline, and joins anew.
+            self._leaving.wait(_UNAUTHORIZED_S)
+
+    def _make_group(self) -> None:
+        try:
+            self._calls.make_group()
+        except DeltaMQError as error:
+            self._failed(error)
+
+    def _failed(self, error: DeltaMQError) -> None:
+        if not is_worth_retrying(error):
+            self._fail(error)
+        self._failures += 1
+        self._wait_ms = 0
+        wait_s = min(self._calls.patience.wait_s(self._failures, random.random()), _AGAIN_S_MAX)
+        log.warning("event=heartbeat_failed code=%s again_s=%.3f", error.code, wait_s)
+        self._leaving.wait(wait_s)
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def leave(self, until_ms: int) -> bool:
+        """Say that this client goes; False when nobody heard it until then (it is called offline later)."""
+        self._leaving.set()
+        under_way = not self._idle.is_set()
+        heard = self._say_goodbye(until_ms)
+        if heard and under_way:
+            # A heartbeat that was on its way may have come after it, and would bring the client back.
+            self._idle.wait(_OVERTAKEN_S)
+            heard = self._say_goodbye(until_ms)
+        return heard
+
+    def _say_goodbye(self, until_ms: int) -> bool:
+        failures = 0
+        while True:
+            timeout_s = max(_TIMEOUT_S_MIN, min(_TIMEOUT_S, (until_ms - monotonic_ms()) / 1000))
+            try:
+                self._calls.heartbeat(self._topics, online=False, timeout_s=timeout_s)
+            except NotFound:
+                return True
+            except DeltaMQError as error:
+                failures += 1
+                wait_s = self._calls.patience.wait_s(failures, random.random())
+                if not is_worth_retrying(error) or monotonic_ms() + wait_s * 1000 >= until_ms:
+                    log.warning("event=goodbye_unheard code=%s", error.code)
+                    return False
+                time.sleep(wait_s)
+            else:
+                # What is held may be finished by the authorization that was granted before.
+                return True

@@ -1,0 +1,91 @@
+"""The user's listener of ordered messages: whatever it does becomes a verdict (SPEC ORDER-7)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from mq.client.messages import OrderedMessage
+from mq.client.pop import ConsumerCounters, call_hook
+from mq.errors import Refused
+from mq.order import Verdict
+
+__all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Suspend"]
+
+log = logging.getLogger("deltamq.client")
+
+#: What a listener gets: one message, or a batch of them.
+Heard: TypeAlias = OrderedMessage | Sequence[OrderedMessage]
+Listener: TypeAlias = Callable[[Any], object]
+AfterVerdict: TypeAlias = Callable[[Any, Verdict, BaseException | None], object]
+
+_NO_VERDICT: Final = "a listener returns Verdict.SUCCESS, Verdict.SUSPEND, Verdict.DEAD or Suspend(ms)"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """As `Verdict.SUSPEND`: the same messages again, after `suspend_ms` (10 to 30,000)."""
+
+    suspend_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a listener said."""
+
+    verdict: Verdict
+    suspend_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The listener with its hooks (SPEC CONS-6)."""
+
+    listener: Listener
+    counters: ConsumerCounters
+    before: Callable[[Any], object] | None = None
+    after: AfterVerdict | None = None
+
+    def run(self, heard: Heard, count: int, place: str) -> Outcome:
+        """Let it hear one message, or a batch of `count`; never raises. `place` is for logs."""
+        call_hook(self.before, heard)
+        began = time.monotonic()
+        born_ms = _age_ms(heard)
+        error: BaseException | None = None
+        try:
+            outcome = _outcome(self.listener(heard))
+        # A listener that ends its thread, or what stops a program: the messages come again all the same.
+        except BaseException as caught:
+            error = caught
+            outcome = Outcome(Verdict.SUSPEND)
+            log.error("event=listener_failed message=%s count=%d", place, count, exc_info=caught)
+        self.counters.handled(
+            ok=count if outcome.verdict is Verdict.SUCCESS else 0,
+            retried=count if outcome.verdict is Verdict.SUSPEND else 0,
+            dead=count if outcome.verdict is Verdict.DEAD else 0,
+            consume_ms=(time.monotonic() - began) * 1000,
+            born_ms=born_ms,
+        )
+        call_hook(self.after, heard, outcome.verdict, error)
+        return outcome
+
+
+def _outcome(returned: object) -> Outcome:
+    """What is no clear success is none: nothing said is a suspension."""
+    if returned is None:
+        return Outcome(Verdict.SUSPEND)
+    if isinstance(returned, Verdict):
+        return Outcome(returned)
+    if isinstance(returned, Suspend):
+        return Outcome(Verdict.SUSPEND, returned.suspend_ms)
+    raise Refused(f"{_NO_VERDICT}; this one returned {type(returned).__name__}", code="invalid_verdict")
+
+
+def _age_ms(heard: Heard) -> float | None:
+    """Milliseconds since the oldest of the messages was born."""
+    messages = (heard,) if isinstance(heard, OrderedMessage) else heard
+    oldest_us = min((message.born_us for message in messages if message.born_us is not None), default=None)
+    return None if oldest_us is None else max(0.0, time.time() * 1e3 - oldest_us / 1e3)

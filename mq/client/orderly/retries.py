@@ -1,0 +1,64 @@
+"""The retried messages of an ordered consumer: those that it let go of, out of order (SPEC ORDER-8, RETRY-1).
+
+They are popped, any client of the group may get them, and the same listener hears them: a success acknowledges,
+anything else lets them come again when the group's retry policy says, until they are dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from mq.client.http import Access
+from mq.client.messages import OrderedMessage, PoppedMessage, Result
+from mq.client.orderly.listener import Listening
+from mq.client.pop import PopConsumer
+from mq.order import Verdict
+
+__all__ = ["retries_of"]
+
+
+def retries_of(
+    url: str | Sequence[str],
+    group: str,
+    topics: Sequence[str],
+    listening: Listening,
+    *,
+    batches: bool,
+    client_id: str,
+    tags: str,
+    **access: Unpack[Access],
+) -> PopConsumer:
+    """A consumer of the group's retried messages of these topics, one at a time."""
+
+    def handle(popped: PoppedMessage) -> Result:
+        message = OrderedMessage(
+            popped.partition,
+            popped.offset,
+            popped.body,
+            popped.key,
+            popped.tag,
+            popped.headers,
+            popped.message_id,
+            popped.born_us,
+            popped.append_us,
+            popped.topic,
+            popped.delivery_attempt,
+        )
+        outcome = listening.run([message] if batches else message, 1, f"{popped.partition}:{popped.offset}")
+        if outcome.verdict is Verdict.SUCCESS:
+            return Result.OK
+        return Result.DEAD if outcome.verdict is Verdict.DEAD else Result.RETRY
+
+    return PopConsumer(
+        url,
+        group,
+        topics,
+        handle,
+        concurrency=1,
+        order=False,
+        retry="only",
+        tags=tags,
+        client_id=client_id,
+        **access,
+    )

@@ -1,0 +1,313 @@
+"""By what right an ordered consumer has its partitions: allocation and pull locks (SPEC ORDER-4, ORDER-5).
+
+    allocated ──► lock asked for ──► granted: a work begins ──► renewed ... ──► handed over, or lost ──► released
+                       ▲                                                                                    │
+                       └── refused: another one has it still                     repeated until answered ◄──┘
+
+Nothing here runs by itself: `tick` looks what is due, and requests go out on threads of their own. A partition whose
+release is not answered is not asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
+from mq.client.orderly.calls import LocksGiven, OrderlyCalls
+from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
+from mq.errors import Conflict, DeltaMQError
+from mq.names import split_partition
+from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
+
+__all__ = ["Rights"]
+
+log = logging.getLogger("deltamq.client")
+
+#: A refused request waits so long at the service for the lock; then newly allocated partitions join it.
+_LOCK_WAIT_MS: Final = 200
+#: After a request that failed, or was not answered for some partitions.
+_AGAIN_MS: Final = 200
+_LOCK_TIMEOUT_S: Final = 4.0
+
+PARTITION_MOVED: Final = "partition_moved"
+
+
+class Rights:
+    """The works of one consumer, and what it asks brokers for. Safe for any number of threads."""
+
+    def __init__(
+        self,
+        calls: OrderlyCalls,
+        authorization: Authorization,
+        requests: Workers,
+        *,
+        settings_of: Callable[[str], OrderlySettings],
+        begun: Callable[[OrderlyWork], None],
+        wake: Callable[[OrderlyWork], None],
+        poke: Callable[[], None],
+    ) -> None:
+        self._calls = calls
+        self._authorization = authorization
+        self._requests = requests
+        self._settings_of = settings_of
+        self._begun = begun
+        self._wake = wake
+        self._poke = poke
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._allocation: frozenset[Key] = frozenset()
+        self._works: dict[Key, OrderlyWork] = {}
+        #: Asked for, or being given back, now.
+        self._asking: set[Key] = set()
+        self._releasing: set[Key] = set()
+        #: To be given back, by number (None: whatever an answer that was lost may have granted), and not before when.
+        self._releases: dict[Key, tuple[int | None, int]] = {}
+        self._ask_after_ms: dict[Key, int] = {}
+        self._leaving = False
+        #: Renewals that were granted, and works that were lost.
+        self.renewals = 0
+        self.lost = 0
+
+    # The allocation ---------------------------------------------------------------------------------------------
+
+    def allocated(self, allocation: Mapping[str, Sequence[str]]) -> None:
+        """The meta role says which partitions are this client's now."""
+        with self._lock:
+            if self._leaving:
+                return
+            wanted = frozenset((topic, name) for topic, names in allocation.items() for name in names)
+            gone = self._allocation - wanted
+            self._allocation = wanted
+            for key, work in self._works.items():
+                work.right.allocated = key in wanted
+            woken = [work for key, work in self._works.items() if key in gone]
+        for work in woken:
+            self._wake(work)
+        # At once: a partition stands still until its new client has the lock.
+        self.tick()
+
+    def leave(self) -> None:
+        """Begin nothing more, and give everything back once it is finished."""
+        with self._lock:
+            self._leaving = True
+            self._allocation = frozenset()
+            works = list(self._works.values())
+            for work in works:
+                work.right.allocated = False
+        for work in works:
+            self._wake(work)
+        self._poke()
+
+    def works(self) -> list[OrderlyWork]:
+        """Everything that is held now."""
+        with self._lock:
+            return list(self._works.values())
+
+    def wait_given_back(self, timeout_s: float) -> bool:
+        """Wait until nothing is held, asked for or to be given back; False when the time was not enough."""
+        with self._lock:
+            return self._changed.wait_for(self._is_clear, max(0.0, timeout_s))
+
+    def _is_clear(self) -> bool:
+        return not (self._works or self._asking or self._releases)
+
+    @property
+    def unreleased(self) -> int:
+        """Locks that nobody has confirmed to be given back."""
+        with self._lock:
+            return len(self._releases.keys() | self._works.keys())
+
+    # What is due ------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Ask for what is allocated, renew what is held, give back what is over."""
+        now_ms = monotonic_ms()
+        with self._lock:
+            taken = self._to_take(now_ms)
+            renewed = self._to_renew(now_ms)
+            released = [key for key, (_, after) in self._releases.items() if after <= now_ms]
+            released = [key for key in released if key not in self._releasing]
+            self._releasing.update(released)
+            over = [work for work in self._works.values() if not work.right.holds(now_ms)]
+        for (topic, _), partitions in taken.items():
+            self._requests.submit(partial(self._take, topic, partitions))
+        for works in renewed.values():
+            self._requests.submit(partial(self._renew, works))
+        for key in released:
+            self._requests.submit(partial(self._release, key))
+        for work in over:
+            self._wake(work)
+
+    def _to_take(self, now_ms: int) -> dict[tuple[str, str], list[str]]:
+        """What to ask for, by topic and broker; one request for each of them at a time."""
+        if self._leaving or not self._authorization.holds(now_ms):
+            return {}
+        busy = {(topic, split_partition(name)[1]) for topic, name in self._asking}
+        wanted: dict[tuple[str, str], list[str]] = {}
+        for key in sorted(self._allocation - self._works.keys() - self._releases.keys()):
+            place = (key[0], split_partition(key[1])[1])
+            if place not in busy and self._ask_after_ms.get(key, 0) <= now_ms:
+                wanted.setdefault(place, []).append(key[1])
+                self._asking.add(key)
+        return wanted
+
+    def _to_renew(self, now_ms: int) -> dict[tuple[str, str], list[OrderlyWork]]:
+        due: dict[tuple[str, str], list[OrderlyWork]] = {}
+        for work in self._works.values():
+            if work.lock.is_due(now_ms) and not work.renewing and work.renew_after_ms <= now_ms:
+                work.renewing = True
+                due.setdefault((work.topic, work.broker), []).append(work)
+        return due
+
+    # Locks ------------------------------------------------------------------------------------------------------
+
+    def _take(self, topic: str, partitions: Sequence[str]) -> None:
+        """Ask for locks of one broker, and begin with what is granted."""
+        keys = [(topic, name) for name in partitions]
+        lapses = self._authorization.lapses
+        try:
+            settings = self._settings_of(topic)
+            sent_ms = monotonic_ms()
+            given = self._calls.take(topic, partitions, wait_ms=_LOCK_WAIT_MS, timeout_s=_LOCK_TIMEOUT_S)
+        except DeltaMQError as error:
+            log.warning("event=lock_not_asked topic=%s code=%s", topic, error.code)
+            self._not_taken(keys, perhaps_given=not certainly_not_applied(error))
+            return
+        works = [self._work(key, given, settings, sent_ms, lapses) for key in keys if key[1] in given.locks]
+        unanswered = [key for key in keys if key[1] in given.unanswered]
+        self._not_taken(unanswered, perhaps_given=True)
+        with self._lock:
+            self._asking.difference_update(keys)
+            self._changed.notify_all()
+        for work in works:
+            if work is not None:
+                self._begun(work)
+        self._poke()
+
+    def _work(
+        self, key: Key, given: LocksGiven, settings: OrderlySettings, sent_ms: int, lapses: int
+    ) -> OrderlyWork | None:
+        """A work of a lock that was granted, or None: the lock was given to a stay that may be over by now."""
+        now_ms = monotonic_ms()
+        number = given.locks[key[1]]
+        lock = ClientLock(number, sent_ms)
+        right = Right(self._authorization, lock)
+        with self._lock:
+            if self._authorization.lapses != lapses or not right.holds(now_ms) or key[1] not in given.offsets:
+                self._releases[key] = (number, now_ms)
+                return None
+            right.allocated = key in self._allocation
+            attempts = given.attempts.get(key[1], 0)
+            run = OrderlyRun(right, given.offsets[key[1]], settings, now_ms, attempts=attempts)
+            work = self._works[key] = OrderlyWork(key, lock, right, run)
+        log.info(
+            "event=partition_begun partition=%s offset=%d lock=%d attempts=%d", key[1], run.position, number, attempts
+        )
+        return work
+
+    def _not_taken(self, keys: Sequence[Key], *, perhaps_given: bool) -> None:
+        """No answer, or a failure: give back what may have been given, and ask again in a while."""
+        after_ms = monotonic_ms() + _AGAIN_MS
+        with self._lock:
+            for key in keys:
+                self._ask_after_ms[key] = after_ms
+                if perhaps_given:
+                    self._releases[key] = (None, 0)
+            self._asking.difference_update(keys)
+            self._changed.notify_all()
+        self._poke()
+
+    def doubt(self, work: OrderlyWork) -> None:
+        """The broker does not know our lock: it may have been taken over, then a claim brings it back."""
+        with self._lock:
+            if work.renewing or self._works.get(work.key) is not work:
+                return
+            work.renewing = True
+        self._requests.submit(partial(self._renew, [work]))
+
+    def _renew(self, works: Sequence[OrderlyWork]) -> None:
+        """Renew locks of one broker; what another has is lost."""
+        sent_ms = monotonic_ms()
+        names = [work.partition for work in works]
+        try:
+            given = self._calls.take(works[0].topic, names, held=names, timeout_s=_LOCK_TIMEOUT_S)
+        except DeltaMQError as error:
+            log.warning("event=locks_not_renewed topic=%s code=%s", works[0].topic, error.code)
+            given = LocksGiven(locks={}, unanswered=names)
+        now_ms = monotonic_ms()
+        for work in works:
+            number = given.locks.get(work.partition)
+            with self._lock:
+                work.renewing = False
+                work.renew_after_ms = now_ms + _AGAIN_MS
+                if number is not None:
+                    self._renewed(work, number, sent_ms, now_ms)
+                elif work.partition not in given.unanswered:
+                    work.lock.lose()
+            if not work.lock.holds(now_ms):
+                self._wake(work)
+
+    def _renewed(self, work: OrderlyWork, number: int, sent_ms: int, now_ms: int) -> None:
+        present = self._works.get(work.key)
+        if present is work:
+            if work.lock.renewed(number, sent_ms, now_ms):
+                self.renewals += 1
+            else:
+                # It came too late: what is given back when the work ends is this one.
+                work.lock.number = number
+        elif present is None or present.lock.number != number:
+            self._releases[work.key] = (number, now_ms)
+
+    def refused(self, work: OrderlyWork, error: Conflict) -> None:
+        """A fetch or a commit was refused: the partition is another's, or the lock is in doubt."""
+        if error.code == PARTITION_MOVED:
+            work.right.allocated = False
+            self._wake(work)
+        else:
+            self.doubt(work)
+
+    # The end of a work ------------------------------------------------------------------------------------------
+
+    def ended(self, work: OrderlyWork, *, lost: bool) -> None:
+        """A work is over: its lock goes back, by the thread that calls."""
+        with self._lock:
+            if self._works.get(work.key) is not work:
+                return
+            del self._works[work.key]
+            self.lost += lost
+            self._releases[work.key] = (work.lock.number, 0)
+            free = work.key not in self._releasing
+            self._releasing.add(work.key)
+        how = "lost" if lost else "handed_over"
+        log.info("event=partition_%s partition=%s offset=%d", how, work.partition, work.committed)
+        if free:
+            self._release(work.key)
+
+    def _release(self, key: Key) -> None:
+        """Give a lock back; again later when there was no answer."""
+        with self._lock:
+            number = self._releases[key][0]
+        again = False
+        try:
+            self._calls.release(*key, number)
+        except DeltaMQError as error:
+            again = is_worth_retrying(error)
+            log.log(
+                logging.INFO if again else logging.WARNING,
+                "event=lock_not_released partition=%s code=%s again=%s",
+                key[1],
+                error.code,
+                again,
+            )
+        with self._lock:
+            self._releasing.discard(key)
+            if again:
+                self._releases[key] = (self._releases[key][0], monotonic_ms() + _AGAIN_MS)
+            elif self._releases[key][0] == number:
+                del self._releases[key]
+            self._changed.notify_all()
+        self._poke()

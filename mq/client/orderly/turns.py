@@ -1,0 +1,305 @@
+"""The turns of an ordered consumer: each partition in one thread at a time, for a minute at most (SPEC ORDER-6 to 9).
+
+    turn: next ──┬── Process ──► listener ──► verdict ──► next ...
+                 ├── MoveAway ─► its attempts were used up by others: set aside ──► next ...
+                 ├── Fetch ────► the thread goes; the answer begins another turn
+                 ├── Wait ─────► suspended: the time begins another turn
+                 ├── Yield ────► behind the others
+                 └── Stop ─────► the last commit, if the partition was handed over; then the lock goes back
+
+What to do is decided by `mq.order.orderly.OrderlyRun`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from mq.client.http import Inside, Workers, is_worth_retrying
+from mq.client.messages import ordered_messages_of
+from mq.client.orderly.calls import OrderlyCalls
+from mq.client.orderly.fetches import OrderlyFetch, OrderlyFetches
+from mq.client.orderly.listener import Heard, Listening
+from mq.client.orderly.work import OrderlyWork, Place, monotonic_ms
+from mq.client.pop import ConsumerCounters
+from mq.client.pull import FetchAsk, Fetched
+from mq.errors import Conflict, DeltaMQError, NotFound
+from mq.order import Fetch, MoveAway, Process, RunState, Stop, Verdict, Wait, Yield
+from mq.queue import DeadReason
+
+__all__ = ["FetchSize", "Turns"]
+
+log = logging.getLogger("deltamq.client")
+
+#: Shorter than a lock's renewal: each answer renews it.
+_FETCH_WAIT_MS: Final = 5_000
+#: Fetches that find nothing although they were to wait: 10 ms, 20, ... apart.
+_PAUSE_MS_MIN: Final = 10
+_PAUSE_MS_MAX: Final = 200
+_DOUBLINGS_MAX: Final = 10
+#: What is not there, or not readable, is looked for again then.
+_MISSING_MS: Final = 1_000
+_DOUBT_MS: Final = 50
+_FAILED_MS_MAX: Final = 1_000
+#: A message's own condemnation, where a listener returns `Verdict.DEAD`.
+_REJECTED: Final = "rejected by its listener"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSize:
+    """How much one fetch brings at most."""
+
+    messages: int
+    bytes: int
+
+
+class Turns:
+    """The works of one consumer as its threads run them. Safe for any number of threads.
+
+    `refused` is told of a fetch that was refused, `stopped` when a work's run is over, `fail` why there is no going on;
+    `commit` commits what a work has done, at once, and says whether it could.
+    """
+
+    def __init__(
+        self,
+        calls: OrderlyCalls,
+        topics: Mapping[str, str],
+        listening: Listening,
+        counters: ConsumerCounters,
+        *,
+        concurrency: int,
+        batches: bool,
+        size: FetchSize,
+        refused: Callable[[OrderlyWork, Conflict], None],
+        stopped: Callable[[OrderlyWork], None],
+        commit: Callable[[OrderlyWork], bool],
+        fail: Callable[[DeltaMQError], None],
+        poke: Callable[[], None],
+    ) -> None:
+        self._calls = calls
+        self._topics = topics
+        self._listening = listening
+        self._counters = counters
+        self._batches = batches
+        self._size = size
+        self._refused = refused
+        self._stopped = stopped
+        self._commit = commit
+        self._fail = fail
+        self._poke = poke
+        self._threads = Workers(concurrency, "deltamq-listener")
+        self.fetches = OrderlyFetches(calls.hosts, self._heard)
+        self._timers: list[tuple[int, int, OrderlyWork, int]] = []
+        self._timer_numbers = itertools.count()
+        self._timers_lock = threading.Lock()
+        #: Where listeners run.
+        self.inside = Inside()
+
+    # Where a work goes ------------------------------------------------------------------------------------------
+
+    def begin(self, work: OrderlyWork) -> None:
+        """Run a work that is queued."""
+        self._threads.submit(partial(self._guarded, work))
+
+    def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
+        """Run a work that waits or fetches, if it does so (still, by this ticket)."""
+        with work.mutex:
+            if work.place not in (Place.FETCHING, Place.WAITING) or ticket not in (None, work.ticket):
+                return
+            work.place = Place.QUEUED
+            work.ticket += 1
+        self.begin(work)
+
+    def _park(self, work: OrderlyWork, until_ms: int, ticket: int) -> None:
+        """Let it wait for a time, unless it was woken since it had this ticket."""
+        with work.mutex:
+            if work.ticket != ticket:
+                return
+            work.place = Place.WAITING
+            work.ticket += 1
+            ticket = work.ticket
+        with self._timers_lock:
+            heapq.heappush(self._timers, (until_ms, next(self._timer_numbers), work, ticket))
+        self._poke()
+        self._wake_if_over(work)
+
+    def _wake_if_over(self, work: OrderlyWork) -> None:
+        """What happened to the right while its thread ran has woken nobody."""
+        if not work.right.allocated or not work.right.holds(monotonic_ms()):
+            self.wake(work)
+
+    def tick(self) -> None:
+        """Wake those whose time has come."""
+        due = []
+        with self._timers_lock:
+            while self._timers and self._timers[0][0] <= monotonic_ms():
+                due.append(heapq.heappop(self._timers))
+        for _, _, work, ticket in due:
+            self.wake(work, ticket)
+
+    def next_ms(self) -> int | None:
+        """When the next one is due."""
+        with self._timers_lock:
+            return self._timers[0][0] if self._timers else None
+
+    # A turn -----------------------------------------------------------------------------------------------------
+
+    def _guarded(self, work: OrderlyWork) -> None:
+        """A turn; a fault of ours ends the consumer, which must not look alive while a partition stands still."""
+        try:
+            self._turn(work)
+        except Exception as error:
+            log.exception("event=turn_failed partition=%s", work.partition)
+            self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
+
+    def _turn(self, work: OrderlyWork) -> None:
+        """Go on with a partition until its thread has nothing to do for it."""
+        with work.mutex:
+            work.place = Place.RUNNING
+            work.run.begin_turn(monotonic_ms())
+        while True:
+            with work.mutex:
+                careful, ticket = work.run.is_careful and work.run.may_commit(monotonic_ms()), work.ticket
+            if careful and not self._commit(work):
+                self._park(work, monotonic_ms() + _DOUBT_MS, ticket)
+                return
+            with work.mutex:
+                step = work.run.next(monotonic_ms())
+            if isinstance(step, Process):
+                self._process(work, step)
+                continue
+            if isinstance(step, MoveAway):
+                self._set_aside(work, step, Verdict.SUSPEND)
+                continue
+            if isinstance(step, Fetch):
+                self._fetch(work, step.offset)
+            elif isinstance(step, Wait):
+                self._park(work, step.until_ms, work.ticket)
+            elif isinstance(step, Yield):
+                work.place = Place.QUEUED
+                self.begin(work)
+            elif isinstance(step, Stop):
+                work.place = Place.ENDING
+                self._stopped(work)
+            return
+
+    def _process(self, work: OrderlyWork, step: Process) -> None:
+        messages = [work.messages[offset] for offset in step.offsets]
+        if step.attempt > 1:
+            messages = [replace(message, attempt=step.attempt) for message in messages]
+        heard: Heard = messages if self._batches else messages[0]
+        place = f"{work.partition}:{step.offsets[0]}"
+        with self.inside:
+            outcome = self._listening.run(heard, len(messages), place)
+        with work.mutex:
+            away = work.run.finished(outcome.verdict, monotonic_ms(), asked_ms=outcome.suspend_ms)
+            work.forget_done()
+        if work.run.state is RunState.LOST:
+            log.warning("event=result_discarded message=%s the partition may be another's", place)
+        if away is not None:
+            self._set_aside(work, away, outcome.verdict)
+
+    def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> None:
+        """Append messages elsewhere; if that fails they are tried again in place (SPEC ORDER-8)."""
+        to = "dead" if away.dead else "retry"
+        reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
+        moved = True
+        try:
+            self._calls.set_aside(work, away, to=to, reason=reason)
+        except DeltaMQError as error:
+            moved = False
+            place = f"{work.partition}:{away.offsets[0]}"
+            log.warning("event=not_set_aside message=%s to=%s code=%s", place, to, error.code)
+            if isinstance(error, Conflict):
+                self._refused(work, error)
+        with work.mutex:
+            work.run.moved(moved, monotonic_ms())
+            work.forget_done()
+
+    # Fetches ----------------------------------------------------------------------------------------------------
+
+    def _fetch(self, work: OrderlyWork, offset: int) -> None:
+        with work.mutex:
+            work.place = Place.FETCHING
+            work.ticket += 1
+            ticket = work.ticket
+        ask = FetchAsk(
+            topic=work.topic,
+            partition=work.partition,
+            offset=offset,
+            max_messages=self._size.messages,
+            max_bytes=self._size.bytes,
+            wait_ms=_FETCH_WAIT_MS,
+            tags=self._topics[work.topic],
+            group=self._calls.group,
+            client_id=self._calls.client_id,
+        )
+        self.fetches.ask(OrderlyFetch(work=work, ticket=ticket, ask=ask))
+        self._wake_if_over(work)
+
+    def _heard(self, fetch: OrderlyFetch, answer: Fetched | DeltaMQError) -> None:
+        """In the thread of the fetches: quick."""
+        self._counters.add(**{"failed_pops" if isinstance(answer, DeltaMQError) else "pops": 1})
+        work = fetch.work
+        pause_ms = 0
+        with work.mutex:
+            if work.place is not Place.FETCHING or work.ticket != fetch.ticket:
+                return
+            if isinstance(answer, Fetched):
+                pause_ms = self._found(work, fetch.ask, answer)
+        if isinstance(answer, DeltaMQError):
+            pause_ms = self._not_found(work, answer)
+        if pause_ms:
+            self._park(work, monotonic_ms() + pause_ms, fetch.ticket)
+        else:
+            self.wake(work, fetch.ticket)
+
+    def _found(self, work: OrderlyWork, ask: FetchAsk, fetched: Fetched) -> int:
+        """Take in what came, with the mutex held; how long to pause."""
+        work.failures = 0
+        if fetched.status == "offset_too_small":
+            lost = fetched.min_offset - ask.offset
+            log.error("event=messages_lost partition=%s offset=%d count=%d", work.partition, ask.offset, lost)
+            work.run.fetched((), fetched.min_offset)
+            return 0
+        if fetched.status == "offset_too_large":
+            log.error("event=offset_too_large partition=%s offset=%d", work.partition, ask.offset)
+            return _MISSING_MS
+        messages = ordered_messages_of(work.topic, work.partition, fetched.rows)
+        work.run.fetched([message.offset for message in messages], fetched.next_offset)
+        work.messages.update((message.offset, message) for message in messages)
+        self._counters.add(received=len(messages))
+        if fetched.next_offset > ask.offset:
+            work.empty_fetches = 0
+            return 0
+        work.empty_fetches += 1
+        return min(_PAUSE_MS_MIN << min(work.empty_fetches - 1, _DOUBLINGS_MAX), _PAUSE_MS_MAX)
+
+    def _not_found(self, work: OrderlyWork, error: DeltaMQError) -> int:
+        """What follows from a fetch that failed; how long to pause."""
+        if isinstance(error, Conflict) and not is_worth_retrying(error):
+            self._refused(work, error)
+            return _DOUBT_MS
+        if isinstance(error, NotFound):
+            return _MISSING_MS
+        if not is_worth_retrying(error):
+            self._fail(error)
+            return _MISSING_MS
+        work.failures += 1
+        log.info("event=fetch_failed partition=%s code=%s", work.partition, error.code)
+        wait_ms = round(self._calls.patience.wait_s(work.failures, random.random()) * 1000)
+        return min(max(wait_ms, _PAUSE_MS_MIN), _FAILED_MS_MAX)
+
+    def close(self) -> None:
+        """End the threads as they become idle."""
+        self.fetches.close()
+        self._threads.close()

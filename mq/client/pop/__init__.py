@@ -1,0 +1,29 @@
+"""The POP consumer: pops, handlers, acknowledgements."""
+
+from __future__ import annotations
+
+from mq.client.pop.client import PopClient
+from mq.client.pop.connection import PopConnection
+from mq.client.pop.consumer import ConsumerClosed, PopConsumer
+from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
+from mq.client.pop.consumer_settings import OrderlyManner, check_handler, checked_topics
+from mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
+from mq.client.pop.hook import call_hook
+from mq.client.pop.wire import PopAsk, parse_batch
+
+__all__ = [
+    "CLOSE_TIMEOUT_S",
+    "ConsumerClosed",
+    "ConsumerCounters",
+    "ConsumerLife",
+    "ConsumerStats",
+    "OrderlyManner",
+    "PopAsk",
+    "PopClient",
+    "PopConnection",
+    "PopConsumer",
+    "call_hook",
+    "check_handler",
+    "checked_topics",
+    "parse_batch",
+]

@@ -1,0 +1,151 @@
+"""The calls of POP one by one, for whoever writes a loop of his own; `PopConsumer` is the loop that most need.
+
+    with PopClient("http://127.0.0.1:8080", "billing") as client:
+        batch = client.pop("orders", max_messages=32, wait_ms=5_000)
+        for message in batch.messages:
+            ...
+        client.ack([message.handle for message in batch.messages])
+
+A call is repeated while the service is away. What was popped by an answer that got lost comes again when its invisible
+time ends; nothing is lost.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Unpack
+
+import msgspec
+
+from mq.client.http import Answer, Calls, Patience, path_of
+from mq.client.messages import FailedHandle, PopBatch, PopTable
+from mq.client.pop.wire import (
+    HANDLE_EXPIRED,
+    HANDLES_MAX,
+    JSON_HEADERS,
+    PopAsk,
+    PopWish,
+    failed_of,
+    new_handle,
+    parse_batch,
+    parse_table,
+)
+from mq.errors import Conflict, DeltaMQError, Unknown
+from mq.names import check_group, check_topic
+from mq.queue import check_reason
+
+__all__ = ["PopClient"]
+
+
+class PopClient(Calls):
+    """Pops and answers for one group. Safe for any number of threads.
+
+    Parameters
+    ----------
+    url, group
+        The service, and the group that takes messages.
+    client_id
+        Who asks, for the service's lists.
+    patience
+        How long and how often a call is repeated while the service is away.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        *,
+        client_id: str | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        super().__init__(url, token=token, ssl_context=ssl_context, patience=patience)
+        self.group = check_group(group)
+        self.client_id = client_id
+
+    # Pop --------------------------------------------------------------------------------------------------------
+
+    def pop(self, topic: str, max_messages: int = 32, **wish: Unpack[PopWish]) -> PopBatch:
+        """Take up to `max_messages` messages of `topic`; each must be answered for within its invisible time.
+
+        What else may be asked for is in `PopWish`.
+        """
+        return parse_batch(topic, self._pop(self.ask(topic, max_messages, **wish)).body)
+
+    def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **wish: Unpack[PopWish]) -> PopTable:
+        """The same as an Arrow table, with the columns `partition`, `handle` and `delivery_attempt` besides."""
+        answer = self._pop(replace(self.ask(topic, max_messages, **wish), arrow=True))
+        return parse_table(answer.headers, answer.body)
+
+    def ask(self, topic: str, max_messages: int, **wish: Unpack[PopWish]) -> PopAsk:
+        """The request of a pop of this group, checked."""
+        return PopAsk(
+            group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **wish
+        )
+
+    def _pop(self, ask: PopAsk) -> Answer:
+        return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
+
+    # Answer for messages ----------------------------------------------------------------------------------------
+
+    def ack(self, handles: Sequence[str]) -> list[FailedHandle]:
+        """Acknowledge messages; returns the handles that were refused. Acknowledging twice is harmless (POP-8)."""
+        return self._each("ack", handles, {})
+
+    def nack(self, handles: Sequence[str], *, delay_ms: int | None = None) -> list[FailedHandle]:
+        """These failed: deliver them again when the group's retry policy says, or after `delay_ms`.
+
+        After the last attempt they go to the dead letters. Returns the handles that were refused.
+        """
+        return self._each("nack", handles, {} if delay_ms is None else {"delay_ms": delay_ms})
+
+    def dead(self, handles: Sequence[str], reason: str) -> list[FailedHandle]:
+        """Send these to the group's dead letters; returns the handles that were refused."""
+        return self._each("dead", handles, {"reason": check_reason(reason)})
+
+    def change_invisible(self, handle: str, invisible_ms: int) -> str:
+        """Give a message another invisible time, counted from now; returns its new handle, the old one is dead.
+
+        0 returns it to the group at once.
+
+        Raises
+        ------
+        Conflict
+            `handle_expired`: it was delivered again, or is about to be.
+        Unknown
+            The answer was lost, and the new handle with it: the message comes again when its new time ends.
+        """
+        lost = [False]
+
+        def note(error: DeltaMQError) -> None:
+            lost[0] = lost[0] or isinstance(error, Unknown)
+
+        try:
+            return self.repeat(partial(self.change_once, handle, invisible_ms), on_failure=note)
+        except Conflict as error:
+            if lost[0] and error.code == HANDLE_EXPIRED:
+                raise Unknown("the answer with the new handle was lost; the message comes again") from error
+            raise
+
+    def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
+        """One attempt of `change_invisible`, at the host of `broker` if that is known."""
+        body = msgspec.json.encode({"handle": handle, "invisible_ms": invisible_ms})
+        return new_handle(self.call_once("invisible", body, timeout_s, broker).body)
+
+    def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
+        """One attempt of a call of this group, at the host of `broker` if that is known."""
+        path = path_of("groups", self.group, verb)
+        return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
+
+    def _each(self, verb: str, handles: Sequence[str], more: dict[str, object]) -> list[FailedHandle]:
+        failed: list[FailedHandle] = []
+        path = path_of("groups", self.group, verb)
+        for low in range(0, len(handles), HANDLES_MAX):
+            some = handles[low : low + HANDLES_MAX]
+            body = msgspec.json.encode({"handles": some, **more})
+            failed += failed_of(self._call("POST", path, body=body).body)
+        return failed

@@ -1,0 +1,139 @@
+"""The connection on which a consumer pops: one pop at a time, which may wait long, and can be called off.
+
+    cancel ──► our half of the connection is closed ──► the service sees that we are gone and pops nothing for us
+                                                   └──► an answer that was on its way is still read
+
+So hardly a message is popped for nobody, which others would have to wait for until its invisible time ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from http.client import HTTPException
+from typing import Final
+
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+
+from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Endpoint, Hosts, error_of, is_cut_short
+from mq.client.pop.wire import PopAsk
+from mq.errors import DeltaMQError, Unavailable, Unknown
+
+__all__ = ["PopConnection"]
+
+_OK: Final = 200
+
+
+class PopConnection:
+    """Used by one thread; `cancel` may come from any."""
+
+    def __init__(self, hosts: Hosts, timeout_s: float, endpoint: Endpoint | None = None) -> None:
+        """Pops at `endpoint`, or at whichever host answers."""
+        self._hosts = hosts
+        self._fixed = endpoint
+        self._timeout_s = timeout_s
+        self._endpoint = endpoint or hosts.endpoint()
+        self._connection = self._endpoint.connection(timeout_s)
+        # Reentrant: a signal's handler may call off what it interrupts.
+        self._lock = threading.RLock()
+        self._cancelled = False
+
+    def pop(self, ask: PopAsk) -> Answer:
+        """One attempt; whatever it popped and could not answer comes again when its invisible time ends.
+
+        Raises
+        ------
+        Unavailable
+            `connect_failed`, `pop_cancelled`: nothing was popped.
+        Unknown
+            The answer was lost.
+        """
+        self._choose()
+        try:
+            answer = self._attempt(ask)
+        except DeltaMQError as error:
+            self._hosts.failed(self._endpoint, error)
+            raise
+        self._hosts.answered(self._endpoint)
+        return answer
+
+    def _choose(self) -> None:
+        """Go to another host, if the present one is passed over now."""
+        wanted = self._fixed or self._hosts.endpoint()
+        if wanted is not self._endpoint:
+            self._connection.close()
+            with self._lock:
+                self._endpoint = wanted
+                self._connection = wanted.connection(self._timeout_s)
+
+    def _attempt(self, ask: PopAsk) -> Answer:
+        try:
+            self._connect()
+            self._set_timeout(self._timeout_s + ask.wait_ms / 1000)
+            headers = {**self._endpoint.headers, **ask.headers}
+            target = self._endpoint.target(ask.path)
+            self._connection.request(
+                "POST", target, body=ask.body(), headers=headers, preload_content=False, decode_content=False
+            )
+            response = self._connection.getresponse()
+            body = response.read()
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            self._connection.close()
+            raise Unavailable(f"cannot connect to {self._endpoint.url}", code=CONNECT_FAILED) from error
+        except TimeoutError as error:
+            self._connection.close()
+            raise Unknown(f"{self._endpoint.url} did not answer in time", code=NO_ANSWER) from error
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            self._connection.close()
+            raise self._lost() from error
+        if is_cut_short(response.status, response.headers):
+            self._connection.close()
+            raise self._lost()
+        if response.status != _OK:
+            raise error_of(response.status, response.headers, body)
+        return Answer(response.status, response.headers, body)
+
+    def _lost(self) -> Unknown:
+        return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
+
+    def _connect(self) -> None:
+        """Have a connection that nobody has closed meanwhile."""
+        connection = self._connection
+        if connection.sock is not None and not connection.is_connected:
+            connection.close()
+        if connection.sock is None:
+            connection.timeout = self._timeout_s
+            connection.connect()
+        with self._lock:
+            if self._cancelled:
+                raise Unavailable("the pop was called off; nothing was popped", code="pop_cancelled")
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        self._connection.timeout = timeout_s
+        sock = self._connection.sock
+        assert sock is not None, "connected just now"
+        sock.settimeout(timeout_s)
+
+    def cancel(self) -> None:
+        """Call off the open pop, and every later one."""
+        self._shut(socket.SHUT_WR)
+
+    def abort(self) -> None:
+        """Call it off, and do not wait for an answer that may be on its way."""
+        self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int) -> None:
+        with self._lock:
+            self._cancelled = True
+            sock = self._connection.sock
+            if sock is None:
+                return
+            # Through a copy of the descriptor: an encrypted socket would forget its keys, and an answer with them.
+            with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
+                copy.shutdown(how)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,249 @@
+"""The consumer of a group: pops messages, calls a handler, and answers for each of them (SPEC CONS, POP).
+
+    def handle(message):
+        book(message.text)                      # returns: done. Raises: again later.
+
+    with PopConsumer("http://127.0.0.1:8080", "billing", "orders", handle, concurrency=8) as consumer:
+        consumer.run()                          # until stop() or a refusal
+
+Any number of consumers share a group; they come and go without stopping each other (CONS-5). Every message is delivered
+at least once: again when its handler fails, when its consumer dies, or when nobody answers for it within its invisible
+time. While a handler runs, its message is renewed.
+
+    pollers (one for each topic) ──► handlers (`concurrency`) ──► settler ──► acknowledgements
+                                         └── renewer: half of the invisible time is over ──► a new handle
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Literal
+
+from mq.client.http import Patience
+from mq.client.pop.client import PopClient
+from mq.client.pop.consumer_life import CLOSE_TIMEOUT_S, ConsumerLife
+from mq.client.pop.consumer_settings import check_handler, check_settings, checked_topics
+from mq.client.pop.consumer_stats import ConsumerCounters, ConsumerStats
+from mq.client.pop.deliveries import Deliveries, in_handler
+from mq.client.pop.handler import After, Before, Handler, Handling
+from mq.client.pop.lease import Leases, Release
+from mq.client.pop.poller import Popping
+from mq.client.pop.pollers import Pollers
+from mq.client.pop.renewer import Renewer
+from mq.client.pop.settler import Settler
+from mq.client.pop.slots import Slots
+from mq.errors import Refused
+from mq.meta import Ordering
+from mq.queue import POP_MESSAGES_MAX
+
+__all__ = ["ConsumerClosed", "PopConsumer"]
+
+log = logging.getLogger("deltamq.client")
+
+_MESSAGES_DEFAULT: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerClosed:
+    """What a consumer left behind when it closed.
+
+    `unfinished` messages were given back while their handlers still ran; for `untold` ones the service does not know
+    the outcome: they are delivered again when their invisible time ends.
+    """
+
+    unfinished: int
+    untold: int
+
+    def __bool__(self) -> bool:
+        """Whether everything was finished and told."""
+        return self.unfinished == 0 and self.untold == 0
+
+
+class PopConsumer(ConsumerLife[ConsumerClosed]):
+    """Takes messages of `topics` for `group` and calls `handler` with them.
+
+    Parameters
+    ----------
+    url, group, topics
+        The service, the group, and one topic or several.
+    handler
+        Gets a `PoppedMessage`. Returns None or `Result.OK` when it is done with it, `Result.RETRY`,
+        `Result.RETRY(delay_ms)` or `Result.DEAD(reason)`; an exception is `Result.RETRY`. With `batch_messages` it gets
+        a list of messages, with `format="arrow"` an Arrow table with the columns `partition`, `handle` and
+        `delivery_attempt`; it then returns one result for all, or a list with one for each.
+    concurrency
+        How many handlers run at once, each in a thread of its own.
+    batch_messages, format
+        Hand over batches of up to so many messages (1,024 at most), as `messages` or as `arrow`.
+    prefetch
+        How many more messages (or batches) may be taken than handlers are free; they wait here, and are renewed.
+    max_messages
+        How many one pop takes at most. With `order=True` 1 by default: of several, those behind one that fails come
+        again with it, and count an attempt.
+    invisible_ms
+        How long others do not see a message that is taken here; by default what the group's settings say.
+    wait_ms
+        How long a pop waits at the service for the first message.
+    tags
+        `*`, or `TagA||TagB`: other messages count as consumed.
+    order
+        True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
+        By default what the group's settings say when the consumer begins.
+    retry
+        `only`: take nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
+    renew_for_s
+        Renew a message at most so long; then it is delivered again though its handler still runs. None: for ever.
+    ack_within_ms
+        How long an acknowledgement may wait for the next pop to carry it; ordered consumers do not wait.
+    before, after
+        Hooks: `before(message)` and `after(message, results, error)`, or with the batch; they only look on.
+    patience
+        How the waits grow while the service is away; a consumer never gives up.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        group: str,
+        topics: str | Sequence[str],
+        handler: Handler,
+        *,
+        concurrency: int = 8,
+        batch_messages: int | None = None,
+        format: Literal["messages", "arrow"] = "messages",
+        prefetch: int = 0,
+        max_messages: int | None = None,
+        invisible_ms: int | None = None,
+        wait_ms: int = 15_000,
+        tags: str = "*",
+        order: Ordering | None = None,
+        retry: Literal["only"] | None = None,
+        renew_for_s: float | None = None,
+        ack_within_ms: float = 50.0,
+        client_id: str | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.topics = checked_topics(topics)
+        check_handler(handler)
+        check_settings(
+            concurrency=concurrency, prefetch=prefetch, batch_messages=batch_messages, format=format, order=order
+        )
+        self._counters = ConsumerCounters()
+        self.client_id = client_id if client_id is not None else f"pop-{uuid.uuid4().hex[:16]}"
+        self._client = PopClient(
+            url, group, client_id=self.client_id, token=token, ssl_context=ssl_context, patience=patience
+        )
+        super().__init__(self._client.group)
+        self._batch = batch_messages is not None or format == "arrow"
+        self._order = order
+        self._max_messages = batch_messages or max_messages
+        most = self._max_messages or 1
+        ask = self._client.ask(self.topics[0], most, invisible_ms=invisible_ms, wait_ms=wait_ms, tags=tags, retry=retry)
+        self._ask = replace(ask, arrow=format == "arrow")
+        self._build(Handling(handler, self._counters, before, after), concurrency, prefetch, renew_for_s, ack_within_ms)
+        self._helpers: Sequence[threading.Thread] = ()
+
+    def _build(
+        self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
+    ) -> None:
+        """Make the parts and tell each whom to tell what."""
+        self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
+        self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
+        self._renewer = Renewer(self._client, self._leases)
+        self._slots = Slots(concurrency + prefetch)
+        self._deliveries = Deliveries(
+            handling, self._leases, self._slots, self._counters, concurrency=concurrency, batch=self._batch
+        )
+        self._pollers = Pollers(
+            self._client,
+            self.topics,
+            self._slots,
+            self._settler,
+            popping=self._popping,
+            thread=self._thread,
+            fail=self._fail,
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------
+
+    def _make_threads(self) -> Sequence[threading.Thread]:
+        self._helpers = (
+            self._thread("deltamq-settler", self._settler.run),
+            self._thread("deltamq-renewer", self._renewer.run),
+        )
+        return [*self._helpers, self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> ConsumerClosed:
+        """Take nothing more, let running handlers end for at most `timeout_s`, and give back what is left.
+
+        What was not begun, and what is not finished in time, is released: others of the group get it at once. While
+        the service is away, one request's time may be added. Closing twice is harmless.
+        """
+        if in_handler.active:
+            raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
+        deadline = time.monotonic() + timeout_s
+        closed = self._begin_close()
+        if closed is not None:
+            return closed
+        self._deliveries.give_back_queued()
+        self._pollers.end()
+        self._slots.wait_all(deadline - time.monotonic())
+        unfinished = self._leases.live()
+        if unfinished:
+            log.warning("event=handlers_unfinished count=%d first=%s", len(unfinished), unfinished[0].place)
+        self._counters.add(released=len(unfinished))
+        self._leases.finish(unfinished, Release())
+        self._closed = ConsumerClosed(unfinished=len(unfinished), untold=self._end_helpers(deadline))
+        self._deliveries.close()
+        self._client.close()
+        return self._closed
+
+    def _end_helpers(self, deadline: float) -> int:
+        """Tell what is left to tell; returns what could not be told."""
+        self._leases.close()
+        request_s = self._client.patience.request_timeout_s
+        until = max(deadline, time.monotonic() + request_s)
+        self._settler.drain(until)
+        for helper in self._helpers:
+            helper.join(until + request_s - time.monotonic())
+        return self._settler.untold
+
+    # Looking ----------------------------------------------------------------------------------------------------
+
+    def stats(self) -> ConsumerStats:
+        """What this consumer does (SPEC CONS-6)."""
+        return self._counters.read(
+            expired=self._settler.expired + self._leases.lost, renewals=self._renewer.renewed, held=len(self._leases)
+        )
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
+        """How one topic is popped, which follows from the order."""
+        in_order = order is True
+        if self._batch:
+            most = self._max_messages or POP_MESSAGES_MAX
+        else:
+            most = self._max_messages or (1 if in_order else _MESSAGES_DEFAULT)
+        return Popping(
+            ask=replace(self._ask, topic=topic, order=order, max_messages=most),
+            whole=self._batch or in_order,
+            alone=alone,
+            deliver=partial(self._deliveries.deliver, topic, in_order),
+            fail=self._fail,
+            count=self._count_pop,
+        )
+
+    def _count_pop(self, answered: bool) -> None:
+        self._counters.add(**{"pops" if answered else "failed_pops": 1})

@@ -1,0 +1,59 @@
+"""In which order a group wants its messages, when its consumer does not say: the group's own setting."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from mq.client.http import decode_as, is_worth_retrying, path_of
+from mq.client.pop.client import PopClient
+from mq.errors import DeltaMQError, NotFound, Unknown
+from mq.meta import Ordering
+
+__all__ = ["GroupOrder"]
+
+log = logging.getLogger("deltamq.client")
+
+
+class _Group(msgspec.Struct):
+    order: bool | str = False
+
+
+class GroupOrder:
+    """Asks the service for a group's order, for as long as it is away."""
+
+    def __init__(self, client: PopClient, stop: threading.Event) -> None:
+        self._client = client
+        self._stop = stop
+
+    def ask(self, fail: Callable[[DeltaMQError], None]) -> Ordering | None:
+        """The group's order; None when stopped before it was known, or refused (then `fail` is told)."""
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                return self._once()
+            except NotFound:
+                # The first pop makes the group, with the defaults.
+                return False
+            except DeltaMQError as error:
+                if not is_worth_retrying(error):
+                    fail(error)
+                    return None
+                failures += 1
+                wait_s = self._client.patience.wait_s(failures, random.random())
+                log.warning("event=group_unknown group=%s code=%s again_s=%.3f", self._client.group, error.code, wait_s)
+                self._stop.wait(wait_s)
+        return None
+
+    def _once(self) -> Ordering:
+        path = path_of("groups", self._client.group)
+        answer = self._client.hosts.call("GET", path, timeout_s=self._client.patience.request_timeout_s)
+        try:
+            order = decode_as(answer.body, _Group).order
+        except msgspec.MsgspecError as error:
+            raise Unknown(f"the service's answer is unreadable: {error}", code="answer_unreadable") from error
+        return "key" if order == "key" else bool(order)

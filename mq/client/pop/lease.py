@@ -1,0 +1,213 @@
+"""What a consumer holds: messages with the handle that is valid now, and until when.
+
+pop ──► HELD ──half of the invisible time──► RENEWING ──new handle──► HELD ...
+         │ finish                               │ finish: waits for the new handle
+         ▼                                      ▼
+      settled: acknowledged, sent back, dead or released, with the newest handle
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mq.client.messages import Result
+from mq.names import split_partition
+
+__all__ = ["Lease", "Leases", "Release", "Settlement"]
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give it back unhandled: others of the group get it at once."""
+
+
+Settlement = Result | Release
+
+
+_NEVER: Final = float("inf")
+_WAIT_S_MAX: Final = 3600.0
+
+
+class _State(enum.Enum):
+    HELD = "held"  #: the handle is valid, as far as we know
+    RENEWING = "renewing"  #: a new handle is being asked for
+    OVER = "over"  #: answered for, or lost
+
+
+class Lease:
+    """One message that is held. Changed by `Leases` only. Times are of `time.monotonic`."""
+
+    __slots__ = (
+        "expires_at",
+        "handle",
+        "invisible_ms",
+        "offset",
+        "partition",
+        "perhaps_told",
+        "renew_at",
+        "renew_until",
+        "renewal_lost",
+        "settlement",
+        "state",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, partition: str, offset: int, handle: str, *, invisible_ms: int, popped_at: float
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.handle = handle
+        self.invisible_ms = invisible_ms
+        self.expires_at = popped_at + invisible_ms / 1000
+        self.renew_at = popped_at + invisible_ms / 2000
+        self.renew_until = _NEVER
+        self.state = _State.HELD
+        #: What its handler said while a new handle was being asked for.
+        self.settlement: Settlement | None = None
+        #: Its outcome was told, and the answer lost.
+        self.perhaps_told = False
+        #: A renewal was asked for, and the answer lost.
+        self.renewal_lost = False
+
+    @property
+    def broker(self) -> str:
+        """The broker that the message was popped at."""
+        return split_partition(self.partition)[1]
+
+    @property
+    def place(self) -> str:
+        """Where the message is, for logs."""
+        return f"{self.partition}:{self.offset}"
+
+
+class Leases:
+    """Everything that one consumer holds. Safe for any number of threads.
+
+    `settle` is called with each lease that is over and what its handler said of it.
+    """
+
+    def __init__(self, settle: Callable[[Lease, Settlement], None], *, renew_for_s: float | None = None) -> None:
+        self._settle = settle
+        self._renew_for_s = renew_for_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._live: dict[Lease, None] = {}
+        self._waiting_until = _NEVER
+        self._closed = False
+        #: Held when their time was over: delivered again while their handlers were still busy.
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def hold(self, leases: Sequence[Lease]) -> None:
+        """Keep these until they are finished; the one who waits for renewals is told if he must wake earlier."""
+        with self._lock:
+            for lease in leases:
+                if self._renew_for_s is not None:
+                    lease.renew_until = time.monotonic() + self._renew_for_s
+                self._live[lease] = None
+            if leases and leases[0].renew_at < self._waiting_until:
+                self._changed.notify_all()
+
+    def is_valid(self, lease: Lease) -> bool:
+        """Whether the message is still ours."""
+        return lease.state is not _State.OVER and time.monotonic() < lease.expires_at
+
+    def finish(self, leases: Iterable[Lease], settlement: Settlement) -> None:
+        """These are handled, with this outcome; the first word about a lease counts."""
+        settled = []
+        with self._lock:
+            for lease in leases:
+                if lease.state is _State.HELD:
+                    self._end(lease)
+                    settled.append(lease)
+                elif lease.state is _State.RENEWING and lease.settlement is None:
+                    lease.settlement = settlement
+        for lease in settled:
+            self._settle(lease, settlement)
+
+    def _end(self, lease: Lease) -> None:
+        lease.state = _State.OVER
+        del self._live[lease]
+
+    def live(self) -> list[Lease]:
+        """Everything that is held now."""
+        with self._lock:
+            return list(self._live)
+
+    # Renewals ---------------------------------------------------------------------------------------------------
+
+    def wait_due(self) -> list[Lease]:
+        """Wait until some must be renewed; empty once closed."""
+        with self._lock:
+            while not self._closed:
+                now = time.monotonic()
+                self._drop_expired(now)
+                due = [lease for lease in self._live if lease.renew_at <= now < lease.renew_until]
+                if due:
+                    self._waiting_until = 0.0
+                    return due
+                self._waiting_until = min(map(_wake_at, self._live), default=_NEVER)
+                self._changed.wait(min(self._waiting_until - now, _WAIT_S_MAX))
+            return []
+
+    def begin(self, lease: Lease) -> bool:
+        """A new handle is about to be asked for; False when the message is answered for already."""
+        with self._lock:
+            if lease.state is not _State.HELD:
+                return False
+            lease.state = _State.RENEWING
+            return True
+
+    def _drop_expired(self, now: float) -> None:
+        for lease in [lease for lease in self._live if lease.expires_at <= now and lease.state is _State.HELD]:
+            self.lost += 1
+            self._end(lease)
+
+    def renewed(self, lease: Lease, handle: str, now: float) -> None:
+        """The message is ours for its invisible time from now on, under a new handle."""
+        with self._lock:
+            lease.handle = handle
+            lease.expires_at = now + lease.invisible_ms / 1000
+            lease.renew_at = now + lease.invisible_ms / 2000
+            self._again(lease)
+
+    def not_renewed(self, lease: Lease, again_at: float) -> None:
+        """The service did not answer: try again at `again_at`, as long as the old handle is good."""
+        with self._lock:
+            lease.renew_at = again_at
+            self._again(lease)
+
+    def _again(self, lease: Lease) -> None:
+        settlement = lease.settlement
+        lease.state = _State.HELD
+        if settlement is not None:
+            self._end(lease)
+            # The settler only takes it down; its lock is never held while ours is asked for.
+            self._settle(lease, settlement)
+
+    def lose(self, lease: Lease) -> None:
+        """The service says that the message is not ours any more: whatever its handler says comes too late."""
+        with self._lock:
+            if lease.state is not _State.OVER:
+                self.lost += 1
+                self._end(lease)
+
+    def close(self) -> None:
+        """Let the one who waits for renewals go."""
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _wake_at(lease: Lease) -> float:
+    """When to do something about a lease: renew it, or see that it has expired."""
+    return min(lease.renew_at, lease.expires_at) if lease.renew_at < lease.renew_until else lease.expires_at

@@ -1,0 +1,160 @@
+"""Pops one topic for a consumer, as long as there are free handlers for what comes.
+
+    free slots ──► pop (carries acknowledgements, waits at the service) ──► messages ──► handlers ──► free slots
+
+With several topics, a pop that would wait holds one slot only, so that a quiet topic does not keep handlers from a
+busy one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mq.client.http import Endpoint, is_worth_retrying
+from mq.client.messages import PopBatch, PopTable
+from mq.client.pop.client import PopClient
+from mq.client.pop.connection import PopConnection
+from mq.client.pop.settler import Settler
+from mq.client.pop.slots import Slots
+from mq.client.pop.wire import PopAsk, parse_batch, parse_table
+from mq.errors import Conflict, DeltaMQError, NotFound
+
+__all__ = ["Poller", "Popping"]
+
+log = logging.getLogger("deltamq.client")
+
+#: Pauses after pops that found nothing although they were to wait: 5 ms, 10, 20, ... at most a second.
+_PAUSE_S_MIN: Final = 0.005
+_PAUSE_S_MAX: Final = 1.0
+#: A pop that waited less than this part of its time did not wait.
+_WAITED: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Popping:
+    """How a consumer pops: the first ask of a topic, and what becomes of answers and errors."""
+
+    ask: PopAsk
+    #: One pop makes work for one handler: a batch, or runs in order.
+    whole: bool
+    #: There is no other poller whose handlers a waiting pop could keep.
+    alone: bool
+    deliver: Callable[[PopBatch | PopTable, int], None]
+    fail: Callable[[DeltaMQError], None]
+    count: Callable[[bool], None]
+
+
+class Poller:
+    """The pops of one topic, by the thread that calls `run`, until `cancel`."""
+
+    def __init__(
+        self, client: PopClient, popping: Popping, slots: Slots, settler: Settler, endpoint: Endpoint | None = None
+    ) -> None:
+        """Pops at `endpoint`, or at whichever host answers."""
+        self._popping = popping
+        self._patience = client.patience
+        self._slots = slots
+        self._settler = settler
+        self._connection = PopConnection(client.hosts, client.patience.request_timeout_s, endpoint)
+        self._stop = threading.Event()
+        self._failures = 0
+        self._pauses = 0
+        #: The last pop brought something: the next one need not wait.
+        self._flowing = True
+
+    def run(self) -> None:
+        """Pop until the slots are closed, or the service refuses for good."""
+        while not self._stop.is_set():
+            ask = self._popping.ask
+            waits = self._popping.alone or self._popping.whole or not self._flowing
+            sparing = self._popping.whole or (waits and not self._popping.alone)
+            taken = self._slots.take(1 if sparing else ask.max_messages)
+            if taken == 0:
+                break
+            self._pop(
+                replace(
+                    ask,
+                    max_messages=ask.max_messages if self._popping.whole else taken,
+                    wait_ms=ask.wait_ms if waits else 0,
+                ),
+                taken,
+            )
+        self._connection.close()
+
+    def _pop(self, ask: PopAsk, slots: int) -> None:
+        acks = self._settler.take_acks(ask.topic)
+        if acks:
+            ask = replace(ask, ack=[lease.handle for lease in acks])
+        began = time.monotonic()
+        try:
+            answer = self._connection.pop(ask)
+            found = parse_table(answer.headers, answer.body) if ask.arrow else parse_batch(ask.topic, answer.body)
+        except DeltaMQError as error:
+            self._slots.give_back(slots)
+            self._settler.not_carried(acks)
+            self._failed(error)
+            return
+        self._settler.carried(acks, found.failed_acks)
+        self._failures = 0
+        self._popping.count(True)
+        if _count(found):
+            self._flowing = True
+            self._pauses = 0
+            self._popping.deliver(found, slots)
+            return
+        self._slots.give_back(slots)
+        self._flowing = False
+        self._pause(ask.wait_ms / 1000, time.monotonic() - began)
+
+    def _pause(self, asked_s: float, waited_s: float) -> None:
+        """Pace pops that the service answers at once although there is nothing."""
+        if asked_s == 0 and not self._popping.alone and not self._popping.whole:
+            return
+        if asked_s > 0 and waited_s >= asked_s * _WAITED:
+            self._pauses = 0
+            return
+        self._stop.wait(min(_PAUSE_S_MIN * 2.0 ** min(self._pauses, 20), _PAUSE_S_MAX))
+        self._pauses += 1
+
+    def _failed(self, error: DeltaMQError) -> None:
+        if self._stop.is_set():
+            return
+        self._popping.count(False)
+        # A topic may be made later, and another order may end: neither is worth giving up for.
+        missing = isinstance(error, NotFound) and error.code == "topic_not_found"
+        if not (missing or isinstance(error, Conflict) or is_worth_retrying(error)):
+            self._popping.fail(error)
+            self._stop.set()
+            return
+        self._failures += 1
+        wait_s = self._patience.wait_s(self._failures, random.random())
+        asked_s = error.extra.get("retry_after_s")
+        if isinstance(asked_s, int):
+            wait_s = max(wait_s, float(asked_s))
+        log.warning(
+            "event=pop_failed topic=%s code=%s again_s=%.3f detail=%s",
+            self._popping.ask.topic,
+            error.code,
+            wait_s,
+            error.detail,
+        )
+        self._stop.wait(wait_s)
+
+    def cancel(self) -> None:
+        """Stop popping; an open pop is called off."""
+        self._stop.set()
+        self._connection.cancel()
+
+    def abort(self) -> None:
+        """Stop, and do not wait for the answer of an open pop."""
+        self._connection.abort()
+
+
+def _count(found: PopBatch | PopTable) -> int:
+    return len(found.messages) if isinstance(found, PopBatch) else len(found.rows)

@@ -1,0 +1,268 @@
+"""Tells the service what became of messages: acknowledgements in batches, the rest call by call.
+
+    handlers ──► acks ──┬──► carried by the next pop of their topic
+                        └──► a call of their own, `ack_within_ms` after the first at the latest
+             ──► nacks, dead letters, releases: calls of their own, at once
+
+What the service did not answer is told again until its invisible time is over: acknowledging twice is harmless
+(POP-8), and what is never told is delivered again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from mq.client.http import is_worth_retrying
+from mq.client.messages import Dead, FailedHandle, Retry
+from mq.client.pop.client import PopClient
+from mq.client.pop.lease import Lease, Release, Settlement
+from mq.client.pop.wire import HANDLE_EXPIRED, HANDLES_MAX, OUTCOME_UNKNOWN, failed_of
+from mq.errors import Conflict, DeltaMQError, Unknown
+
+__all__ = ["Settler"]
+
+log = logging.getLogger("deltamq.client")
+
+_NEVER: Final = float("inf")
+_WAIT_S_MAX: Final = 3600.0
+_CALL_S_MIN: Final = 0.05
+
+
+class Settler:
+    """What one consumer has to tell. Safe for any number of threads; one thread runs `run`."""
+
+    def __init__(self, client: PopClient, *, ack_within_ms: float) -> None:
+        self._client = client
+        #: How long an acknowledgement may wait for a pop.
+        self.ack_within_s = ack_within_ms / 1000
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        #: Acknowledgements by topic, oldest first, each with the time when it came.
+        self._acks: dict[str, deque[tuple[float, Lease]]] = {}
+        #: What goes by itself, oldest first.
+        self._others: deque[tuple[Lease, Settlement]] = deque()
+        #: Taken by a call that is under way.
+        self._under_way = 0
+        self._failures = 0
+        self._not_before = 0.0
+        self._draining_until: float | None = None
+        #: When the thread looks again by itself.
+        self._wake_at = 0.0
+        #: Told too late: their messages are delivered again.
+        self.expired = 0
+
+    # What handlers say ------------------------------------------------------------------------------------------
+
+    def put(self, lease: Lease, settlement: Settlement) -> None:
+        """Tell this of a lease that is over."""
+        with self._lock:
+            if isinstance(settlement, (Retry, Dead, Release)):
+                self._others.append((lease, settlement))
+                self._changed.notify_all()
+                return
+            now = time.monotonic()
+            waiting = self._acks.setdefault(lease.topic, deque())
+            waiting.append((now, lease))
+            if now + self.ack_within_s < self._wake_at or len(waiting) == HANDLES_MAX:
+                self._changed.notify_all()
+
+    # What pops carry --------------------------------------------------------------------------------------------
+
+    def take_acks(self, topic: str) -> list[Lease]:
+        """Acknowledgements for the next pop of `topic` to carry; it calls `carried` or `not_carried`."""
+        with self._lock:
+            return self._take(topic)
+
+    def _take(self, topic: str) -> list[Lease]:
+        waiting = self._acks.get(topic)
+        if not waiting:
+            return []
+        taken = [waiting.popleft()[1] for _ in range(min(len(waiting), HANDLES_MAX))]
+        self._under_way += len(taken)
+        return taken
+
+    def carried(self, leases: Sequence[Lease], failed: Sequence[FailedHandle]) -> None:
+        """The service has these acknowledgements, but for the failed ones."""
+        with self._lock:
+            self._under_way -= len(leases)
+            self._failures = 0
+            self._changed.notify_all()
+        self._note(leases, failed)
+
+    def not_carried(self, leases: Sequence[Lease]) -> None:
+        """Nobody knows whether the service has these: tell them again."""
+        with self._lock:
+            self._under_way -= len(leases)
+            self._give_back(leases)
+            self._changed.notify_all()
+
+    def _give_back(self, leases: Sequence[Lease]) -> None:
+        """Before those that came later, and due at once."""
+        for lease in reversed(leases):
+            self._acks.setdefault(lease.topic, deque()).appendleft((0.0, lease))
+
+    def _note(self, leases: Iterable[Lease], failed: Sequence[FailedHandle]) -> None:
+        if not failed:
+            return
+        by_handle = {lease.handle: lease for lease in leases}
+        refused = [(by_handle[one.handle], one.code) for one in failed if one.handle in by_handle]
+        # A call whose answer was lost may have been done: then its handles are over for that reason.
+        late = [(lease, code) for lease, code in refused if not (lease.perhaps_told and code == HANDLE_EXPIRED)]
+        if not late:
+            return
+        with self._lock:
+            self.expired += len(late)
+        log.warning(
+            "event=answer_too_late count=%d code=%s first=%s they %s delivered again; give handlers less work at "
+            "once, or a longer invisible_ms",
+            len(late),
+            late[0][1],
+            late[0][0].place,
+            "may be" if any(code == OUTCOME_UNKNOWN for _, code in late) else "are",
+        )
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Tell everything until `drain` has ended."""
+        while True:
+            with self._lock:
+                if not self._wait_for_work():
+                    return
+                work = self._next()
+            self._tell(*work)
+
+    def _wait_for_work(self) -> bool:
+        """Wait until something is due; False when all is told at the end, or the time for it is over."""
+        while True:
+            now = time.monotonic()
+            if self._draining_until is not None and (now >= self._draining_until or not self._untold()):
+                return False
+            due_at = self._due_at()
+            if due_at <= now:
+                self._wake_at = 0.0
+                return True
+            self._wake_at = due_at if self._draining_until is None else min(due_at, self._draining_until)
+            self._changed.wait(min(self._wake_at - now, _WAIT_S_MAX))
+
+    def _due_at(self) -> float:
+        """When the next call is due."""
+        if self._others:
+            return self._not_before
+        firsts = [waiting for waiting in self._acks.values() if waiting]
+        if not firsts:
+            return _NEVER
+        wait_s = 0.0 if self._draining_until is not None else self.ack_within_s
+        if any(len(waiting) >= HANDLES_MAX for waiting in firsts):
+            wait_s = 0.0
+        return max(self._not_before, min(waiting[0][0] for waiting in firsts) + wait_s)
+
+    def _untold(self) -> int:
+        return self._under_way + len(self._others) + sum(len(waiting) for waiting in self._acks.values())
+
+    def _next(self) -> tuple[Settlement | None, list[Lease]]:
+        """The leases of the next call, and what it says of them (None: done)."""
+        if not self._others:
+            leases: list[Lease] = []
+            for topic in list(self._acks):
+                if len(leases) < HANDLES_MAX:
+                    leases += self._take(topic)
+            return None, leases
+        settlement = self._others[0][1]
+        limit = 1 if isinstance(settlement, Release) else HANDLES_MAX
+        same: list[tuple[Lease, Settlement]] = []
+        while self._others and self._others[0][1] == settlement and len(same) < limit:
+            same.append(self._others.popleft())
+        self._under_way += len(same)
+        return settlement, [lease for lease, _ in same]
+
+    def _tell(self, settlement: Settlement | None, leases: list[Lease]) -> None:
+        """One attempt of one call; what the service did not answer goes back to the queue."""
+        lost = 0
+        again: list[Lease] = []
+        failed: Sequence[FailedHandle] = ()
+        try:
+            failed = self._call(settlement, leases)
+        except DeltaMQError as error:
+            if is_worth_retrying(error):
+                now = time.monotonic()
+                again = [lease for lease in leases if now < lease.expires_at]
+                # An acknowledgement may be repeated; any other outcome ends its handle.
+                if settlement is not None and isinstance(error, Unknown):
+                    for lease in again:
+                        lease.perhaps_told = True
+                lost = len(leases) - len(again)
+                log.warning("event=answer_not_told count=%d code=%s again=%d", len(leases), error.code, len(again))
+            else:
+                lost = len(leases)
+                log.error("event=answer_refused count=%d code=%s detail=%s", lost, error.code, error.detail)
+        self._note(leases, failed)
+        with self._lock:
+            self._under_way -= len(leases)
+            self.expired += lost
+            self._settle_failures(bool(again))
+            if settlement is None:
+                self._give_back(again)
+            else:
+                self._others.extendleft((lease, settlement) for lease in reversed(again))
+            self._changed.notify_all()
+
+    def _settle_failures(self, failed: bool) -> None:
+        if not failed:
+            self._failures = 0
+            self._not_before = 0.0
+            return
+        self._failures += 1
+        self._not_before = time.monotonic() + self._client.patience.wait_s(self._failures, random.random())
+
+    def _call(self, settlement: Settlement | None, leases: list[Lease]) -> Sequence[FailedHandle]:
+        timeout_s = self._client.patience.request_timeout_s
+        if self._draining_until is not None:
+            timeout_s = min(timeout_s, max(_CALL_S_MIN, self._draining_until - time.monotonic()))
+        if isinstance(settlement, Release):
+            return self._release(leases[0], timeout_s)
+        if isinstance(settlement, Retry):
+            more = {} if settlement.delay_ms is None else {"delay_ms": settlement.delay_ms}
+            return self._each("nack", leases, more, timeout_s)
+        if isinstance(settlement, Dead):
+            return self._each("dead", leases, {"reason": settlement.reason}, timeout_s)
+        return self._each("ack", leases, {}, timeout_s)
+
+    def _each(
+        self, verb: str, leases: list[Lease], more: dict[str, int] | dict[str, str], timeout_s: float
+    ) -> Sequence[FailedHandle]:
+        body = msgspec.json.encode({"handles": [lease.handle for lease in leases], **more})
+        # Those of other brokers are passed on by the service.
+        return failed_of(self._client.call_once(verb, body, timeout_s, leases[0].broker).body)
+
+    def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
+        try:
+            self._client.change_once(lease.handle, 0, timeout_s, lease.broker)
+        except Conflict as error:
+            if is_worth_retrying(error):
+                raise
+            return [FailedHandle(lease.handle, error.code)]
+        return ()
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def drain(self, deadline: float) -> None:
+        """Tell what is left, until `deadline` at most; `run` ends then."""
+        with self._lock:
+            self._draining_until = deadline
+            self._not_before = 0.0
+            self._changed.notify_all()
+
+    @property
+    def untold(self) -> int:
+        """What the service does not know yet."""
+        with self._lock:
+            return self._untold()

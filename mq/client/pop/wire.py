@@ -1,0 +1,229 @@
+"""A pop on the wire, as JSON or Arrow, and the answers to what is done with handles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypedDict, cast
+
+import msgspec
+import pyarrow as pa
+
+from mq.client.http import decode_as, decoded, path_of
+from mq.client.messages import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from mq.client.produce import ARROW
+from mq.errors import Refused, Unknown
+from mq.limits import WAIT_MS_MAX
+from mq.meta import Ordering
+from mq.queue import POP_MESSAGES_MAX
+
+__all__ = [
+    "HANDLES_MAX",
+    "HANDLE_EXPIRED",
+    "JSON_HEADERS",
+    "OUTCOME_UNKNOWN",
+    "PopAsk",
+    "PopWish",
+    "failed_of",
+    "new_handle",
+    "parse_batch",
+    "parse_table",
+]
+
+#: Handles in one call.
+HANDLES_MAX: Final = POP_MESSAGES_MAX
+
+#: The message was delivered again, or is about to be.
+HANDLE_EXPIRED: Final = "handle_expired"
+#: It was answered for so late that nobody can say whether that counts.
+OUTCOME_UNKNOWN: Final = "outcome_unknown"
+
+JSON_HEADERS: Final = {"Content-Type": "application/json"}
+_ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}
+
+
+class PopWish(TypedDict, total=False):
+    """What a pop may ask for beside a number of messages; what is left out has its default."""
+
+    #: How long others of the group do not see the messages; by default what the group's settings say.
+    invisible_ms: int | None
+    #: How long to wait for the first message; 0 by default.
+    wait_ms: int
+    #: `*` (the default), or `TagA||TagB`: messages with other tags are passed over.
+    tags: str
+    #: `NAME@BROKER`, to take from this one only.
+    partition: str | None
+    #: True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no order. By
+    #: default what the group's settings say.
+    order: Ordering | None
+    #: Handles to acknowledge first, in the same call.
+    ack: Sequence[str]
+    #: `only`: nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
+    retry: Literal["only"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopAsk:
+    """What a pop asks for (see `PopWish`), of which group, and how the answer is to come."""
+
+    group: str
+    topic: str
+    max_messages: int = 32
+    invisible_ms: int | None = None
+    wait_ms: int = 0
+    tags: str = "*"
+    partition: str | None = None
+    #: None: as the group is set.
+    order: Ordering | None = None
+    client_id: str | None = None
+    ack: Sequence[str] = ()
+    retry: Literal["only"] | None = None
+    arrow: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_messages <= POP_MESSAGES_MAX:
+            raise Refused(f"max_messages must be 1 to {POP_MESSAGES_MAX}", field="max_messages")
+        if not 0 <= self.wait_ms <= WAIT_MS_MAX:
+            raise Refused(f"wait_ms must be 0 to {WAIT_MS_MAX}", field="wait_ms")
+
+    @property
+    def path(self) -> str:
+        return path_of("groups", self.group, "topics", self.topic, "pop")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return _ARROW_HEADERS if self.arrow else JSON_HEADERS
+
+    def body(self) -> bytes:
+        """The request's JSON; what has its default is left out."""
+        request: dict[str, object] = {"max_messages": self.max_messages}
+        if self.invisible_ms is not None:
+            request["invisible_ms"] = self.invisible_ms
+        if self.wait_ms:
+            request["wait_ms"] = self.wait_ms
+        if self.tags != "*":
+            request["tags"] = self.tags
+        if self.partition is not None:
+            request["partition"] = self.partition
+        if self.order is not None:
+            request["order"] = self.order
+        if self.client_id is not None:
+            request["client_id"] = self.client_id
+        if self.ack:
+            request["ack"] = self.ack
+        if self.retry is not None:
+            request["retry"] = self.retry
+        return msgspec.json.encode(request)
+
+
+# JSON ----------------------------------------------------------------------------------------------------------
+
+
+class _Message(msgspec.Struct, gc=False):
+    partition: str
+    offset: int
+    handle: str
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str | None] | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    append_time: datetime | None = None
+    deliver_time: datetime | None = None
+    delivery_attempt: int = 1
+    origin: MessageOrigin | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    messages: list[_Message]
+    invisible_ms: int
+    rest: int = 0
+    failed_acks: list[FailedHandle] = []
+
+
+_decoder: Final = msgspec.json.Decoder(_Answer)
+
+
+def parse_batch(topic: str, body: bytes) -> PopBatch:
+    """The messages of a pop's JSON answer."""
+    try:
+        answer = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise _unreadable(error) from error
+    return PopBatch(
+        messages=[_popped(topic, message) for message in answer.messages],
+        invisible_ms=answer.invisible_ms,
+        rest=bool(answer.rest),
+        failed_acks=answer.failed_acks,
+    )
+
+
+def _popped(topic: str, message: _Message) -> PoppedMessage:
+    body = message.body_base64 if message.body is None else message.body.encode()
+    return PoppedMessage(
+        message.partition,
+        message.offset,
+        body or b"",
+        message.key,
+        message.tag,
+        cast("dict[str, str] | None", message.headers),
+        message.message_id,
+        _micros(message.born_time),
+        _micros(message.append_time),
+        topic,
+        message.handle,
+        message.delivery_attempt,
+        _micros(message.deliver_time),
+        message.origin,
+    )
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1e6)
+
+
+def _unreadable(error: Exception) -> Unknown:
+    return Unknown(f"the answer to a pop is unreadable: {error}", code="answer_unreadable")
+
+
+# Arrow ---------------------------------------------------------------------------------------------------------
+
+
+def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
+    """The rows of a pop's Arrow answer."""
+    try:
+        rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+        # In the schema: a header has no room for a thousand handles.
+        failed = (rows.schema.metadata or {}).get(b"mq-failed-acks")
+        return PopTable(
+            rows=rows,
+            invisible_ms=int(headers["mq-invisible-ms"]),
+            rest=headers.get("mq-rest", "0") != "0",
+            failed_acks=decode_as(failed, list[FailedHandle]) if failed else (),
+        )
+    except (KeyError, ValueError, OSError, pa.ArrowException, msgspec.MsgspecError) as error:
+        raise _unreadable(error) from error
+
+
+# Handles -------------------------------------------------------------------------------------------------------
+
+
+class _Handles(msgspec.Struct):
+    failed: list[FailedHandle] = []
+
+
+class _NewHandle(msgspec.Struct):
+    handle: str
+
+
+def failed_of(body: bytes) -> list[FailedHandle]:
+    """The handles that an ack, nack or dead call refused."""
+    return decoded(body, _Handles).failed
+
+
+def new_handle(body: bytes) -> str:
+    """The handle that a change of the invisible time returned."""
+    return decoded(body, _NewHandle).handle

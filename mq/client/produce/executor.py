@@ -1,0 +1,387 @@
+"""One executor for each topic, partition and broker: sends in order, one request in flight (SPEC SEND-1, SEND-2).
+
+    put ──► queue ──► batch ──► request (producer id, seq) ──► answer ──► futures
+              ▲         what came while the last request           │
+              └──────── was in flight is the next batch ◄──────────┘
+
+No thread belongs to an executor. Whoever finds it idle gives it its turn: a waiting `send` takes the turn itself, so
+that a lone synchronous producer pays for no thread switch; everything else goes to the producer's workers.
+
+Each request takes the next sequence of the executor's producer id, and no sequence is used for two requests. A late
+copy of a request that was given up as unknown is then out of order, and the service refuses it.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, Protocol
+
+from mq.client.http import Answer, Attempts, Inside, Verdict, certainly_not_applied, is_worth_retrying, judge, path_of
+from mq.client.messages import SentRange
+from mq.client.produce.entry import Entry
+from mq.client.produce.entry_queue import EntryQueue
+from mq.client.produce.send_errors import outcome_unknown, producer_closed, sending_stopped, timed_out_in_queue
+from mq.client.produce.shared import Shared
+from mq.client.produce.wire import ProduceRequest, encode_request, read_ranges, tell_stored
+from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
+from mq.names import split_partition
+
+__all__ = ["Executor", "Failing", "Owner", "completing"]
+
+log = logging.getLogger("deltamq.client")
+
+#: Where futures are completed: their callbacks run in the thread that would have to serve a waiting send.
+completing: Final = Inside()
+
+
+class Failing(enum.Enum):
+    """What an executor does after a batch that was not stored."""
+
+    GO_ON = "go on"  #: best tried: the next batch follows
+    STOP_UNRESOLVED = "stop unresolved"  #: strict: an unresolved batch stops it, a refused one does not
+    STOP = "stop"  #: any failure stops it: a resumption repeats the same sequences
+
+
+class Owner(Protocol):
+    """Who keeps the executors of a topic, told what an executor cannot decide alone."""
+
+    def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
+        """The partition or topic is not there; nothing of `entries` is stored."""
+
+    def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
+        """Move keyless `entries` to a healthier partition; False when there is none (SEND-2)."""
+
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+        """A batch is stored; `elsewhere`: some of it in another partition, since keys have moved."""
+
+    def drained(self, executor: Executor) -> None:
+        """A retired executor has nothing left to do."""
+
+
+class Executor:
+    """The queue of one partition; a partition of None lets the service choose it."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: str | None,
+        shared: Shared,
+        owner: Owner,
+        *,
+        failing: Failing = Failing.GO_ON,
+        producer_id: str | None = None,
+        producer_seq: int = 0,
+        held: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.broker = "" if partition is None else split_partition(partition)[1]
+        self.failing = failing
+        self._path = path_of("topics", topic, "messages")
+        self._shared = shared
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._queue = EntryQueue(
+            messages_max=shared.settings.batch_messages_max, bytes_max=shared.settings.batch_bytes_max
+        )
+        self._busy = False
+        self._lingering = False
+        self._held = held
+        self._retired = False
+        #: Makes the error that every new entry gets, once this executor has stopped or the producer is closed.
+        self._refusing: Callable[[], DeltaMQError] | None = None
+        #: The batch whose outcome this executor still owes.
+        self._in_flight: list[Entry] = []
+        self._producer_id = producer_id if producer_id is not None else shared.new_id()
+        self._producer_seq = producer_seq
+
+    # Queueing ---------------------------------------------------------------------------------------------------
+
+    def put(self, entry: Entry, *, here: bool = False) -> bool:
+        """Queue `entry`; False when this executor is retired and the caller must look for another.
+
+        With `here` the calling thread takes the turn if the executor is idle; `entry.future` is then done on return.
+        """
+        with self._lock:
+            if self._refusing is not None:
+                raise self._refusing()
+            if self._retired:
+                return False
+            self._queue.append(entry)
+            if self._busy or self._held:
+                if self._lingering:
+                    self._arrived.notify()
+                return True
+            self._busy = True
+        if here:
+            self._run(entry.future)
+        else:
+            self._shared.workers.submit(self._run)
+        return True
+
+    def withdraw(self, entry: Entry) -> bool:
+        """Fail `entry` as not sent if it is still queued; False when it is in flight or resolved already."""
+        with self._lock:
+            if not self._queue.remove(entry):
+                return False
+        self.fail([entry], timed_out_in_queue())
+        return True
+
+    def hold(self) -> None:
+        """Start no further batch until `release`."""
+        with self._lock:
+            self._held = True
+
+    def release(self) -> None:
+        """End a `hold`."""
+        with self._lock:
+            self._held = False
+            if self._busy or not self._queue:
+                return
+            self._busy = True
+        self._shared.workers.submit(self._run)
+
+    def retire(self) -> bool:
+        """Take no more entries; what is queued is still sent, then the owner hears `drained`.
+
+        False when there is nothing left to do: then the owner hears nothing.
+        """
+        with self._lock:
+            self._retired = True
+            return self._busy or bool(self._queue)
+
+    def take_over(self) -> list[Entry]:
+        """Retire and give up everything queued."""
+        with self._lock:
+            self._retired = True
+            return self._queue.take_all()
+
+    def restart(self) -> None:
+        """After a stop: go on with new messages."""
+        with self._lock:
+            self._refusing = None
+
+    def abandon(self) -> int:
+        """Fail everything queued, since the producer closes; returns how many messages that is."""
+        entries = self.take_over()
+        with self._lock:
+            self._refusing = producer_closed
+        self.fail(entries, producer_closed())
+        return sum(entry.count for entry in entries)
+
+    # A turn -----------------------------------------------------------------------------------------------------
+
+    def _run(self, until: Future[Any] | None = None) -> None:
+        """Send batch after batch, until `until` is done or nothing is left."""
+        try:
+            self._take_turn(until)
+        except BaseException:
+            # Ctrl-C in a waiting send, or a fault of ours: what is in flight is unknown, what is queued goes on.
+            interrupted, self._in_flight = self._in_flight, []
+            self.fail(interrupted, Unknown("the send was interrupted; the outcome is not known"))
+            self._hand_over()
+            raise
+
+    def _take_turn(self, until: Future[Any] | None) -> None:
+        linger_s = 0.0 if until is not None else self._shared.settings.linger_ms / 1000
+        while True:
+            batch, expired = self._next_batch(linger_s)
+            self.fail(expired, timed_out_in_queue())
+            if batch:
+                self._send(batch)
+            elif not expired:
+                return
+            if until is not None and until.done():
+                self._hand_over()
+                return
+
+    def _hand_over(self) -> None:
+        """End the turn of a waiting send: what came meanwhile is the workers' business."""
+        with self._lock:
+            if not self._queue and not self._retired:
+                self._busy = False
+                return
+        self._shared.workers.submit(self._run)
+
+    def _next_batch(self, linger_s: float) -> tuple[list[Entry], list[Entry]]:
+        """The entries of the next request and those that are too late; none of either ends the turn."""
+        with self._lock:
+            if linger_s and self._queue and not self._held:
+                self._lingering = True
+                self._arrived.wait_for(self._queue.fills_a_batch, linger_s)
+                self._lingering = False
+            expired = self._queue.take_expired(time.monotonic())
+            if self._queue and not self._held:
+                return self._queue.take_batch(), expired
+            if expired:
+                return [], expired
+            self._busy = False
+            drained = self._retired and not self._queue
+        if drained:
+            self._owner.drained(self)
+        return [], []
+
+    # A request --------------------------------------------------------------------------------------------------
+
+    def _send(self, batch: list[Entry]) -> None:
+        """Bring one batch to its end: stored, refused, moved on, or unknown."""
+        self._in_flight = batch
+        try:
+            request = encode_request(
+                batch,
+                partition=self._named(batch),
+                producer_id=self._producer_id,
+                producer_seq=self._producer_seq,
+            )
+        except (ValueError, TypeError, OverflowError) as cause:
+            error = Refused(f"a message cannot be encoded: {cause}", code="invalid_message", field="message")
+            error.__cause__ = cause
+            self._give_up(batch, error, Verdict.SPLIT if len(batch) > 1 else Verdict.FAIL)
+            return
+        self._producer_seq += 1
+        self._attempt(batch, request)
+
+    def _named(self, batch: list[Entry]) -> str | None:
+        """The partition that the request names; None lets the service route it.
+
+        Where a key goes, the service alone knows for certain: the topic may be expanded at any time (SPEC ROUTE-6).
+        """
+        return None if any(entry.routed_by_key for entry in batch) else self.partition
+
+    def _attempt(self, batch: list[Entry], request: ProduceRequest) -> None:
+        attempts = self._attempts(batch)
+        uncertain = False
+        while True:
+            try:
+                ranges = self._post(request, attempts.timeout_s())
+            except DeltaMQError as error:
+                uncertain = uncertain or not certainly_not_applied(error)
+                may_go_on = is_worth_retrying(error) and attempts.may_go_on(error)
+                verdict = judge(error, uncertain=uncertain, calls=len(batch), may_go_on=may_go_on)
+                if verdict is not Verdict.RETRY:
+                    self._give_up(batch, error, verdict)
+                    return
+                if not uncertain and self._moved(batch, error, attempts.failures):
+                    return
+                self._shared.counters.add(retries=1)
+                log.info(
+                    "event=send_retried partition=%s failures=%d code=%s",
+                    self.partition,
+                    attempts.failures,
+                    error.code,
+                )
+            else:
+                self._stored(batch, ranges)
+                return
+
+    def _attempts(self, batch: list[Entry]) -> Attempts:
+        patience = self._shared.settings.patience
+        return Attempts(
+            patience,
+            deadline=max(entry.deadline for entry in batch),
+            # Strict: to the same partition until the caller's deadline, however often (SEND-2).
+            retries=None if self.failing is Failing.STOP_UNRESOLVED else patience.retries,
+            stop=self._shared.stop,
+            failures=max(entry.failures for entry in batch),
+        )
+
+    def _post(self, request: ProduceRequest, timeout_s: float) -> list[SentRange]:
+        began = time.monotonic()
+        try:
+            answer: Answer = self._shared.hosts.call(
+                "POST",
+                self._path,
+                role=self.broker or None,
+                query=request.query,
+                headers=request.headers,
+                body=request.body,
+                timeout_s=timeout_s,
+            )
+            ranges = read_ranges(answer.body, request.count)
+        except DeltaMQError as error:
+            if is_worth_retrying(error):
+                now = time.monotonic()
+                self._shared.health.failed(self.broker, now - began, now)
+            raise
+        finally:
+            self._shared.counters.add(requests=1)
+        now = time.monotonic()
+        self._shared.health.answered(self.broker, now - began, now)
+        return ranges
+
+    def _moved(self, batch: list[Entry], error: DeltaMQError, failures: int) -> bool:
+        """Between tries a keyless batch that nobody stored may go to a healthier broker (SEND-2, SEND-4)."""
+        if self.failing is not Failing.GO_ON or not isinstance(error, (Overloaded, Fenced)):
+            return False
+        if not all(entry.keyless for entry in batch):
+            return False
+        for entry in batch:
+            entry.failures = failures
+        if not self._owner.another_partition(self, batch):
+            return False
+        self._in_flight = []
+        return True
+
+    # The end of a batch -----------------------------------------------------------------------------------------
+
+    def _stored(self, batch: list[Entry], ranges: list[SentRange]) -> None:
+        self._in_flight = []
+        try:
+            with completing:
+                tell_stored(batch, ranges)
+        finally:
+            messages = sum(entry.count for entry in batch)
+            self._shared.counters.add(sent=messages)
+            self._shared.buffer.give_back(sum(entry.size for entry in batch), messages)
+        moved = self.partition is not None and any(r.partition != self.partition and not r.delayed for r in ranges)
+        self._owner.batch_sent(self, elsewhere=moved)
+
+    def _give_up(self, batch: list[Entry], error: DeltaMQError, verdict: Verdict) -> None:
+        self._in_flight = []
+        if verdict is Verdict.SPLIT:
+            self._put_back(batch)
+            return
+        if verdict is Verdict.REROUTE and self.failing is not Failing.STOP:
+            self._owner.wrong_route(self, batch, error)
+            return
+        if verdict is Verdict.UNKNOWN:
+            error = outcome_unknown(error)
+        refused = verdict is Verdict.FAIL and isinstance(error, Refused)
+        if self.failing is Failing.STOP or (self.failing is Failing.STOP_UNRESOLVED and not refused):
+            self._stop(error)
+        self.fail(batch, error)
+
+    def _put_back(self, batch: list[Entry]) -> None:
+        """Send the calls of a refused batch one by one: a bad message must not fail its neighbours."""
+        with self._lock:
+            self._queue.put_back(batch)
+
+    def _stop(self, error: DeltaMQError) -> None:
+        stopped = partial(sending_stopped, self.partition, error)
+        with self._lock:
+            self._refusing = stopped
+            queued = self._queue.take_all()
+        self.fail(queued, stopped())
+
+    def fail(self, entries: list[Entry], error: DeltaMQError) -> None:
+        """Tell the callers of `entries` that their messages are refused or unknown."""
+        if not entries:
+            return
+        messages = sum(entry.count for entry in entries)
+        lost = sum(entry.count for entry in entries if entry.future is None)
+        if lost:
+            log.warning("event=oneway_lost partition=%s messages=%d code=%s", self.partition, lost, error.code)
+        try:
+            with completing:
+                for entry in entries:
+                    entry.failed(error)
+        finally:
+            outcome = {"unknown" if isinstance(error, Unknown) else "refused": messages}
+            self._shared.counters.add(**outcome, oneway_lost=lost)
+            self._shared.buffer.give_back(sum(entry.size for entry in entries), messages)

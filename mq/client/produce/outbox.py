@@ -1,0 +1,168 @@
+"""Where a producer's messages wait: one lane for each topic, room in the buffer, and the way to the executors."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mq.client.messages import Message, SentRange
+from mq.client.produce.entry import Entry
+from mq.client.produce.executor import Executor
+from mq.client.produce.parts import Parts
+from mq.client.produce.send_future import SendFuture
+from mq.client.produce.shared import SendSettings, Shared
+from mq.client.produce.slices import Slice, split_messages, split_rows
+from mq.client.produce.topic_router import Lane
+from mq.errors import DeltaMQError, Unavailable
+from mq.names import check_client_topic
+
+__all__ = ["Closed", "Outbox"]
+
+_DRAW_BITS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """What a producer could not settle before it closed.
+
+    `not_sent` messages never left the process; of `unresolved` ones nobody knows whether they are stored.
+    """
+
+    not_sent: int
+    unresolved: int
+
+    def __bool__(self) -> bool:
+        """Whether everything was settled."""
+        return self.not_sent == 0 and self.unresolved == 0
+
+
+class Outbox:
+    """The lanes of one producer. Safe for any number of threads."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._lanes: dict[str, Lane] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def _settings(self) -> SendSettings:
+        return self._shared.settings
+
+    def lane(self, topic: str) -> Lane:
+        """The lane of `topic`; raises `Refused` for a name that a client may not produce to."""
+        if self._closed:
+            raise Unavailable("the producer is closed; nothing was sent", code="producer_closed")
+        lane = self._lanes.get(topic)
+        if lane is None:
+            check_client_topic(topic)
+            with self._lock:
+                lane = self._lanes.setdefault(topic, Lane(topic, self._shared))
+        return lane
+
+    def put(self, lane: Lane, message: Message, entry: Entry, *, here: bool) -> Executor:
+        """Queue one message; with `here` this thread sends it itself if nothing is ahead of it."""
+        executor = lane.executor_for(message, entry.deadline)
+        self._take_room(entry, wait=here or self._settings.when_full == "wait")
+        try:
+            while not executor.put(entry, here=here):
+                executor = lane.executor_for(message, entry.deadline)
+        except DeltaMQError:
+            self._shared.buffer.give_back(entry.size, entry.count)
+            raise
+        return executor
+
+    def put_slice(self, parts: Parts, lane: Lane, given: Slice, deadline: float) -> None:
+        """Queue many messages, split by the route of the moment; what cannot be queued is noted in `parts`."""
+        try:
+            pieces = [given] if given.named else self._split(lane, given, deadline)
+        except DeltaMQError as error:
+            parts.failed(given.indexes, error)
+            return
+        for piece in pieces:
+            for request in self._requests(piece):
+                try:
+                    self._put_request(parts, lane, request, deadline)
+                except DeltaMQError as error:
+                    parts.failed(request.indexes, error)
+
+    def _split(self, lane: Lane, given: Slice, deadline: float) -> list[Slice]:
+        view = lane.bulk_view(deadline)
+        draw = random.getrandbits(_DRAW_BITS)
+        if given.rows is None:
+            pieces = split_messages(given.messages, view, draw)
+        else:
+            pieces = split_rows(given.rows, view, draw)
+        return [replace(piece, indexes=given.indexes[piece.indexes]) for piece in pieces]
+
+    def _put_request(self, parts: Parts, lane: Lane, request: Slice, deadline: float) -> None:
+        """Queue what fits one request; it is split again when the route has changed since."""
+        while True:
+            if request.named:
+                assert request.partition is not None
+                executor: Executor | None = lane.named(request.partition, deadline)
+            else:
+                executor = lane.executor_of(request.partition)
+            if executor is None:
+                self.put_slice(parts, lane, request, deadline)
+                return
+            if self._put_part(parts, executor, request, deadline):
+                return
+
+    def _put_part(self, parts: Parts, executor: Executor, request: Slice, deadline: float) -> bool:
+        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+        entry = Entry(
+            request.messages,
+            len(request.indexes),
+            self._shared.buffer.fitted(request.size_bytes),
+            deadline,
+            future,
+            born_us=time.time_ns() // 1000,
+            rows=request.rows,
+            named=request.named,
+        )
+        self._take_room(entry, wait=True)
+        taken = False
+        try:
+            taken = executor.put(entry)
+        finally:
+            if not taken:
+                self._shared.buffer.give_back(entry.size, entry.count)
+        if taken:
+            parts.add(executor, entry, future, request.indexes)
+        return taken
+
+    def _take_room(self, entry: Entry, *, wait: bool) -> None:
+        self._shared.buffer.take(entry.size, entry.count, deadline=entry.deadline, wait=wait)
+
+    def _requests(self, piece: Slice) -> Iterator[Slice]:
+        """Cut a slice into halves until each fits a request."""
+        count = len(piece.indexes)
+        over = piece.size_bytes > self._settings.batch_bytes_max
+        if piece.rows is None:
+            over = over or count > self._settings.batch_messages_max
+        if count <= 1 or not over:
+            yield piece
+            return
+        yield from self._requests(piece.part(0, count // 2))
+        yield from self._requests(piece.part(count // 2, count))
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float) -> Closed:
+        """Wait for at most `timeout_s` until everything is settled, then fail what is queued and end all retries."""
+        with self._lock:
+            self._closed = True
+            lanes = list(self._lanes.values())
+        not_sent = 0
+        if not self._shared.buffer.wait_empty(time.monotonic() + timeout_s):
+            self._shared.stop.set()
+            not_sent = sum(lane.abandon() for lane in lanes)
+        unresolved = self._shared.buffer.messages
+        self._shared.stop.set()
+        self._shared.workers.close()
+        self._shared.hosts.close()
+        return Closed(not_sent=not_sent, unresolved=unresolved)

@@ -1,0 +1,88 @@
+"""The parts of one batch send: each went to one executor; together they make the caller's one result."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mq.client.messages import Failure, SentBatch, SentRange, summed_up
+from mq.client.produce.entry import Entry
+from mq.client.produce.executor import Executor
+from mq.client.produce.send_future import SendFuture
+from mq.errors import DeltaMQError, Unknown
+
+__all__ = ["Parts", "wait_for"]
+
+#: A batch in flight ends by its deadline; the answer to its last attempt may need a moment more.
+_GRACE_S = 0.25
+
+Indexes = NDArray[np.int64]
+PartFuture: TypeAlias = SendFuture[tuple[SentRange, ...]]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    executor: Executor
+    entry: Entry
+    future: PartFuture
+    indexes: Indexes
+
+
+class Parts:
+    """What has been queued of a batch of `count` messages."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._parts: list[_Part] = []
+        self._failures: list[Failure] = []
+
+    def add(
+        self, executor: Executor, entry: Entry, future: SendFuture[tuple[SentRange, ...]], indexes: Indexes
+    ) -> None:
+        """Note a queued part."""
+        self._parts.append(_Part(executor, entry, future, indexes))
+
+    def failed(self, indexes: Indexes, error: DeltaMQError) -> None:
+        """Note messages that were not even queued."""
+        self._failures.append(Failure(indexes=indexes, error=error))
+
+    def result(self, deadline: float) -> SentBatch:
+        """Wait for all parts; raises when one of them is not stored (`PartlySent` when others are)."""
+        ranges: list[SentRange] = []
+        for part in self._parts:
+            try:
+                placed = wait_for(part.executor, part.entry, part.future, deadline)
+            except DeltaMQError as error:
+                self.failed(part.indexes, error)
+            else:
+                ranges += [self._in_batch(r, part.indexes) for r in placed]
+        return summed_up(ranges, self._failures)
+
+    def settle(self, deadline: float) -> None:
+        """Wait until every part is resolved, however; at the deadline what is still queued is withdrawn."""
+        with suppress(DeltaMQError):
+            self.result(deadline)
+
+    def _in_batch(self, placed: SentRange, indexes: Indexes) -> SentRange:
+        """The range with indexes that count from the batch's first message."""
+        mine = indexes if placed.indexes is None else indexes[placed.indexes]
+        whole = len(mine) == self._count
+        return replace(placed, indexes=None if whole else mine)
+
+
+def wait_for(executor: Executor, entry: Entry, future: Future[Result], deadline: float) -> Result:
+    """The future's result; at the deadline what is still queued is withdrawn, what is in flight is unknown."""
+    try:
+        return future.result(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
+    except FutureTimeout:
+        if future.done() or executor.withdraw(entry):
+            return future.result()
+        raise Unknown("no answer within the send's timeout; the outcome is not known") from None

@@ -1,0 +1,394 @@
+"""The producer: messages in, their partitions and offsets out, stored once whatever fails (SPEC SEND).
+
+    with Producer("http://127.0.0.1:8080") as producer:
+        producer.send("orders", b"...", key="order-17")            # waits: Sent(partition, offset)
+        future = producer.send_async("orders", b"...")              # batches by itself
+        producer.send_batch("orders", [Message(b"..."), ...])       # one request for each partition
+        producer.send_arrow("orders", table)                        # the fastest way in
+
+An error says what is known. `Refused`, `Conflict`, `Overloaded` and `Unavailable`: nothing was stored. `Unknown`: the
+deadline passed without an answer that tells; the message may be stored. A send that is repeated by hand after
+`Unknown` may be stored twice; raise `timeout_s` rather.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+
+from mq.client.http import Hosts, Patience, Workers
+from mq.client.messages import Message, Sent, SentBatch, as_bytes, as_messages, check_message
+from mq.client.produce.buffer import Buffer
+from mq.client.produce.entry import Entry
+from mq.client.produce.executor import completing
+from mq.client.produce.outbox import Closed, Outbox
+from mq.client.produce.parts import Parts, wait_for
+from mq.client.produce.selector import Selector
+from mq.client.produce.send_future import SendFuture
+from mq.client.produce.shared import ProducerStats, SendSettings, Shared
+from mq.client.produce.slices import Slice, checked_rows, chunk_of, chunk_starts
+from mq.client.produce.table_send import Progress, TableSend, TableSendState
+from mq.errors import DeltaMQError, Refused, Unavailable
+from mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB
+
+__all__ = ["Producer"]
+
+_CLOSE_TIMEOUT_S: Final = 30.0
+
+
+class Producer:
+    """Sends to any number of topics. Safe for any number of threads.
+
+    Parameters
+    ----------
+    url
+        The service, `http://HOST:PORT`; several of its processes as a list, or separated by commas. Others of the
+        cluster are found: a request goes to the host of its broker, and to another one when that does not answer.
+    token
+        Sent as `Authorization: Bearer ...`.
+    retries, timeout_s, request_timeout_s
+        How often a failed request is repeated, how long a send takes at most in all, and each attempt. A `strict`
+        topic is retried until `timeout_s`, however often; then its executor stops until `resume`.
+    linger_ms
+        How long the first message of a batch waits for more; 0 sends at once. A waiting `send` never lingers.
+    batch_messages_max, batch_bytes_max
+        The size of one request.
+    buffer_bytes_max, when_full
+        The bound of everything not yet resolved, and what `send_async` does when it is reached: `wait` (up to
+        `timeout_s`) or `raise` `Overloaded`.
+    requests_in_flight_max
+        Requests at once, each of another partition; more partitions take turns.
+    new_id
+        Makes producer ids. Every id must be new, also across restarts: the service drops what it has seen.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        retries: int = 10,
+        timeout_s: float = 30.0,
+        request_timeout_s: float = 10.0,
+        first_wait_ms: float = 50.0,
+        wait_ms_max: float = 5_000.0,
+        linger_ms: float = 0.0,
+        batch_messages_max: int = 10_000,
+        batch_bytes_max: int = 8 * MIB,
+        buffer_bytes_max: int = 64 * MIB,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        when_full: Literal["wait", "raise"] = "wait",
+        requests_in_flight_max: int = 16,
+        route_age_s_max: float = 30.0,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._settings = SendSettings(
+            patience=Patience(
+                retries=retries,
+                timeout_s=timeout_s,
+                request_timeout_s=request_timeout_s,
+                first_wait_ms=first_wait_ms,
+                wait_ms_max=wait_ms_max,
+            ),
+            linger_ms=linger_ms,
+            batch_messages_max=batch_messages_max,
+            batch_bytes_max=batch_bytes_max,
+            buffer_bytes_max=buffer_bytes_max,
+            message_bytes_max=message_bytes_max,
+            when_full=when_full,
+            requests_in_flight_max=requests_in_flight_max,
+            route_age_s_max=route_age_s_max,
+        )
+        hosts = Hosts(url, token=token, ssl_context=ssl_context)
+        hosts.follow()
+        self._shared = Shared(
+            hosts=hosts,
+            settings=self._settings,
+            workers=Workers(requests_in_flight_max, "deltamq-producer"),
+            buffer=Buffer(buffer_bytes_max),
+            new_id=new_id,
+        )
+        self._outbox = Outbox(self._shared)
+        self.url = hosts.url
+
+    # One message ------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        body: bytes | str,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: dict[str, str] | None = None,
+        partition: str | None = None,
+        message_id: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
+        selector: Selector | None = None,
+        selector_argument: object = None,
+        expected_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Sent:
+        """Send one message and wait until it is stored.
+
+        Parameters
+        ----------
+        partition
+            `NAME@BROKER`; by default the key decides, and without a key chance.
+        delay_ms, deliver_time
+            Deliver it only so much later, or at a time (SPEC RETRY-4). What is returned then tells where it waits;
+            `Admin.cancel_message` takes its `message_id` back until it is due.
+        selector, selector_argument
+            `selector(partitions, message, selector_argument)` returns the partition; its time counts.
+        expected_offset
+            Store only if this is the end offset of `partition`, else raise `OffsetMismatch`.
+        """
+        self._may_wait()
+        deadline = self._deadline(timeout_s)
+        future: SendFuture[Sent] = SendFuture()
+        message = Message(
+            as_bytes(body), key, tag, headers, partition, message_id, delay_ms=delay_ms, deliver_time=deliver_time
+        )
+        if expected_offset is not None and partition is None:
+            raise Refused("expected_offset needs a partition", field="expected_offset")
+        self._check(message)
+        lane = self._outbox.lane(topic)
+        if selector is not None:
+            message = lane.chosen(message, selector, selector_argument, deadline)
+        entry = self._entry(message, deadline, future, expected_offset)
+        executor = self._outbox.put(lane, message, entry, here=True)
+        return wait_for(executor, entry, future, deadline)
+
+    def send_async(
+        self,
+        topic: str,
+        body: bytes | str | Message,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: dict[str, str] | None = None,
+        partition: str | None = None,
+        message_id: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
+        selector: Selector | None = None,
+        selector_argument: object = None,
+    ) -> SendFuture[Sent]:
+        """Queue one message; the future tells where it is stored, or why not.
+
+        What is wrong with the message itself is raised at once. The first message of a topic waits for its route.
+        A future's callbacks run between two requests: they must be quick, and must not send and wait.
+        """
+        future: SendFuture[Sent] = SendFuture()
+        message = self._message(body, key, tag, headers, partition, message_id, delay_ms, deliver_time)
+        self._queue(topic, message, future, selector, selector_argument)
+        return future
+
+    def send_oneway(
+        self,
+        topic: str,
+        body: bytes | str | Message,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        headers: dict[str, str] | None = None,
+        partition: str | None = None,
+        delay_ms: int | None = None,
+        deliver_time: datetime | None = None,
+        selector: Selector | None = None,
+        selector_argument: object = None,
+    ) -> None:
+        """Queue one message and forget it; one that is lost is logged and counted (`stats().oneway_lost`)."""
+        message = self._message(body, key, tag, headers, partition, None, delay_ms, deliver_time)
+        self._queue(topic, message, None, selector, selector_argument)
+
+    # Many messages ----------------------------------------------------------------------------------------------
+
+    def send_batch(
+        self, topic: str, messages: Iterable[Message | bytes | str], *, timeout_s: float | None = None
+    ) -> SentBatch:
+        """Send `messages`, one request for each partition (or as many as its size needs), and wait for all.
+
+        Raises
+        ------
+        PartlySent
+            When some are stored and others are not known to be; it says which.
+        """
+        self._may_wait()
+        deadline = self._deadline(timeout_s)
+        batch = as_messages(messages)
+        for index, message in enumerate(batch):
+            try:
+                self._check(message)
+            except DeltaMQError as error:
+                error.add_note(f"message {index} of the batch")
+                raise
+        parts = Parts(len(batch))
+        everything = Slice(None, batch, None, np.arange(len(batch)))
+        self._outbox.put_slice(parts, self._outbox.lane(topic), everything, deadline)
+        return parts.result(deadline)
+
+    def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        partition: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SentBatch:
+        """Send the rows of an Arrow table and wait for all: no Python object is made for a message.
+
+        Columns are those of a message (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
+        `deliver_time`); only `body` is needed. Rows of one key keep their order.
+        """
+        self._may_wait()
+        deadline = self._deadline(timeout_s)
+        lane = self._outbox.lane(topic)
+        given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+        rows = checked_rows(given, self._settings.message_bytes_max)
+        parts = Parts(len(rows))
+        for low, high in pairwise(chunk_starts(rows, self._chunk_bytes(), ARROW_MESSAGES_MAX)):
+            piece = Slice(partition, (), chunk_of(rows, low, high), np.arange(low, high), named=partition is not None)
+            self._outbox.put_slice(parts, lane, piece, deadline)
+        return parts.result(deadline)
+
+    def send_table(
+        self,
+        topic: str,
+        table: pa.Table,
+        *,
+        progress: bool | Progress = True,
+        state: TableSendState | None = None,
+    ) -> SentBatch:
+        """Send a long table chunk by chunk, with a progress bar, in a way that can be taken up again.
+
+        Parameters
+        ----------
+        progress
+            True draws a bar on stderr; or a function that gets each `TableProgress`.
+        state
+            Of an interrupted send of the same table (`TableSendInterrupted.state`, or of the last progress,
+            also in another process): goes on from there, and nothing is stored twice.
+
+        Raises
+        ------
+        TableSendInterrupted
+            With the state from which to go on.
+        """
+        self._may_wait()
+        lane = self._outbox.lane(topic)
+        rows = checked_rows(table, self._settings.message_bytes_max)
+        view = lane.view(self._deadline(None)) if state is None else None
+        return TableSend(self._shared, topic, rows, view=view, state=state).run(progress)
+
+    # Upkeep -----------------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: str) -> tuple[str, ...]:
+        """The topic's partitions in route order."""
+        return self._outbox.lane(topic).view(self._deadline(None)).partitions
+
+    def resume(self, topic: str) -> None:
+        """Let the stopped executors of a strict topic go on with new messages (SEND-2)."""
+        self._outbox.lane(topic).restart()
+
+    def stats(self) -> ProducerStats:
+        """Counts since the producer was made."""
+        return self._shared.counters.read(self._shared.buffer.messages)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything queued so far is resolved; False when the time was not enough."""
+        self._may_wait()
+        return self._shared.buffer.wait_empty(self._deadline(timeout_s))
+
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> Closed:
+        """Flush for at most `timeout_s`, then give up; says what could not be settled. Closing twice is harmless."""
+        self._may_wait()
+        return self._outbox.close(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        closed = self.close()
+        if not closed and error is None:
+            raise Unavailable(
+                f"the producer closed with {closed.not_sent:,} messages not sent and {closed.unresolved:,} unresolved",
+                code="closed_unsettled",
+            )
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._settings.patience.timeout_s if timeout_s is None else timeout_s)
+
+    def _may_wait(self) -> None:
+        if completing.active:
+            raise Refused(
+                "a future's callback must not wait for another send; use send_async there", code="wait_in_callback"
+            )
+
+    def _message(
+        self,
+        body: bytes | str | Message,
+        key: str | None,
+        tag: str | None,
+        headers: dict[str, str] | None,
+        partition: str | None,
+        message_id: str | None,
+        delay_ms: int | None,
+        deliver_time: datetime | None,
+    ) -> Message:
+        if isinstance(body, Message):
+            return body
+        return Message(as_bytes(body), key, tag, headers, partition, message_id, None, delay_ms, deliver_time)
+
+    def _check(self, message: Message) -> None:
+        check_message(message, message_bytes_max=self._settings.message_bytes_max)
+
+    def _chunk_bytes(self) -> int:
+        """Bodies split by partition in one go: half the buffer, so that the next are split while these are sent."""
+        return self._settings.buffer_bytes_max // 2
+
+    def _entry(
+        self, message: Message, deadline: float, future: SendFuture[Sent] | None, expected_offset: int | None = None
+    ) -> Entry:
+        return Entry(
+            (message,),
+            1,
+            self._shared.buffer.fitted(message.size_bytes()),
+            deadline,
+            future,
+            born_us=time.time_ns() // 1000,
+            single=True,
+            named=message.partition is not None,
+            expected_offset=expected_offset,
+            alone=expected_offset is not None,
+        )
+
+    def _queue(
+        self,
+        topic: str,
+        message: Message,
+        future: SendFuture[Sent] | None,
+        selector: Selector | None,
+        selector_argument: object,
+    ) -> None:
+        deadline = self._deadline(None)
+        self._check(message)
+        lane = self._outbox.lane(topic)
+        if selector is not None:
+            message = lane.chosen(message, selector, selector_argument, deadline)
+        self._outbox.put(lane, message, self._entry(message, deadline, future), here=False)

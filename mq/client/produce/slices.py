@@ -1,0 +1,242 @@
+"""Many messages split by partition: keys hashed as a whole column, rows moved once, nothing made for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from mq.client.admin import TopicView, lp_of
+from mq.client.messages import Message
+from mq.client.produce.wire import ROW_SCHEMA
+from mq.errors import Refused, TooLarge
+from mq.limits import KEY_BYTES_MAX, LOGICAL_PARTITIONS, MESSAGE_ID_BYTES_MAX, TAG_BYTES_MAX
+from mq.routing import logical_partitions, spread
+
+__all__ = ["Slice", "checked_rows", "chunk_of", "chunk_starts", "split_messages", "split_rows"]
+
+#: From so many keys on, hashing them as a column is quicker than one by one.
+_COLUMN_KEYS_MIN: Final = 256
+
+#: What a row costs beside its body: offsets, a short key, a time.
+_ROW_BYTES: Final = 32
+
+Indexes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Messages or rows for one partition (None: not known yet) and their positions in what was split.
+
+    `named` says that the caller chose the partition, so that no other will do.
+    """
+
+    partition: str | None
+    messages: Sequence[Message]
+    rows: pa.RecordBatch | None
+    indexes: Indexes
+    named: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        if self.rows is not None:
+            return int(self.rows.nbytes)
+        return sum(message.size_bytes() for message in self.messages)
+
+    def part(self, low: int, high: int) -> Slice:
+        """The messages or rows `[low, high)` of this slice."""
+        rows = None if self.rows is None else self.rows.slice(low, high - low)
+        return replace(self, messages=self.messages[low:high], rows=rows, indexes=self.indexes[low:high])
+
+
+# Messages ------------------------------------------------------------------------------------------------------
+
+
+def split_messages(messages: Sequence[Message], view: TopicView | None, draw: int) -> list[Slice]:
+    """Group `messages` by partition, in order; `draw` is a random number that places those without a key.
+
+    Messages that name their partition make slices of their own. Without a view the others stay together.
+    """
+    slices = _named_slices(messages)
+    free = [i for i, message in enumerate(messages) if message.partition is None] if slices else range(len(messages))
+    if not free:
+        return slices
+    at_free = np.array(free, dtype=np.int64)
+    if view is None:
+        return [*slices, Slice(None, [messages[i] for i in free], None, at_free)]
+    targets = _message_targets([messages[i] for i in free], view, draw)
+    for index, at in _grouped(targets, len(view.partitions)):
+        positions = at_free[at]
+        slices.append(Slice(view.partitions[index], [messages[i] for i in positions.tolist()], None, positions))
+    return slices
+
+
+def _named_slices(messages: Sequence[Message]) -> list[Slice]:
+    groups: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        if message.partition is not None:
+            groups.setdefault(message.partition, []).append(index)
+    return [
+        Slice(partition, [messages[i] for i in at], None, np.array(at, dtype=np.int64), named=True)
+        for partition, at in groups.items()
+    ]
+
+
+def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) -> NDArray[np.int64]:
+    """The index of each message's partition, by key or by chance."""
+    targets = np.full(len(messages), -1, dtype=np.int64)
+    keyed = [i for i, message in enumerate(messages) if message.key is not None]
+    if len(keyed) >= _COLUMN_KEYS_MIN:
+        keys = pa.array([messages[i].key for i in keyed], pa.string())
+        targets[keyed] = view.route.table[_lps(keys)]
+    else:
+        targets[keyed] = [view.table[lp_of(messages[i].key or "")] for i in keyed]
+    _place_keyless(targets, view, draw)
+    return targets
+
+
+def _place_keyless(targets: NDArray[np.int64], view: TopicView, draw: int) -> None:
+    """Spread the messages without a target over the partitions, in contiguous runs."""
+    keyless = np.flatnonzero(targets < 0)
+    for index, low, high in spread(len(keyless), view.route, draw):
+        targets[keyless[low:high]] = index
+
+
+def _grouped(targets: NDArray[np.int64], partitions: int) -> Iterator[tuple[int, Indexes]]:
+    """For each partition that occurs, the positions of its messages, ascending."""
+    order = np.argsort(targets.astype(np.int16), kind="stable")
+    ends = np.cumsum(np.bincount(targets, minlength=partitions))
+    start = 0
+    for index, end in enumerate(ends.tolist()):
+        if end > start:
+            yield index, order[start:end]
+        start = end
+
+
+# Rows ----------------------------------------------------------------------------------------------------------
+
+
+def checked_rows(table: pa.Table, message_bytes_max: int) -> pa.Table:
+    """`table` with the wire's types, if the service would take all of its rows (SPEC SEND-6).
+
+    Raises
+    ------
+    Refused
+        Naming the column: unknown, missing, of a wrong type, or holding a value over its limit.
+    """
+    fields = []
+    columns = []
+    for name in table.column_names:
+        if name not in ROW_SCHEMA.names:
+            raise Refused(
+                f"{name} is not a column of a message; those are {', '.join(ROW_SCHEMA.names)}",
+                code="unknown_field",
+                field=name,
+            )
+    if "body" not in table.column_names:
+        raise Refused("the column body is missing", code="missing_field", field="body")
+    for field in ROW_SCHEMA:
+        if field.name in table.column_names and table.column(field.name).null_count < len(table):
+            columns.append(_cast(field, table.column(field.name)))
+            fields.append(field)
+    if table.column("body").null_count:
+        raise Refused("every message needs a body; the column body has nulls", code="missing_field", field="body")
+    checked = pa.Table.from_arrays(columns, schema=pa.schema(fields)) if columns else ROW_SCHEMA.empty_table()
+    limits = {
+        "body": message_bytes_max,
+        "key": KEY_BYTES_MAX,
+        "tag": TAG_BYTES_MAX,
+        "message_id": MESSAGE_ID_BYTES_MAX,
+    }
+    for name, limit in limits.items():
+        if name in checked.column_names:
+            _check_lengths(name, checked.column(name), limit)
+    return checked
+
+
+def _cast(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Refused(f"{field.name}: {error}", code="invalid_type", field=field.name) from error
+
+
+def _check_lengths(name: str, column: pa.ChunkedArray, limit: int) -> None:
+    lengths = pc.binary_length(column)
+    longest = pc.max(lengths).as_py() or 0
+    if longest > limit:
+        row = pc.index(pc.greater(lengths, limit), True).as_py()
+        raise TooLarge(
+            f"{name} of row {row} has {longest:,} bytes, more than {limit:,}",
+            code="message_too_large",
+            field=name,
+            extra={"limit": limit, "row": row},
+        )
+
+
+def split_rows(rows: pa.RecordBatch, view: TopicView | None, draw: int) -> list[Slice]:
+    """Split checked rows by partition, in order.
+
+    Without keys the slices are contiguous and share the memory of `rows`; with keys the rows are moved once.
+    """
+    if view is None or len(view.partitions) == 1:
+        partition = None if view is None else view.partitions[0]
+        return [Slice(partition, (), rows, np.arange(rows.num_rows))]
+    at = rows.schema.get_field_index("key")
+    if at < 0:
+        return [
+            Slice(view.partitions[index], (), rows.slice(low, high - low), np.arange(low, high))
+            for index, low, high in spread(rows.num_rows, view.route, draw)
+        ]
+    targets = _row_targets(rows.column(at), view, draw)
+    return [
+        Slice(view.partitions[index], (), rows.take(pa.array(at_rows)), at_rows)
+        for index, at_rows in _grouped(targets, len(view.partitions))
+    ]
+
+
+def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int]:
+    """The first row of each chunk of `table`, and the end; a chunk has about `chunk_bytes` of bodies at most.
+
+    The same table gives the same chunks, which is what a resumed send counts on.
+    """
+    lengths = pc.binary_length(table.column("body").combine_chunks())
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64) + _ROW_BYTES)
+    starts = [0]
+    while starts[-1] < len(table):
+        low = starts[-1]
+        before = int(ends[low - 1]) if low else 0
+        high = int(np.searchsorted(ends, before + chunk_bytes, side="right"))
+        starts.append(min(max(high, low + 1), low + chunk_rows, len(table)))
+    return starts
+
+
+def chunk_of(table: pa.Table, low: int, high: int) -> pa.RecordBatch:
+    """Rows `[low, high)` of `table` as one batch; copied only where they span several of the table's chunks."""
+    return table.slice(low, high - low).combine_chunks().to_batches()[0]
+
+
+def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np.int64]:
+    targets = view.route.table[_lps(keys)].astype(np.int64)
+    if keys.null_count:
+        targets[np.asarray(keys.is_null())] = -1
+        _place_keyless(targets, view, draw)
+    return targets
+
+
+def _lps(keys: pa.StringArray) -> NDArray[np.int16]:
+    """The logical partition of each key; of a null, that of the empty key."""
+    _, offsets, data = keys.buffers()
+    edges = np.frombuffer(offsets, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)
+    lps = logical_partitions(edges, raw)
+    assert lps.max(initial=0) < LOGICAL_PARTITIONS
+    return lps

@@ -1,0 +1,262 @@
+"""A long table sent chunk by chunk, with progress, in a way that can be taken up again (SPEC SEND-5).
+
+    table   |   chunk 0   |   chunk 1   |   chunk 2   |  ...      each chunk is split by partition, and each
+    state       stored        in flight     in flight             part is one request with a sequence of its own
+
+Chunks, routes, producer ids and sequences follow from the table and the `TableSendState` alone. Whoever takes up an
+interrupted send therefore repeats the very same requests, and the service stores none of them twice. The chunks in
+flight stay within the requests that the service remembers of each producer.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from mq.client.admin import TopicView
+from mq.client.http import decode_as
+from mq.client.messages import SentBatch, SentRange
+from mq.client.produce.entry import Entry
+from mq.client.produce.executor import Executor, Failing
+from mq.client.produce.parts import Parts
+from mq.client.produce.progress_bar import row_bar
+from mq.client.produce.send_future import SendFuture
+from mq.client.produce.shared import Shared
+from mq.client.produce.slices import chunk_of, chunk_starts, split_rows
+from mq.errors import DeltaMQError, Refused, Unknown
+from mq.limits import ARROW_MESSAGES_MAX, MIB, PRODUCER_REQUESTS_KEPT
+from mq.routing import Route
+
+__all__ = ["Progress", "TableProgress", "TableSend", "TableSendInterrupted", "TableSendState"]
+
+Indexes = NDArray[np.int64]
+
+_CHUNK_BYTES: Final = 16 * MIB
+_CHUNKS_IN_FLIGHT_MAX: Final = 3
+
+assert _CHUNKS_IN_FLIGHT_MAX < PRODUCER_REQUESTS_KEPT, "a repeated chunk must still be remembered by the service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSendState:
+    """How far a table is sent: all of its first `rows_stored` rows are stored; plain values, see `to_json`."""
+
+    topic: str
+    rows: int
+    body_bytes: int
+    rows_stored: int
+    route: dict[str, object]
+    strict: bool
+    producer_ids: list[str]
+    producer_seqs: list[int]
+    chunk: int
+    chunk_bytes: int
+    draw: int
+
+    def to_json(self) -> bytes:
+        """This state as JSON, to be kept in a file."""
+        return msgspec.json.encode(asdict(self))
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> TableSendState:
+        """The state that `to_json` wrote."""
+        try:
+            return decode_as(raw, cls)
+        except msgspec.MsgspecError as error:
+            raise Refused(f"not the state of a table's send: {error}", field="state") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableProgress:
+    """Rows stored so far, and the state from which the send could go on."""
+
+    rows_stored: int
+    rows: int
+    state: TableSendState
+
+
+Progress = Callable[[TableProgress], None]
+
+
+class TableSendInterrupted(Unknown):
+    """A table's send ended early; `state` takes it up again."""
+
+    code = "table_send_interrupted"
+
+    def __init__(self, state: TableSendState, cause: DeltaMQError) -> None:
+        super().__init__(
+            f"{state.rows_stored:,} of {state.rows:,} rows are stored, then: {cause.detail}; "
+            "send_table(..., state=error.state) goes on from there"
+        )
+        self.state = state
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """A chunk in flight, and the state once it is stored."""
+
+    parts: Parts
+    after: TableSendState
+
+
+class TableSend:
+    """One run of sending `rows`, which are checked, to `topic`."""
+
+    def __init__(
+        self, shared: Shared, topic: str, rows: pa.Table, *, view: TopicView | None, state: TableSendState | None
+    ) -> None:
+        self._shared = shared
+        self._rows = rows
+        self._state = state if state is not None else _first_state(shared, topic, rows, view)
+        _check_same(self._state, topic, rows)
+        self._view = TopicView(Route.from_json(self._state.route), strict=self._state.strict)
+        self._starts = chunk_starts(rows, self._state.chunk_bytes, ARROW_MESSAGES_MAX)
+        self._executors = [
+            Executor(
+                topic,
+                partition,
+                shared,
+                self,
+                failing=Failing.STOP,
+                producer_id=id_,
+                producer_seq=seq,
+            )
+            for partition, id_, seq in zip(
+                self._view.partitions, self._state.producer_ids, self._state.producer_seqs, strict=True
+            )
+        ]
+        self._ranges: list[SentRange] = []
+
+    def run(self, progress: bool | Progress) -> SentBatch:
+        """Send what is not stored yet, and wait for it; the result covers what this run has sent."""
+        in_flight: deque[_Chunk] = deque()
+        with _reporting(progress, self._state) as report:
+            try:
+                self._send_all(in_flight, report)
+            except DeltaMQError as error:
+                # A resumption must not meet requests of this run: wait for what is still on its way.
+                for chunk in in_flight:
+                    chunk.parts.settle(self._deadline())
+                raise TableSendInterrupted(self._state, error) from error
+        return SentBatch(tuple(self._ranges))
+
+    def _send_all(self, in_flight: deque[_Chunk], report: Progress) -> None:
+        queued = self._state
+        for low, high in pairwise(self._starts[self._state.chunk :]):
+            if len(in_flight) >= _CHUNKS_IN_FLIGHT_MAX:
+                self._settle(in_flight.popleft(), report)
+            chunk = self._queue(queued, low, high)
+            queued = chunk.after
+            in_flight.append(chunk)
+        while in_flight:
+            self._settle(in_flight.popleft(), report)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._shared.settings.patience.timeout_s
+
+    def _queue(self, before: TableSendState, low: int, high: int) -> _Chunk:
+        deadline = self._deadline()
+        parts = Parts(len(self._rows))
+        seqs = list(before.producer_seqs)
+        for piece in split_rows(chunk_of(self._rows, low, high), self._view, before.draw + before.chunk):
+            assert piece.partition is not None and piece.rows is not None
+            index = self._view.index_of[piece.partition]
+            self._put(parts, self._executors[index], piece.rows, piece.indexes + low, deadline)
+            seqs[index] += 1
+        after = replace(before, rows_stored=high, producer_seqs=seqs, chunk=before.chunk + 1)
+        return _Chunk(parts, after)
+
+    def _put(self, parts: Parts, executor: Executor, rows: pa.RecordBatch, indexes: Indexes, deadline: float) -> None:
+        future: SendFuture[tuple[SentRange, ...]] = SendFuture()
+        size = self._shared.buffer.fitted(int(rows.nbytes))
+        entry = Entry((), rows.num_rows, size, deadline, future, rows=rows, alone=True)
+        try:
+            self._shared.buffer.take(size, entry.count, deadline=deadline, wait=True)
+        except DeltaMQError as error:
+            parts.failed(indexes, error)
+            return
+        try:
+            executor.put(entry)
+        except DeltaMQError as error:
+            self._shared.buffer.give_back(size, entry.count)
+            parts.failed(indexes, error)
+        else:
+            parts.add(executor, entry, future, indexes)
+
+    def _settle(self, chunk: _Chunk, report: Progress) -> None:
+        sent = chunk.parts.result(self._deadline())
+        self._ranges += sent.ranges
+        self._state = chunk.after
+        report(TableProgress(rows_stored=self._state.rows_stored, rows=self._state.rows, state=self._state))
+
+    # As the executors' owner: nothing may be moved or routed anew, since a resumption repeats the same requests.
+
+    def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
+        """Never called: an executor that stops on any failure keeps its route."""
+        executor.fail(entries, error)
+
+    def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
+        """Rows stay with their partition."""
+        return False
+
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+        """Nothing to do."""
+
+    def drained(self, executor: Executor) -> None:
+        """Nothing to do."""
+
+
+def _first_state(shared: Shared, topic: str, rows: pa.Table, view: TopicView | None) -> TableSendState:
+    assert view is not None, "a new send begins with the route of the moment"
+    return TableSendState(
+        topic=topic,
+        rows=len(rows),
+        body_bytes=_body_bytes(rows),
+        rows_stored=0,
+        route=view.route.to_json(),
+        strict=view.strict,
+        producer_ids=[shared.new_id() for _ in view.partitions],
+        producer_seqs=[0] * len(view.partitions),
+        chunk=0,
+        chunk_bytes=min(_CHUNK_BYTES, shared.settings.buffer_bytes_max),
+        draw=random.getrandbits(30),
+    )
+
+
+def _check_same(state: TableSendState, topic: str, rows: pa.Table) -> None:
+    """A state belongs to one table; with another one the same sequences would mean other messages."""
+    if (state.topic, state.rows, state.body_bytes) != (topic, len(rows), _body_bytes(rows)):
+        raise Refused(
+            f"the state is of a table of {state.rows:,} rows with {state.body_bytes:,} bytes for {state.topic}",
+            code="state_of_another_table",
+            field="state",
+        )
+
+
+def _body_bytes(rows: pa.Table) -> int:
+    return int(pc.sum(pc.binary_length(rows.column("body"))).as_py() or 0)
+
+
+@contextmanager
+def _reporting(progress: bool | Progress, state: TableSendState) -> Iterator[Progress]:
+    """What to call with each progress: nothing, the caller's function, or a bar on stderr."""
+    if callable(progress):
+        yield progress
+        return
+    if not progress:
+        yield lambda _: None
+        return
+    with row_bar(f"sending to {state.topic}", state.rows, state.rows_stored) as advance:
+        yield lambda done: advance(done.rows_stored)

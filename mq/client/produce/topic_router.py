@@ -1,0 +1,300 @@
+"""One topic of a producer: its route, and the executor that each message goes to.
+
+unresolved ──GET topic──► routed: key ─► LP ─► partition ─► executor          (ROUTE-5; no key: random LP)
+    │ 404                   ▲    │ 404 for a partition: its queue goes on unrouted, nothing overtakes it
+    ▼                       │    ▼
+unrouted: one executor lets the service route (and create the topic); after its first success the
+route is fetched again, and the executors of the new route wait until the unrouted one is empty
+
+The route only says what goes together: keyed messages are routed again by the service, which knows the newest route.
+When it puts some elsewhere, the route is fetched again, and the executors of the new one wait for those of the old one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from mq.client.admin import TopicView, fetch_view, lp_of
+from mq.client.http import Attempts, is_worth_retrying
+from mq.client.messages import Message
+from mq.client.produce.entry import Entry
+from mq.client.produce.executor import Executor, Failing
+from mq.client.produce.selector import Selector, selected
+from mq.client.produce.send_errors import NOT_SENT
+from mq.client.produce.shared import Shared
+from mq.errors import DeltaMQError, NotFound, Unavailable
+
+__all__ = ["Lane"]
+
+_LP_BITS: Final = 10
+_REFRESH_TIMEOUT_S: Final = 5.0
+#: Messages without a key that share a request with keyed ones may be put anywhere: that is no reason to ask each time.
+_STALE_S: Final = 1.0
+_TOPIC_NOT_FOUND: Final = "topic_not_found"
+
+
+class Lane:
+    """The executors of one topic. Safe for any number of threads."""
+
+    def __init__(self, topic: str, shared: Shared) -> None:
+        self.topic = topic
+        self._shared = shared
+        self._lock = threading.RLock()
+        #: Held by the one thread that asks the service for the route.
+        self._resolving = threading.Lock()
+        self._view: TopicView | None = None
+        self._executors: dict[str, Executor] = {}
+        #: The executors of `_view` by index.
+        self._routed: Sequence[Executor] = ()
+        self._unrouted: Executor | None = None
+        self._draining: set[Executor] = set()
+        self._fresh_until = 0.0
+
+    # Choosing ---------------------------------------------------------------------------------------------------
+
+    def executor_for(self, message: Message, deadline: float) -> Executor:
+        """The executor that `message` goes to by its partition, its key, or chance."""
+        if message.partition is not None:
+            return self.named(message.partition, deadline)
+        while True:
+            view, routed = self._view, self._routed
+            if view is not None and self._unrouted is None:
+                self._refresh_when_due()
+                if message.key is not None:
+                    return routed[view.table[lp_of(message.key)]]
+                return routed[self.random_index(view)]
+            unrouted = self._unrouted
+            if unrouted is not None:
+                return unrouted
+            self._resolve(deadline)
+
+    def named(self, partition: str, deadline: float) -> Executor:
+        """The executor of the partition that the producer names itself (ROUTE-7)."""
+        view = self.view(deadline)
+        if partition not in view.index_of:
+            # It may be newer than what we know.
+            self._fetch(deadline)
+            view = self.view(deadline)
+        with self._lock:
+            executor = self._executors.get(partition)
+        if executor is None or partition not in view.index_of:
+            raise NotFound(
+                f"topic {self.topic} has no partition {partition!r}; it has {', '.join(view.partitions)}",
+                code="partition_not_found",
+                field="partition",
+            )
+        return executor
+
+    def chosen(self, message: Message, selector: Selector, argument: object, deadline: float) -> Message:
+        """`message` with the partition that the caller's selector chooses (SEND-3)."""
+        partition = selected(selector, self.view(deadline).partitions, message, argument)
+        return replace(message, partition=partition)
+
+    def view(self, deadline: float) -> TopicView:
+        """The route as it is known; raises `NotFound` while the topic does not exist."""
+        view = self._view
+        if view is None:
+            self._fetch(deadline)
+            view = self._view
+            assert view is not None
+        self._refresh_when_due()
+        return view
+
+    def bulk_view(self, deadline: float) -> TopicView | None:
+        """The route for splitting many messages; None while the service has to route them."""
+        while True:
+            if self._unrouted is not None:
+                return None
+            if self._view is not None:
+                return self._view
+            self._resolve(deadline)
+
+    def executor_of(self, partition: str | None) -> Executor | None:
+        """The executor of a slice that was split for `partition`; None when the route has changed since."""
+        unrouted = self._unrouted
+        if unrouted is not None:
+            return unrouted
+        return None if partition is None else self._executors.get(partition)
+
+    def random_index(self, view: TopicView) -> int:
+        """The partition of a random LP, avoiding brokers with recent trouble (SEND-4)."""
+        index = view.table[random.getrandbits(_LP_BITS)]
+        avoided = self._shared.health.avoided(view.brokers, time.monotonic())
+        if view.brokers[index] in avoided:
+            index = random.choice([i for i, broker in enumerate(view.brokers) if broker not in avoided])
+        return index
+
+    # The route --------------------------------------------------------------------------------------------------
+
+    def _resolve(self, deadline: float) -> None:
+        """Learn the route, or that the topic does not exist yet."""
+        try:
+            self._fetch(deadline)
+        except NotFound as error:
+            if error.code != _TOPIC_NOT_FOUND:
+                raise
+            with self._lock:
+                if self._view is None and self._unrouted is None:
+                    self._unrouted = Executor(self.topic, None, self._shared, self)
+
+    def _fetch(self, deadline: float) -> None:
+        known = self._view
+        if not self._resolving.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise Unavailable("the topic's route is not known in time; nothing was sent", code=NOT_SENT)
+        try:
+            if self._view is not known:
+                # Another thread asked while this one waited for its turn.
+                return
+            attempts = Attempts(self._shared.settings.patience, deadline=deadline, retries=None, stop=self._shared.stop)
+            while True:
+                try:
+                    self._use(fetch_view(self._shared.hosts, self.topic, attempts.timeout_s()))
+                    return
+                except DeltaMQError as error:
+                    if not is_worth_retrying(error):
+                        raise
+                    if not attempts.may_go_on(error):
+                        detail = f"the topic's route cannot be fetched, nothing was sent: {error.detail}"
+                        raise Unavailable(detail, code=NOT_SENT) from error
+        finally:
+            self._resolving.release()
+
+    def _refresh_when_due(self) -> None:
+        """Once in a while ask for the route again, in the background: it may have been expanded."""
+        now = time.monotonic()
+        if now < self._fresh_until:
+            return
+        with self._lock:
+            if now < self._fresh_until:
+                return
+            self._fresh_until = now + self._shared.settings.route_age_s_max
+        self._shared.workers.submit(self._refresh)
+
+    def _refresh_soon(self) -> None:
+        """The route is not the newest any more; what was sent by it meanwhile may say so again."""
+        with self._lock:
+            fetched = self._fresh_until - self._shared.settings.route_age_s_max
+            self._fresh_until = min(self._fresh_until, fetched + _STALE_S)
+        self._refresh_when_due()
+
+    def _refresh(self) -> None:
+        try:
+            self._use(fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
+        except DeltaMQError:
+            # The present route goes on being used; a send that it misleads is told so by the service.
+            return
+
+    def _use(self, view: TopicView) -> None:
+        with self._lock:
+            self._fresh_until = time.monotonic() + self._shared.settings.route_age_s_max
+            failing = Failing.STOP_UNRESOLVED if view.strict else Failing.GO_ON
+            if self._view is not None and view.table != self._view.table:
+                self._drain_all()
+            for partition in view.partitions:
+                executor = self._executors.get(partition)
+                if executor is None:
+                    executor = Executor(
+                        self.topic, partition, self._shared, self, failing=failing, held=bool(self._draining)
+                    )
+                    self._executors[partition] = executor
+                executor.failing = failing
+            self._routed = tuple(self._executors[partition] for partition in view.partitions)
+            self._view = view
+
+    def _drain_all(self) -> None:
+        """Keys have moved: what is queued for them goes first, then new executors go on by the new route."""
+        self._draining.update(executor for executor in self._executors.values() if executor.retire())
+        self._executors = {}
+
+    # What executors report --------------------------------------------------------------------------------------
+
+    def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
+        """The service knows no such partition or topic: let it route what was queued for it, in order."""
+        with self._lock:
+            queued = [*entries, *executor.take_over()]
+            if executor is self._unrouted:
+                # Not even the service can route it: the topic is unknown and a send does not create it.
+                self._unrouted = None
+                stuck = queued
+            else:
+                stuck = [entry for entry in queued if entry.named]
+                self._forget(executor)
+                self._send_unrouted([entry for entry in queued if not entry.named])
+        executor.fail(stuck, error)
+
+    def _send_unrouted(self, entries: list[Entry]) -> None:
+        # Under the lock: what callers send from now on queues up behind these.
+        if self._unrouted is None:
+            self._unrouted = Executor(self.topic, None, self._shared, self)
+        for entry in entries:
+            taken = self._unrouted.put(entry)
+            assert taken, "an unrouted executor retires only under this lock"
+
+    def _forget(self, executor: Executor) -> None:
+        self._executors = {name: e for name, e in self._executors.items() if e is not executor}
+        self._view = None
+        self._routed = ()
+
+    def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
+        """Move keyless entries to a partition on a healthier broker, if there is one (SEND-2, SEND-4)."""
+        with self._lock:
+            view = self._view
+            if view is None or self._unrouted is not None:
+                return False
+            target = self._routed[self.random_index(view)]
+            if target is executor or self._draining:
+                return False
+            for entry in entries:
+                taken = target.put(entry)
+                assert taken, "a routed executor retires only under this lock"
+        return True
+
+    def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
+        """After the first success of an unrouted executor the topic exists: learn its route and switch."""
+        if executor is not self._unrouted:
+            if elsewhere:
+                self._refresh_soon()
+            return
+        try:
+            view = fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)
+        except DeltaMQError:
+            return  # the service goes on routing; the next success asks again
+        with self._lock:
+            executor.retire()
+            self._draining.add(executor)
+            for routed in self._executors.values():
+                routed.hold()
+            self._use(view)
+            self._unrouted = None
+
+    def drained(self, executor: Executor) -> None:
+        """The last unrouted message is stored: the routed executors may go on."""
+        with self._lock:
+            if executor not in self._draining:
+                return
+            self._draining.discard(executor)
+            released = [] if self._draining else list(self._executors.values())
+        for routed in released:
+            routed.release()
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Let stopped executors of a strict topic go on with new messages."""
+        with self._lock:
+            executors = [*self._executors.values(), *self._draining]
+        for executor in executors:
+            executor.restart()
+
+    def abandon(self) -> int:
+        """Fail what is queued; returns how many messages that is."""
+        with self._lock:
+            unrouted = [] if self._unrouted is None else [self._unrouted]
+            executors = [*self._executors.values(), *unrouted, *self._draining]
+        return sum(executor.abandon() for executor in executors)

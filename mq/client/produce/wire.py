@@ -1,0 +1,273 @@
+"""Produce requests on the wire, and their answers.
+
+One small message travels as JSON (the cheapest to make and to parse), everything else as an Arrow stream. The bytes
+of a request are made once: a repetition sends the same bytes under the same producer sequence (SPEC SEND-5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from mq.client.http import Body
+from mq.client.messages import Message, SentRange
+from mq.client.produce.entry import Entry
+from mq.errors import Unknown
+
+__all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+JSON: Final = "application/json"
+
+#: Above this body size one message goes as Arrow too: JSON would escape it or blow it up by a third.
+_JSON_BODY_BYTES_MAX: Final = 16 * 1024
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+#: The columns that a producer may send, with the types that the service takes without a conversion.
+ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("message_id", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("born_time", TIME),
+        pa.field("delay_ms", pa.int64()),
+        pa.field("deliver_time", TIME),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """The bytes of one produce request."""
+
+    body: Body
+    headers: dict[str, str]
+    query: dict[str, str | int]
+    count: int
+
+
+class _JsonMessage(msgspec.Struct, omit_defaults=True, gc=False):
+    body: str | None = None
+    body_base64: bytes | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    partition: str | None = None
+    message_id: str | None = None
+    born_time: datetime | None = None
+    delay_ms: int | None = None
+    deliver_time: datetime | None = None
+
+
+class _JsonProducer(msgspec.Struct, gc=False):
+    id: str
+    seq: int
+
+
+class _JsonRequest(msgspec.Struct, omit_defaults=True, gc=False):
+    messages: list[_JsonMessage]
+    producer: _JsonProducer
+    expected_offset: int | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_JSON_HEADERS: Final = {"Content-Type": JSON}
+
+
+def encode_request(
+    entries: Sequence[Entry], *, partition: str | None, producer_id: str, producer_seq: int
+) -> ProduceRequest:
+    """The request that stores all messages of `entries` in `partition` (None: the service routes them)."""
+    first = entries[0]
+    if len(entries) == 1 and first.rows is None and first.count == 1:
+        message = first.messages[0]
+        if len(message.body) <= _JSON_BODY_BYTES_MAX:
+            return _json_request(first, message, partition, _JsonProducer(producer_id, producer_seq))
+    headers = {"Content-Type": ARROW, "Producer-Id": producer_id, "Producer-Seq": str(producer_seq)}
+    query: dict[str, str | int] = {} if partition is None else {"partition": partition}
+    if first.expected_offset is not None:
+        query["expected_offset"] = first.expected_offset
+    batches = [_rows_of(entries)] if first.rows is None else [e.rows for e in entries if e.rows is not None]
+    return ProduceRequest(_stream(batches), headers, query, sum(e.count for e in entries))
+
+
+# JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _json_request(entry: Entry, message: Message, partition: str | None, producer: _JsonProducer) -> ProduceRequest:
+    text: str | None
+    try:
+        text, raw = message.body.decode(), None
+    except UnicodeDecodeError:
+        text, raw = None, message.body
+    born_time = message.born_time or datetime.fromtimestamp(entry.born_us / 1e6, UTC)
+    line = _JsonMessage(
+        text,
+        raw,
+        message.key,
+        message.tag,
+        message.headers,
+        partition,
+        message.message_id,
+        born_time,
+        message.delay_ms,
+        message.deliver_time,
+    )
+    body = _encoder.encode(_JsonRequest([line], producer, entry.expected_offset))
+    return ProduceRequest(body, _JSON_HEADERS, {}, 1)
+
+
+# Arrow ---------------------------------------------------------------------------------------------------------
+
+
+def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
+    """All messages of the entries as one batch, with only the columns that a message fills."""
+    messages = list(chain.from_iterable(e.messages for e in entries))
+    columns: dict[str, list[Any]] = {
+        "message_id": [m.message_id for m in messages],
+        "key": [m.key for m in messages],
+        "tag": [m.tag for m in messages],
+        "headers": [m.headers for m in messages],
+        "body": [m.body for m in messages],
+        "delay_ms": [m.delay_ms for m in messages],
+        "deliver_time": [m.deliver_time for m in messages],
+    }
+    arrays = []
+    fields = []
+    for name, values in columns.items():
+        if name == "body" or values.count(None) < len(values):
+            fields.append(ROW_SCHEMA.field(name))
+            arrays.append(_array(name, values))
+    fields.append(ROW_SCHEMA.field("born_time"))
+    arrays.append(_born_times(entries, messages))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    if name == "headers":
+        values = [list(v.items()) if isinstance(v, dict) else None for v in values]
+    return pa.array(values, ROW_SCHEMA.field(name).type)
+
+
+def _born_times(entries: Sequence[Entry], messages: Sequence[Message]) -> pa.Array:
+    born_us = np.repeat([e.born_us for e in entries], [e.count for e in entries])
+    for index, message in enumerate(messages):
+        if message.born_time is not None:
+            born_us[index] = round(message.born_time.timestamp() * 1e6)
+    return pa.array(born_us).view(TIME)
+
+
+def _stream(batches: Sequence[pa.RecordBatch]) -> memoryview:
+    """The batches, all of one schema, as an Arrow stream; written once, not copied again."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return memoryview(sink.getvalue())
+
+
+# The answer ----------------------------------------------------------------------------------------------------
+
+
+class _Range(msgspec.Struct):
+    partition: str
+    base_offset: int
+    count: int
+    indexes: list[int] | None = None
+    duplicate: bool = False
+    delayed: bool = False
+
+
+class _Ranges(msgspec.Struct):
+    ranges: list[_Range]
+    duplicate: bool = False
+    durable: bool = True
+
+
+_decoder = msgspec.json.Decoder(_Ranges)
+
+
+def read_ranges(body: bytes, count: int) -> list[SentRange]:
+    """The ranges of a produce answer for `count` messages.
+
+    Raises
+    ------
+    Unknown
+        `answer_unreadable` when it is no such answer: the messages may be stored.
+    """
+    try:
+        answer = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise Unknown("the answer to a send is unreadable", code="answer_unreadable") from error
+    if sum(r.count for r in answer.ranges) != count:
+        raise Unknown(f"the answer to a send places other than {count} messages", code="answer_unreadable")
+    return [
+        SentRange(
+            partition=r.partition,
+            base_offset=r.base_offset,
+            count=r.count,
+            # With several ranges the flag of each tells which were stored before.
+            duplicate=r.duplicate or (answer.duplicate and not any(other.duplicate for other in answer.ranges)),
+            durable=answer.durable,
+            delayed=r.delayed,
+            indexes=None if r.indexes is None else np.array(r.indexes, dtype=np.int64),
+        )
+        for r in answer.ranges
+    ]
+
+
+def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
+    """Tell each waiting caller of a request where its messages are."""
+    if len(ranges) == 1:
+        whole = ranges[0]
+        offset = whole.base_offset
+        for entry in batch:
+            entry.stored_at(whole.partition, offset, whole.duplicate, whole.durable)
+            offset += entry.count
+    else:
+        parts = shares(ranges, [entry.count for entry in batch])
+        for entry, part in zip(batch, parts, strict=True):
+            entry.stored(part)
+
+
+def shares(ranges: Sequence[SentRange], counts: Sequence[int]) -> list[tuple[SentRange, ...]]:
+    """Cut the ranges of one request into those of its consecutive parts of `counts` messages.
+
+    Indexes of the result count from the part's own first message.
+    """
+    parts: list[tuple[SentRange, ...]] = []
+    low = 0
+    for count in counts:
+        parts.append(tuple(_cut(r, low, low + count) for r in ranges if _touches(r, low, low + count)))
+        low += count
+    return parts
+
+
+def _touches(whole: SentRange, low: int, high: int) -> bool:
+    assert whole.indexes is not None, "several ranges are told apart by their indexes"
+    first, end = np.searchsorted(whole.indexes, (low, high))
+    return bool(first < end)
+
+
+def _cut(whole: SentRange, low: int, high: int) -> SentRange:
+    assert whole.indexes is not None
+    first, end = np.searchsorted(whole.indexes, (low, high))
+    indexes = whole.indexes[first:end] - low
+    return SentRange(
+        partition=whole.partition,
+        base_offset=whole.base_offset + int(first),
+        count=len(indexes),
+        duplicate=whole.duplicate,
+        durable=whole.durable,
+        delayed=whole.delayed,
+        indexes=None if len(indexes) == high - low else indexes,
+    )

@@ -1,0 +1,20 @@
+"""The pull consumer: reads partitions by offset."""
+
+from __future__ import annotations
+
+from mq.client.pull.consumer import PullConsumer
+from mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
+from mq.client.pull.fetch_connections import FetchConnections
+from mq.client.pull.offset_stores import FileOffsets, GroupOffsets
+from mq.client.pull.start import Start
+
+__all__ = [
+    "FetchAsk",
+    "FetchConnection",
+    "FetchConnections",
+    "Fetched",
+    "FileOffsets",
+    "GroupOffsets",
+    "PullConsumer",
+    "Start",
+]

@@ -1,0 +1,390 @@
+"""The pull consumer: reads partitions by offset; its place is its own affair, or kept for a group (`offset_stores`).
+
+    consumer = PullConsumer("http://127.0.0.1:8080", "orders", start="first")
+    for message in consumer:                     # for ever; `poll` returns when there is nothing for a while
+        print(message.partition, message.offset, message.text)
+
+All partitions are read in turn, none can starve another. A fetch that finds nothing waits at the service, for all
+partitions at once. While the caller works on what it has, the next fetch is already under way.
+"""
+
+from __future__ import annotations
+
+import selectors
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from mq.client.admin import Admin, topic_info
+from mq.client.http import Closing, Endpoint, Patience, is_worth_retrying, path_of
+from mq.client.messages import ReceivedMessage, messages_of, with_partition
+from mq.client.pull.fetch import FetchAsk, FetchConnection, Fetched
+from mq.client.pull.fetch_connections import FetchConnections
+from mq.client.pull.offset_stores import OffsetStore
+from mq.client.pull.out_of_range import OffsetOutOfRange, out_of_range
+from mq.client.pull.partition_reader import PartitionReader
+from mq.client.pull.start import Start, resume_offsets, start_offsets
+from mq.errors import Conflict, DeltaMQError, NotFound, Refused, Unknown
+from mq.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, MIB, WAIT_MS_MAX
+from mq.names import check_topic
+
+__all__ = ["OffsetOutOfRange", "PullConsumer"]
+
+#: Fetches open at once; more partitions take turns.
+_CONNECTIONS_MAX: Final = 64
+#: How long a fetch may wait at the service while other partitions wait for a connection.
+_TURN_MS: Final = 200
+_FIND_TIMEOUT_S: Final = 2.0
+
+
+class PullConsumer(Closing):
+    """Reads some or all partitions of a topic. One thread at a time may use it.
+
+    Parameters
+    ----------
+    url, topic
+        The service, and what to read.
+    partitions
+        `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message,
+        also by a consumer that goes on where its progress is kept).
+    start
+        `first`, `last` (only what comes from now on), an offset, a time, or offsets by partition.
+    offsets
+        Where its progress is kept (`GroupOffsets`, `FileOffsets`): it goes on there, and `start` holds only where
+        nothing is kept. `commit` keeps what the polls have returned.
+    tags
+        `*`, or `TagA||TagB`: other messages are passed over and count as consumed.
+    on_data_loss
+        What to do when retention has removed messages that were not read yet, or the log ends before the position:
+        `raise` `OffsetOutOfRange`, or `skip` to what is there (`lost_messages` counts).
+    fetch_messages, fetch_bytes
+        How much one fetch brings at most.
+    partitions_age_s_max
+        How often partitions that an expansion added are looked for.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        topic: str,
+        *,
+        partitions: Sequence[str] | None = None,
+        start: Start = "first",
+        offsets: OffsetStore | None = None,
+        tags: str = "*",
+        on_data_loss: Literal["raise", "skip"] = "raise",
+        fetch_messages: int = 10_000,
+        fetch_bytes: int = 4 * MIB,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        patience: Patience | None = None,
+        partitions_age_s_max: float = 30.0,
+    ) -> None:
+        self.topic = check_topic(topic)
+        #: How often `skip` has moved a position, and the messages that retention had removed there.
+        self.skips = 0
+        self.lost_messages = 0
+        if not 1 <= fetch_messages <= FETCH_MESSAGES_MAX:
+            raise Refused(f"fetch_messages must be from 1 to {FETCH_MESSAGES_MAX}", field="fetch_messages")
+        if not 1 <= fetch_bytes <= FETCH_BYTES_MAX:
+            raise Refused(f"fetch_bytes must be from 1 to {FETCH_BYTES_MAX}", field="fetch_bytes")
+        self._tags = tags
+        self._offsets = offsets
+        self._skip = on_data_loss == "skip"
+        self._fetch_messages = fetch_messages
+        self._fetch_bytes = fetch_bytes
+        self._patience = patience if patience is not None else Patience()
+        self._admin = Admin(url, token=token, ssl_context=ssl_context, patience=self._patience)
+        self._hosts = self._admin.hosts
+        self._hosts.follow()
+        self._selector = selectors.DefaultSelector()
+        self._connections = FetchConnections(
+            connections_max=_CONNECTIONS_MAX, timeout_s=self._patience.request_timeout_s
+        )
+        #: In the order of their turns.
+        self._readers: deque[PartitionReader] = deque()
+        self._follows_route = partitions is None
+        self._partitions_age_s_max = partitions_age_s_max
+        self._closed = False
+        try:
+            self.assign(partitions, start=start)
+        except BaseException:
+            self.close()
+            raise
+
+    # Place ------------------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Sequence[str] | None = None, *, start: Start = "first") -> None:
+        """Read these partitions (None: all) from `start` on, instead of those read until now.
+
+        Where progress is kept, reading goes on there.
+        """
+        self._start = start
+        kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
+        offsets = resume_offsets(self._admin, self.topic, start, kept, whole_topic=partitions is None)
+        chosen = list(offsets) if partitions is None else list(dict.fromkeys(partitions))
+        unknown = [name for name in chosen if name not in offsets]
+        if unknown:
+            raise NotFound(
+                f"topic {self.topic} has no partition {unknown[0]!r}; it has {', '.join(offsets)}",
+                code="partition_not_found",
+                field="partitions",
+            )
+        for reader in self._readers:
+            self._drop_fetch(reader)
+        self._follows_route = partitions is None
+        self._readers = deque(PartitionReader(name, offsets[name], self._patience) for name in chosen)
+        self._partitions_until = time.monotonic() + self._partitions_age_s_max
+
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that are read, sorted."""
+        return tuple(sorted(reader.partition for reader in self._readers))
+
+    def position(self, partition: str) -> int:
+        """The offset of the next message that a poll would return."""
+        return self._reader(partition).position
+
+    def positions(self) -> dict[str, int]:
+        """`position` of every partition."""
+        return {reader.partition: reader.position for reader in self._readers}
+
+    def commit(self) -> dict[str, int]:
+        """Keep how far the polls have come; returns that. A crash repeats what was polled since the last commit.
+
+        Where the group was put elsewhere since the consumer began, nothing is kept: it goes on there, and that is
+        returned.
+        """
+        if self._offsets is None:
+            raise Refused("a consumer without `offsets` keeps no progress", code="no_offsets", field="offsets")
+        positions = self.positions()
+        try:
+            self._offsets.save(self._admin, self.topic, positions)
+        except Conflict as error:
+            if error.code != "epoch_over":
+                raise
+            self.assign(None if self._follows_route else list(positions), start=self._start)
+        return self.positions()
+
+    def seek(self, partition: str, to: str | int | datetime) -> None:
+        """Go on reading `partition` at an offset, its first message, its end, or a time."""
+        reader = self._reader(partition)
+        offset = to if isinstance(to, int) else start_offsets(self._admin, self.topic, to)[partition]
+        self._drop_fetch(reader)
+        reader.seek(offset)
+
+    def end_offsets(self) -> dict[str, int]:
+        """The end offset of every partition that is read, at this moment."""
+        ends = {p.partition: p.max_offset for p in self._admin.get_topic(self.topic).partitions}
+        return {reader.partition: ends[reader.partition] for reader in self._readers}
+
+    def _reader(self, partition: str) -> PartitionReader:
+        for reader in self._readers:
+            if reader.partition == partition:
+                return reader
+        raise NotFound(f"{partition!r} is not read by this consumer", code="partition_not_found", field="partition")
+
+    # Reading ----------------------------------------------------------------------------------------------------
+
+    def poll(self, max_messages: int = 500, wait_ms: int = 1_000) -> list[ReceivedMessage]:
+        """Up to `max_messages` messages; waits up to `wait_ms` for the first, empty when there is none."""
+        messages: list[ReceivedMessage] = []
+        for partition, rows in self._take(max_messages, wait_ms):
+            messages += messages_of(partition, rows)
+        return messages
+
+    def poll_arrow(self, max_messages: int = 100_000, wait_ms: int = 1_000) -> pa.Table | None:
+        """The same as an Arrow table with a column `partition` first; None when there is nothing."""
+        taken = self._take(max_messages, wait_ms)
+        if not taken:
+            return None
+        return pa.concat_tables([with_partition(partition, rows) for partition, rows in taken])
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, for ever; ends when the consumer is closed."""
+        while not self._closed:
+            yield from self.poll()
+
+    def _take(self, max_messages: int, wait_ms: int) -> list[tuple[str, pa.Table]]:
+        if self._closed:
+            raise Refused("the consumer is closed", code="consumer_closed")
+        if max_messages < 1 or wait_ms < 0:
+            raise Refused("max_messages must be at least 1 and wait_ms at least 0", field="max_messages")
+        deadline = time.monotonic() + wait_ms / 1000
+        remaining_ms = wait_ms
+        may_ask = True
+        self._read_ready(0.0)
+        while True:
+            taken = self._take_held(max_messages)
+            if taken:
+                # Where connections are short, those that wait for one come before any fetch ahead.
+                self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
+                return taken
+            if may_ask:
+                self._ask_all(max_messages, remaining_ms, only_flowing=False)
+            elif not any(reader.immediate for reader in self._readers):
+                return []
+            skipped = self.skips
+            self._receive(deadline)
+            self._find_partitions()
+            remaining_ms = max(0, round((deadline - time.monotonic()) * 1000))
+            may_ask = remaining_ms > 0 or self.skips > skipped
+
+    def _take_held(self, max_messages: int) -> list[tuple[str, pa.Table]]:
+        """What is held, partition by partition in turn; the one served last is the last next time."""
+        taken = []
+        for _ in range(len(self._readers)):
+            rows = self._readers[0].take(max_messages)
+            if rows is not None:
+                taken.append((self._readers[0].partition, rows))
+                max_messages -= len(rows)
+            if self._readers[0].holds and max_messages <= 0:
+                self._readers.rotate(-1)
+                break
+            self._readers.rotate(-1)
+        return taken
+
+    # Fetching ---------------------------------------------------------------------------------------------------
+
+    def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
+        """Open a fetch for every partition that holds nothing and has none open."""
+        now = time.monotonic()
+        # Whoever was asked longest ago comes first, so that none starves when connections are short.
+        for reader in sorted(self._readers, key=lambda r: r.asked_at):
+            if reader.connection is not None or reader.holds or now < reader.not_before:
+                continue
+            if only_flowing and not reader.flowing:
+                continue
+            connection = self._connections.take(self._hosts.endpoint(reader.broker))
+            if connection is None:
+                return
+            self._ask(reader, connection, max_messages, wait_ms)
+
+    def _ask(self, reader: PartitionReader, connection: FetchConnection, max_messages: int, wait_ms: int) -> None:
+        turn_ms = WAIT_MS_MAX if len(self._readers) <= _CONNECTIONS_MAX else _TURN_MS
+        ask = FetchAsk(
+            topic=self.topic,
+            partition=reader.partition,
+            offset=reader.fetch_offset,
+            max_messages=min(max(max_messages, self._fetch_messages), FETCH_MESSAGES_MAX),
+            max_bytes=self._fetch_bytes,
+            wait_ms=min(wait_ms, turn_ms),
+            tags=self._tags,
+        )
+        try:
+            connection.ask(ask)
+        except DeltaMQError as error:
+            self._connections.discard(connection)
+            self._failed(reader, connection.endpoint, error)
+            return
+        reader.connection = connection
+        reader.asked_at = time.monotonic()
+        reader.immediate = ask.wait_ms == 0
+        self._selector.register(connection, selectors.EVENT_READ, reader)
+
+    def _receive(self, deadline: float) -> None:
+        """Read the answers that are there, waiting for the first until the deadline or a pause's end."""
+        now = time.monotonic()
+        open_fetches = [r.connection.expires for r in self._readers if r.connection is not None]
+        pauses = [r.not_before for r in self._readers if r.connection is None and r.not_before > now]
+        if any(reader.immediate for reader in self._readers):
+            until = min([*open_fetches, *pauses])
+        else:
+            until = min([deadline, *open_fetches, *pauses])
+        self._read_ready(max(0.0, until - now))
+        now = time.monotonic()
+        for reader in list(self._readers):
+            if reader.connection is not None and reader.connection.expires <= now:
+                endpoint = reader.connection.endpoint
+                self._drop_fetch(reader)
+                self._failed(reader, endpoint, Unknown(f"{endpoint.url} did not answer in time", code="no_answer"))
+
+    def _read_ready(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            self._read(key.data)
+
+    def _read(self, reader: PartitionReader) -> None:
+        connection = reader.connection
+        assert connection is not None, "only open fetches are waited for"
+        self._selector.unregister(connection)
+        reader.connection = None
+        reader.immediate = False
+        try:
+            fetched = connection.read()
+        except DeltaMQError as error:
+            self._connections.discard(connection)
+            self._failed(reader, connection.endpoint, error)
+            return
+        self._hosts.answered(connection.endpoint)
+        self._connections.give_back(connection)
+        if fetched.status in ("offset_too_small", "offset_too_large"):
+            self._out_of_range(reader, fetched)
+        else:
+            reader.answered(fetched)
+
+    def _failed(self, reader: PartitionReader, endpoint: Endpoint, error: DeltaMQError) -> None:
+        """A fetch can be repeated without harm, at any host: go on until the patience is used up."""
+        self._hosts.failed(endpoint, error)
+        if error.code == "partition_not_found" and self._follows_route:
+            self._partitions_until = 0.0
+        elif not is_worth_retrying(error):
+            raise error
+        if not reader.failed(error, time.monotonic()):
+            raise error
+
+    def _out_of_range(self, reader: PartitionReader, fetched: Fetched) -> None:
+        wanted = reader.fetch_offset
+        too_small = fetched.status == "offset_too_small"
+        there = fetched.min_offset if too_small else fetched.max_offset
+        if not self._skip:
+            raise out_of_range(reader, fetched)
+        self.skips += 1
+        if too_small:
+            self.lost_messages += there - wanted
+        reader.seek(there)
+
+    def _find_partitions(self) -> None:
+        """Once in a while look for partitions that an expansion added: they are read from their first message."""
+        if not self._follows_route or time.monotonic() < self._partitions_until:
+            return
+        self._partitions_until = time.monotonic() + self._partitions_age_s_max
+        known = {reader.partition for reader in self._readers}
+        try:
+            answer = self._hosts.call("GET", path_of("topics", self.topic), timeout_s=_FIND_TIMEOUT_S)
+        except DeltaMQError as error:
+            if not is_worth_retrying(error):
+                raise
+            return
+        info = topic_info(answer.body)
+        for partition in info.partitions:
+            if partition.partition not in known:
+                self._readers.append(PartitionReader(partition.partition, partition.min_offset, self._patience))
+        there = {p.partition for p in info.partitions}
+        for reader in [r for r in self._readers if r.partition not in there]:
+            self._drop_fetch(reader)
+            self._readers.remove(reader)
+
+    # The end ----------------------------------------------------------------------------------------------------
+
+    def _drop_fetch(self, reader: PartitionReader) -> None:
+        connection = reader.connection
+        if connection is not None:
+            self._selector.unregister(connection)
+            reader.connection = None
+            reader.immediate = False
+            self._connections.discard(connection)
+
+    def close(self) -> None:
+        """Close all connections; an open fetch is abandoned."""
+        if self._closed:
+            return
+        self._closed = True
+        for reader in self._readers:
+            self._drop_fetch(reader)
+        self._connections.close()
+        self._selector.close()
+        self._admin.close()

@@ -1,0 +1,136 @@
+"""One fetch on the wire: asked on a connection of its own, read when the socket has the answer.
+
+A consumer keeps a request open for each of its partitions and waits for all of their sockets at once: no thread for
+each partition, and whichever has a message first is heard first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Final
+
+import pyarrow as pa
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+
+from mq.client.http import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Endpoint, error_of, is_cut_short, path_of
+from mq.client.produce import ARROW
+from mq.errors import Unavailable, Unknown
+
+__all__ = ["FetchAsk", "FetchConnection", "Fetched"]
+
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchAsk:
+    """What is asked of one partition: messages from `offset` on, waiting up to `wait_ms` for the first."""
+
+    topic: str
+    partition: str
+    offset: int
+    max_messages: int
+    max_bytes: int
+    wait_ms: int
+    tags: str
+    #: For whom, where the partition is consumed by one client at a time (SPEC ORDER-4).
+    group: str | None = None
+    client_id: str | None = None
+
+    def target(self, endpoint: Endpoint) -> str:
+        """The request target."""
+        query: dict[str, str | int] = {
+            "offset": self.offset,
+            "max_messages": self.max_messages,
+            "max_bytes": self.max_bytes,
+            "wait_ms": self.wait_ms,
+        }
+        if self.tags != "*":
+            query["tags"] = self.tags
+        if self.group is not None:
+            query["group"] = self.group
+        if self.client_id is not None:
+            query["client_id"] = self.client_id
+        return endpoint.target(path_of("topics", self.topic, "partitions", self.partition, "messages"), query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A fetch's answer; `status` is one of `found`, `no_new_message`, `offset_too_small`, `offset_too_large`."""
+
+    status: str
+    rows: pa.Table
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class FetchConnection:
+    """A connection with at most one fetch open. Not for several threads."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._connection = endpoint.connection(timeout_s)
+        self.expires = 0.0
+
+    def ask(self, ask: FetchAsk) -> None:
+        """Send a fetch; its answer is due `timeout_s` after the wait that it asks for."""
+        headers = {**self.endpoint.headers, "Accept": ARROW}
+        try:
+            self._connection.request(
+                "GET", ask.target(self.endpoint), headers=headers, preload_content=False, decode_content=False
+            )
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            raise Unavailable(f"cannot connect to {self.endpoint.url}", code=CONNECT_FAILED) from error
+        except (HTTPError, HTTPException, OSError) as error:
+            raise self._lost() from error
+        self.expires = time.monotonic() + ask.wait_ms / 1000 + self._timeout_s
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether nobody closed the idle connection meanwhile."""
+        return bool(self._connection.is_connected)
+
+    def fileno(self) -> int:
+        """The socket to wait for, -1 when the connection is closed."""
+        sock = self._connection.sock
+        return -1 if sock is None else sock.fileno()
+
+    def read(self) -> Fetched:
+        """The answer; blocks until it is complete, so call it when the socket is readable."""
+        try:
+            response = self._connection.getresponse()
+            body = response.read()
+        except TimeoutError as error:
+            raise Unknown(f"{self.endpoint.url} stopped in the middle of an answer", code=NO_ANSWER) from error
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            raise self._lost() from error
+        if is_cut_short(response.status, response.headers):
+            raise self._lost()
+        if response.status != _OK:
+            raise error_of(response.status, response.headers, body)
+        return _parsed(response.headers, body)
+
+    def _lost(self) -> Unknown:
+        return Unknown(f"the connection to {self.endpoint.url} was lost", code=CONNECTION_LOST)
+
+    def close(self) -> None:
+        """Close the connection, whatever is open on it."""
+        self._connection.close()
+
+
+def _parsed(headers: Mapping[str, str], body: bytes) -> Fetched:
+    try:
+        rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+        return Fetched(
+            status=headers["mq-status"],
+            rows=rows,
+            next_offset=int(headers["mq-next-offset"]),
+            min_offset=int(headers["mq-min-offset"]),
+            max_offset=int(headers["mq-max-offset"]),
+        )
+    except (KeyError, ValueError, OSError, pa.ArrowException) as error:
+        raise Unknown(f"the answer to a fetch is unreadable: {error}", code="answer_unreadable") from error

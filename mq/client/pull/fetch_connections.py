@@ -1,0 +1,54 @@
+"""The connections of one consumer: kept when idle, bounded in number."""
+
+from __future__ import annotations
+
+from mq.client.http import Endpoint
+from mq.client.pull.fetch import FetchConnection
+
+__all__ = ["FetchConnections"]
+
+
+class FetchConnections:
+    """At most `connections_max` connections, idle or with a fetch open."""
+
+    def __init__(self, *, connections_max: int, timeout_s: float) -> None:
+        self._connections_max = connections_max
+        self._timeout_s = timeout_s
+        self._idle: dict[Endpoint, list[FetchConnection]] = {}
+        self._open = 0
+
+    def take(self, endpoint: Endpoint) -> FetchConnection | None:
+        """A connection to this host to ask on; None while all are in use."""
+        idle = self._idle.get(endpoint, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            self.discard(connection)
+        if self._open >= self._connections_max:
+            self._close_idle()
+        if self._open >= self._connections_max:
+            return None
+        self._open += 1
+        return FetchConnection(endpoint, self._timeout_s)
+
+    def give_back(self, connection: FetchConnection) -> None:
+        """Keep a connection whose answer was read to its end."""
+        self._idle.setdefault(connection.endpoint, []).append(connection)
+
+    def discard(self, connection: FetchConnection) -> None:
+        """Close a connection on which something is open or went wrong."""
+        connection.close()
+        self._open -= 1
+
+    def _close_idle(self) -> None:
+        """Close one that is kept for another host, if there is one."""
+        kept = next((idle for idle in self._idle.values() if idle), None)
+        if kept:
+            self.discard(kept.pop())
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in self._idle.values():
+            while idle:
+                self.discard(idle.pop())

@@ -1,0 +1,30 @@
+"""What a pull consumer says when its place is not, or no longer, in the partition."""
+
+from __future__ import annotations
+
+from mq.client.pull.fetch import Fetched
+from mq.client.pull.partition_reader import PartitionReader
+from mq.errors import Refused
+
+__all__ = ["OffsetOutOfRange", "out_of_range"]
+
+
+class OffsetOutOfRange(Refused):
+    """The offset is not, or no longer, in the partition."""
+
+    code = "offset_out_of_range"
+
+
+def out_of_range(reader: PartitionReader, fetched: Fetched) -> OffsetOutOfRange:
+    """The refusal that an answer means."""
+    return OffsetOutOfRange(
+        f"offset {reader.fetch_offset} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
+        f"{fetched.max_offset}); seek to one of those, or let on_data_loss='skip' do it",
+        code=fetched.status,
+        field="offset",
+        extra={
+            "partition": reader.partition,
+            "min_offset": fetched.min_offset,
+            "max_offset": fetched.max_offset,
+        },
+    )

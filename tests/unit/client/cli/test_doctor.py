@@ -1,0 +1,59 @@
+"""The doctor's frame and the service's own check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from mq.client.cli.doctor import Check, Checker, Health, Subject, check_service, examine, installed_checkers
+from tests.unit.client.stub_service import StubService
+
+
+def test_a_service_in_order(stub: StubService) -> None:
+    (check,) = check_service(Subject(url=stub.url))
+    assert check.health is Health.OK
+    assert "serves warehouse /w with broker-a, broker-b" in check.detail
+
+
+def test_a_service_that_is_not_ready(stub: StubService) -> None:
+    stub.ready = False
+    (check,) = check_service(Subject(url=stub.url))
+    assert check.health is Health.WARNING
+    assert check.remedy
+
+
+def test_a_service_that_is_not_there() -> None:
+    with StubService() as stub:
+        url = stub.url
+    (check,) = check_service(Subject(url=url))
+    assert check.health is Health.FAILED
+    assert "deltamq serve" in (check.remedy or "")
+
+
+def test_a_checker_that_raises_is_a_failed_check_and_the_others_still_run() -> None:
+    def broken(subject: Subject) -> Iterable[Check]:
+        raise RuntimeError("boom")
+
+    def fine(subject: Subject) -> Iterable[Check]:
+        yield Check(name="fine", health=Health.OK, detail=subject.profile)
+
+    def cannot_load() -> Checker:
+        raise ImportError("no such module")
+
+    checks = list(examine(Subject(url="u"), {"a": lambda: broken, "b": cannot_load, "c": lambda: fine}))
+    assert [(c.name, c.health) for c in checks] == [
+        ("a", Health.FAILED),
+        ("b", Health.FAILED),
+        ("fine", Health.OK),
+    ]
+    assert "RuntimeError: boom" in checks[0].detail
+
+
+def test_what_is_not_in_order_names_a_remedy() -> None:
+    with pytest.raises(AssertionError, match="remedy"):
+        Check(name="x", health=Health.FAILED, detail="broken")
+
+
+def test_the_services_check_is_always_installed_and_comes_last() -> None:
+    assert list(installed_checkers())[-1] == "service"

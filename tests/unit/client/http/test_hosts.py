@@ -1,0 +1,180 @@
+"""Which host of a cluster is asked, and what happens when it does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mq.client import Admin, PopConsumer, PoppedMessage, Producer, PullConsumer
+from mq.client.http.hosts import META, Hosts
+from mq.errors import Refused, Unavailable, Unknown
+from tests.unit.client.pop.pop_consumers import QUICK, wait_done
+from tests.unit.client.stub_service import StubService
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[StubService, StubService]]:
+    """Two hosts: broker-a and the meta role on the first one, broker-b on the second."""
+    with StubService() as one, StubService() as other:
+        hosted = {"broker-a": one, "broker-b": other, META: one}
+        one.hosted, other.hosted = hosted, hosted
+        other.topics = one.topics
+        other.queue.issuers = one.queue.issuers
+        yield one, other
+
+
+@pytest.fixture
+def hosts(pair: tuple[StubService, StubService]) -> Iterator[Hosts]:
+    hosts = Hosts(pair[0].url)
+    yield hosts
+    hosts.close()
+
+
+def urls(hosts: Hosts, *roles: str) -> list[str]:
+    return [hosts.endpoint(role).url for role in roles]
+
+
+def test_before_the_view_is_known_the_given_url_answers_for_everything(
+    hosts: Hosts, pair: tuple[StubService, StubService]
+) -> None:
+    assert urls(hosts, "broker-a", "broker-b", META) == [pair[0].url] * 3
+
+
+def test_meta_01_one_call_tells_where_each_broker_is(hosts: Hosts, pair: tuple[StubService, StubService]) -> None:
+    assert hosts.look()
+    assert urls(hosts, "broker-a", "broker-b", META, "broker-c") == [pair[0].url, pair[1].url, pair[0].url, pair[0].url]
+    assert [one.url for one in hosts.of(["broker-b", "broker-a"])] == [pair[0].url, pair[1].url]
+    assert [one.url for one in hosts.of([])] == [pair[0].url]
+
+
+def test_a_host_is_reached_by_the_url_that_was_given_not_by_the_one_that_it_tells(
+    pair: tuple[StubService, StubService],
+) -> None:
+    one, other = pair
+    hosts = Hosts(one.url.replace("127.0.0.1", "localhost"))
+    assert hosts.look()
+    assert urls(hosts, "broker-a", "broker-b") == [one.url.replace("127.0.0.1", "localhost"), other.url]
+    hosts.close()
+
+
+def test_a_balancers_url_is_not_taken_for_one_of_its_hosts(hosts: Hosts, pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    hosts.look()
+    mine, one.host_id = one.host_id, other.host_id
+    one.hosted = {}
+    document = other.cluster_json()
+    document["brokers"][0] |= {"host": mine, "address": "http://127.0.0.1:1"}
+    document["meta"] |= {"host": mine, "address": "http://127.0.0.1:1"}
+    one.cluster_json = lambda: {**document, "host": other.host_id}
+    hosts.look()
+    assert urls(hosts, "broker-a", "broker-b") == ["http://127.0.0.1:1", other.url]
+
+
+def test_a_host_that_cannot_be_reached_is_passed_over_and_asked_again_later(
+    hosts: Hosts, pair: tuple[StubService, StubService]
+) -> None:
+    hosts.look()
+    first = hosts.endpoint("broker-a")
+    hosts.failed(first, Unavailable("no", code="connect_failed"))
+    assert urls(hosts, "broker-a", "broker-b") == [pair[1].url, pair[1].url]
+    hosts.failed(hosts.endpoint("broker-a"), Unknown("no", code="no_answer"))
+    assert hosts.endpoint("broker-a") is first, "all are passed over: the one whose time ends first"
+    hosts.answered(first)
+    assert hosts.endpoint("broker-b") is first
+
+
+def test_a_single_host_is_never_passed_over(stub: StubService) -> None:
+    hosts = Hosts(stub.url)
+    hosts.failed(hosts.endpoint(), Unavailable("no", code="connect_failed"))
+    assert hosts.endpoint("broker-a").url == stub.url
+    hosts.close()
+
+
+def test_a_role_that_has_moved_is_asked_for_at_any_host_until_the_view_is_new(
+    hosts: Hosts, pair: tuple[StubService, StubService]
+) -> None:
+    hosts.look()
+    hosts.failed(hosts.endpoint("broker-b"), Unavailable("moved", code="not_owner"))
+    assert urls(hosts, "broker-b", "broker-a") == [pair[0].url, pair[0].url]
+    pair[0].hosted = {**pair[0].hosted, "broker-a": pair[1], "broker-b": pair[0]}
+    hosts.look()
+    assert urls(hosts, "broker-b", "broker-a") == [pair[0].url, pair[1].url]
+
+
+@pytest.mark.parametrize("url", ["", ",", []])
+def test_no_url_at_all_is_refused(url: str | list[str]) -> None:
+    with pytest.raises(Refused) as refused:
+        Hosts(url)
+    assert refused.value.field == "url"
+
+
+def test_of_several_given_urls_one_that_answers_is_enough(stub: StubService) -> None:
+    stub.create("orders", 1)
+    with Admin(f"http://127.0.0.1:1,{stub.url}", patience=QUICK) as admin:
+        assert admin.list_topics() == ["orders"]
+
+
+def test_meta_01_a_producer_sends_to_the_host_of_each_broker(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    with Producer(one.url, first_wait_ms=1, wait_ms_max=5) as producer:
+        producer.send("orders", b"0", partition="orders@broker-a")
+        one.wait_for(lambda: "/v1/cluster" in one.gets)
+        # What is known is asked for in the background.
+        while not other.posts:
+            producer.send("orders", b"1", partition="orders@broker-b")
+    assert {post.partition for post in other.posts} == {"orders@broker-b"}
+
+
+def test_a_producer_goes_on_at_another_host_when_one_is_away(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    with Producer([one.url, other.url], first_wait_ms=1, wait_ms_max=5, timeout_s=10) as producer:
+        producer.send("orders", b"0", partition="orders@broker-a")
+        one.away = True
+        one.close_connections()
+        assert producer.send("orders", b"1", partition="orders@broker-a").offset == 1
+        assert [post.body.count(b'"1"') for post in other.posts][-1:] == [1]
+
+
+def test_a_pull_consumer_goes_on_at_another_host_when_one_is_away(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    topic = one.create("orders", 1)
+    topic.log("orders@broker-a").append({"offset": 0, "body": b"0"})
+    with PullConsumer([one.url, other.url], "orders", patience=QUICK) as consumer:
+        assert [message.offset for message in consumer.poll()] == [0]
+        one.away = True
+        one.close_connections()
+        topic.log("orders@broker-a").append({"offset": 1, "body": b"1"})
+        assert [message.offset for message in consumer.poll(wait_ms=5_000)] == [1]
+
+
+def test_pop_01_a_consumer_pops_at_every_host_of_its_topic(pair: tuple[StubService, StubService]) -> None:
+    one, other = pair
+    one.create("orders", 2)
+    one.queue.fill("orders", 20)
+    other.queue.fill("orders", 20, start=20)
+    handled: list[int] = []
+    settings = {"patience": QUICK, "wait_ms": 15_000, "order": False}
+
+    def handle(message: PoppedMessage) -> None:
+        with one.changed:
+            handled.append(int(message.body))
+            one.changed.notify_all()
+
+    with PopConsumer(one.url, "billing", "orders", handle, **settings) as consumer:
+        one.wait_for(lambda: len(handled) == 40)
+        wait_done(one)
+        wait_done(other)
+        one.queue.fill("orders", 1, start=40)
+        one.wait_for(lambda: len(handled) == 41)
+        # One of them serves both brokers now.
+        one.hosted = {**one.hosted, "broker-a": other, "/meta": other}
+        other.hosted = one.hosted
+        one.away = True
+        one.close_connections()
+        other.queue.fill("orders", 1, start=41)
+        one.wait_for(lambda: len(handled) == 42)
+        assert consumer.close().unfinished == 0
+    assert sorted(handled) == list(range(42))
