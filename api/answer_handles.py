@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from api.answer import Answer
+from api.failed_handle import FailedHandle
 from api.handle_calls import Fate
 from api.owners import failed_of, together
 from api.peers import Call
 from api.pop_request import BODY_BYTES_MAX, AckRequest, DeadRequest, InvisibleRequest, NackRequest, decode
-from api.popped import FailedHandle
 from api.request import Headers, Receive, Scope, headers_of, parse_query, read_body
 from api.service import Service
 from mq.errors import Conflict, Refused

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mq.errors import Fenced, Unavailable
+from api.known_fences import not_known
+from mq.errors import Fenced
 from mq.names import split_partition
 from tables.log import BROKER_FENCE
 from tables.queue import Known, known_of_broker
@@ -20,7 +21,7 @@ from tables.queue import Known, known_of_broker
 if TYPE_CHECKING:
     from api.hosted_meta import HostedMeta
 
-__all__ = ["Fencing", "not_known", "passes"]
+__all__ = ["Fencing", "passes"]
 
 
 class Fencing:
@@ -69,8 +70,3 @@ def passes(known: Known, error: Fenced) -> bool:
     """Whether an append that knows this passes the fence that refused another."""
     epoch = error.extra.get("epoch")
     return isinstance(epoch, int) and known.get(str(error.extra.get("fence")), 0) >= epoch
-
-
-def not_known(partition: str, error: Fenced) -> Unavailable:
-    """What a client is told whose append was refused for a reason that this process cannot see."""
-    return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")

@@ -18,9 +18,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from api.answer import Answer
+from api.failed_handle import FailedHandle
 from api.hosting import Hosting
 from api.peers import Call, Peer, Peers
-from api.popped import FailedHandle
 from mq.errors import DeltaMQError, Unavailable
 from mq.names import split_partition
 from mq.queue import HandleKeys, open_handles

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from api.fencing import Fencing
 from api.group_commit import CommitQueue, Part
+from api.known_fences import KnownFences
 from api.metrics import Metrics
 from api.tending import Tending
 from api.workers import Workers
@@ -116,7 +116,7 @@ class Partition:
         return None if self._failed is None else self._failed[1].code
 
     @property
-    def fencing(self) -> Fencing | None:
+    def fencing(self) -> KnownFences | None:
         """What appends here know of fences; None where nobody puts any up."""
         return self._owner.fencing
 
@@ -266,7 +266,7 @@ class Partitions:
         self.upkeep = upkeep
         self.metrics = metrics
         #: What appends to the queue's own partitions know of fences; None where nobody puts any up.
-        self.fencing: Fencing | None = None
+        self.fencing: KnownFences | None = None
         self._threads = threads
         self._found: dict[PartitionRef, Partition] = {}
         self.tending = Tending(loop.time)

@@ -15,11 +15,12 @@ from functools import partial
 from typing import Final
 
 from api.answer import Answer
+from api.failed_handle import FailedHandle
 from api.hosted_topic import GONE
 from api.peers import Call
 from api.pop_elsewhere import ack_elsewhere, pop_elsewhere
 from api.pop_request import BODY_BYTES_MAX, POP_MESSAGES_DEFAULT, PopRequest, decode_pop
-from api.popped import ARROW_TYPE, FailedHandle, arrow_answer, json_answer
+from api.popped import ARROW_TYPE, arrow_answer, json_answer
 from api.popper import PopAsk, Popped
 from api.read import parse_tags
 from api.request import Client, Receive, Scope, Ticket, accepts, headers_of, parse_query, read_body

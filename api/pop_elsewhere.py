@@ -14,10 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from api.answer import Answer
+from api.failed_handle import FailedHandle
 from api.owners import failed_of
 from api.peers import Call, Peer
 from api.pop_request import PopRequest
-from api.popped import ARROW_TYPE, FAILED_KEY, FailedHandle
+from api.popped import ARROW_TYPE, FAILED_KEY
 from api.request import Client
 from api.service import Service
 

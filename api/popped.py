@@ -13,11 +13,12 @@ from msgspec import Meta
 
 from api.answer import Answer
 from api.arrow_pieces import ArrowPieces
+from api.failed_handle import FailedHandle
 from api.message_json import Origin, json_columns
 from api.wish import Taken
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["ARROW_TYPE", "FAILED_KEY", "FailedHandle", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
+__all__ = ["ARROW_TYPE", "FAILED_KEY", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 #: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged.
@@ -34,16 +35,6 @@ _SCHEMA_BYTES: Final = _SCHEMA.serialize().to_pybytes()
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 #: Larger answers are sent in pieces.
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
-
-
-class FailedHandle(msgspec.Struct):
-    """A handle that was refused: `handle_invalid`, or `handle_expired`.
-
-    `outcome_unknown`: in time, but stored so late that the message may have been brought back before.
-    """
-
-    handle: str
-    code: str
 
 
 class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):

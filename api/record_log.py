@@ -15,8 +15,8 @@ from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from api.fencing import not_known
 from api.group_commit import Part, Pending, RecordRows
+from api.known_fences import not_known
 from api.partition import Partition
 from mq.errors import Fenced, Unavailable, Unknown
 from tables.delta import ProducerStamp

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from api.decode_arrow import ArrowRows
-from api.fencing import not_known
 from api.group_commit import Part, Pending
+from api.known_fences import not_known
 from api.partition import Partition
 from api.service import HostedTopic, Service
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown

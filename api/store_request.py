@@ -23,8 +23,9 @@ from msgspec import UNSET, Meta, UnsetType
 from api.decode_arrow import ArrowRows
 from api.decode_json import Producer
 from api.delays import split_shares
-from api.fencing import not_known, passes
+from api.fencing import passes
 from api.group_commit import Part, Pending
+from api.known_fences import not_known
 from api.partition import Partition
 from api.producers import draw_of
 from api.route_batch import Named, Share, check_named, replayed, rerouted, route_messages
