@@ -35,7 +35,7 @@ from mq.limits import (
 from mq.names import split_partition
 from tables.log import Fetched
 
-__all__ = ["ARROW_TYPE", "fetch"]
+__all__ = ["ARROW_TYPE", "answer_fetch"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
@@ -53,7 +53,7 @@ def _parse(query: dict[str, str]) -> FetchQuery:
     )
 
 
-async def fetch(
+async def answer_fetch(
     service: Service,
     topic_name: str,
     partition_name: str,

@@ -21,11 +21,11 @@ from starlette.types import ASGIApp
 
 from api.answer import Answer, send_answer
 from api.answer_handles import CALLS, answer_handles
-from api.fetch import fetch
+from api.fetch import answer_fetch
 from api.peers import is_forwarded, meta_offset_of
-from api.pop import pop
+from api.pop import answer_pop
 from api.problems import answer_of, as_deltamq_error, method_not_allowed
-from api.produce import produce
+from api.produce import answer_produce
 from api.request import ClientGone, Receive, Scope, Send, path_segment
 from api.service import Service
 from mq.errors import DeltaMQError, TooLarge, Unavailable
@@ -82,7 +82,7 @@ class Front:
             await send_answer(scope, send, method_not_allowed("POST"))
             return
         answer = await self._answered(
-            "produce", lambda service: produce(service, path_segment(topic, "topic"), scope, receive)
+            "produce", lambda service: answer_produce(service, path_segment(topic, "topic"), scope, receive)
         )
         if answer is not None and armed("ack.half_responded"):
             await _send_half(send, answer)
@@ -96,7 +96,7 @@ class Front:
         with ExitStack() as until_sent:
             answer = await self._answered(
                 "fetch",
-                lambda service: fetch(
+                lambda service: answer_fetch(
                     service,
                     path_segment(topic, "topic"),
                     path_segment(partition, "partition"),
@@ -116,7 +116,7 @@ class Front:
         with ExitStack() as until_sent:
             answer = await self._answered(
                 "pop",
-                lambda service: pop(
+                lambda service: answer_pop(
                     service,
                     path_segment(group, "group"),
                     path_segment(topic, "topic"),

@@ -31,13 +31,13 @@ from mq.meta import Group, Subscription, Topic
 from mq.names import check_topic, split_partition
 from tables.failpoints import failpoint
 
-__all__ = ["pop"]
+__all__ = ["answer_pop"]
 
 #: JSON answers above this are encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
 
-async def pop(
+async def answer_pop(
     service: Service, group_name: str, topic_name: str, *, scope: Scope, receive: Receive, ticket: Ticket
 ) -> Answer | None:
     """Answer one pop, its rows reserved in `ticket` until they are sent."""

@@ -42,7 +42,7 @@ from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from mq.names import check_client_topic
 from tables.failpoints import failpoint
 
-__all__ = ["ARROW_TYPE", "JSON_TYPE", "NDJSON_TYPE", "ProduceAnswer", "Range", "produce"]
+__all__ = ["ARROW_TYPE", "JSON_TYPE", "NDJSON_TYPE", "ProduceAnswer", "Range", "answer_produce"]
 
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"
@@ -50,7 +50,7 @@ ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"ids", "flush", "partition", "expected_offset"})
 
 
-async def produce(service: Service, topic_name: str, scope: Scope, receive: Receive) -> Answer:
+async def answer_produce(service: Service, topic_name: str, scope: Scope, receive: Receive) -> Answer:
     """Answer one produce request."""
     check_client_topic(topic_name)
     query = parse_query(scope["query_string"], _PARAMETERS)
