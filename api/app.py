@@ -8,12 +8,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api import aside, cancel, cluster, dead_letters, group_offsets, groups, heartbeats, locks, topics
 from api.front import Front
-from api.openapi_document import describe
-from api.problems import install
-from api.request import Receive, Scope, Send
+from api.openapi import describe
+from api.routes import ROUTERS
 from api.service import Service
+from api.wire import Receive, Scope, Send, install
 from mq.errors import DeltaMQError
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
@@ -73,15 +72,8 @@ def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
         redirect_slashes=False,  # an empty 307 to a client that asked for another path
     )
     app.state.service = None
-    app.include_router(topics.router)
-    app.include_router(cancel.router)
-    app.include_router(groups.router)
-    app.include_router(group_offsets.router)
-    app.include_router(heartbeats.router)
-    app.include_router(locks.router)
-    app.include_router(aside.router)
-    app.include_router(dead_letters.router)
-    app.include_router(cluster.router)
+    for router in ROUTERS:
+        app.include_router(router)
     install(app)
 
     def openapi() -> dict[str, Any]:

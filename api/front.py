@@ -1,13 +1,13 @@
 """The ASGI application that uvicorn runs: the two hot calls straight to their endpoints, all others to FastAPI.
 
-    POST /v1/topics/{topic}/messages                          -> api.produce
-    GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.fetch
-    POST /v1/groups/{group}/topics/{topic}/pop                -> api.pop
-    POST /v1/groups/{group}/ack | invisible | nack | dead     -> api.answer_handles
+    POST /v1/topics/{topic}/messages                          -> api.routes.produce
+    GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.routes.fetch
+    POST /v1/groups/{group}/topics/{topic}/pop                -> api.routes.pop
+    POST /v1/groups/{group}/ack | invisible | nack | dead     -> api.routes.handles
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
-FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi_messages` and
-`api.openapi_pop` describe these calls in the same document as the others.
+FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi.messages` and
+`api.openapi.pop` describe these calls in the same document as the others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp
 
-from api.answer import Answer, send_answer
-from api.answer_handles import CALLS, answer_handles
-from api.fetch import answer_fetch
-from api.peers import is_forwarded, meta_offset_of
-from api.pop import answer_pop
-from api.problems import answer_of, as_deltamq_error, method_not_allowed
-from api.produce import answer_produce
-from api.request import ClientGone, Receive, Scope, Send, path_segment
+from api.host import is_forwarded, meta_offset_of
+from api.routes import CALLS, answer_fetch, answer_handles, answer_pop, answer_produce
 from api.service import Service
+from api.wire import (
+    Answer,
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    answer_of,
+    as_deltamq_error,
+    method_not_allowed,
+    path_segment,
+    send_answer,
+)
 from mq.errors import DeltaMQError, TooLarge, Unavailable
 from mq.limits import ADMIN_BYTES_MAX
 from tables.failpoints import armed, failpoint

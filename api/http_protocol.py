@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.answer import WRITE_WHOLE, Answer
-from api.problems import answer_of
+from api.wire import WRITE_WHOLE, Answer, answer_of
 from mq.errors import Refused
 
 __all__ = ["HttpProtocol"]

@@ -16,30 +16,22 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from api.begin import begin
-from api.delays import Delays
-from api.fencing import Fencing
-from api.handle_calls import HandleCalls
-from api.hosted_group import Groups
-from api.hosted_meta import HostedMeta
-from api.hosted_topic import HostedTopic, Topics
-from api.hosting import Hosting, LeaseTimes
-from api.lane_pops import LanePops
-from api.lanes import Lanes
-from api.metrics import Gauge, Metrics, PartitionGauges
-from api.moved_progress import MovedProgress
-from api.online_clients import OnlineClients
-from api.overdue import settle_overdue
-from api.owners import Owners
-from api.partition import Partition, Partitions
-from api.peers import Peers
-from api.popper import Popper
-from api.pull_locks import Locks
-from api.request import Admission
-from api.sealing import Sealer
-from api.seen_clients import SeenClients
-from api.waiting import Waiting
-from api.workers import Workers
+from api.host import Fencing, Groups, HostedMeta, HostedTopic, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
+from api.log import Gauge, Metrics, Partition, PartitionGauges, Partitions, Workers
+from api.order import Locks, OnlineClients
+from api.queue import (
+    Delays,
+    HandleCalls,
+    LanePops,
+    Lanes,
+    MovedProgress,
+    Popper,
+    SeenClients,
+    Waiting,
+    begin,
+    settle_overdue,
+)
+from api.wire import Admission
 from mq.errors import DeltaMQError
 from mq.meta import META_ROLE, InvisibleBounds
 from mq.names import split_partition

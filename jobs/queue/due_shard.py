@@ -4,9 +4,9 @@
                                                                   fold --> open and due --> the checkpoints
     the queue's revive log  --records behind the watermark---->  /
 
-All records about a checkpoint lie in the queue of that checkpoint (`api.handle_calls`), so a queue is matched alone.
-Nothing is followed: whoever looks for the first time sees the same as who looked a second ago. What is kept from look
-to look only spares reading again.
+All records about a checkpoint lie in the queue of that checkpoint (`api.queue.handle_calls`), so a queue is matched
+alone. Nothing is followed: whoever looks for the first time sees the same as who looked a second ago. What is kept from
+look to look only spares reading again.
 """
 
 from __future__ import annotations

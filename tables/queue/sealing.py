@@ -3,8 +3,8 @@
     fence "route" in the old partition          nobody appends there who knows no seal
     `MoveSealed` with the end behind the fence  the keys go to the new partition
 
-The service seals what its brokers have (`api.sealing`); whoever is held up by a fence without its seal may do the same
-here. Each step says again what is there already, so a kill between them leaves work for the next.
+The service seals what its brokers have (`api.host.sealing`); whoever is held up by a fence without its seal may do the
+same here. Each step says again what is there already, so a kill between them leaves work for the next.
 """
 
 from __future__ import annotations

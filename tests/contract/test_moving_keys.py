@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from api.fencing import passes
+from api.host.fencing import passes
 from mq.errors import Fenced
 from mq.meta.brokers import Host, decide_register, decide_takeover
 from mq.meta.moved_keys import decide_seal, first_blocked, moves_of

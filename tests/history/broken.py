@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from api.handle_calls import Acking, HandleCalls
+from api.queue.handle_calls import Acking, HandleCalls
 from mq.client.cli.root import main
 from mq.meta.moved_keys import MovedKeys
 from mq.order.pull_lock import PullLocks

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from api.decode_arrow import ArrowRows
-from api.route_batch import route_messages
+from api.wire.arrow_body import ArrowRows
+from api.wire.route_batch import route_messages
 from jobs.stream.sink_batch import stage_rows
 from jobs.stream.sink_manifest import Manifests, sweep_writes
 from jobs.stream.sink_staging import INLINE_BYTES_MAX

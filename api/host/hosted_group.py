@@ -1,0 +1,235 @@
+"""The groups as the service sees them: the metadata log's state, and what ends with a group, a topic or a reset.
+
+Looking a group up never blocks. What ends goes in this order, so that a kill leaves nothing that anybody is sent to:
+
+    metadata (an event)  ->  lanes in memory are void  ->  folders of retries and dead letters
+                                                           (a start sweeps what a kill left)
+A reset ends nothing that is stored, but what a revive run is about to append of before:
+
+    metadata (an event)  ->  lanes in memory are void  ->  fences in retries and dead letters  ->  answer
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, TypeAlias
+
+from api.host.hosted_meta import HostedMeta
+from api.host.owners import together
+from api.log import Partitions
+from mq.meta import (
+    Group,
+    GroupEvent,
+    GroupRequest,
+    GroupsState,
+    Topic,
+    decide_begin,
+    decide_delete_group,
+    decide_put_group,
+    decide_reset,
+    lanes_of,
+)
+from mq.names import check_group
+from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
+from tables.log import RESET_FENCE
+from tables.paths import PartitionRef, Space
+from tables.queue import Meta, dead_ref, lives_of_retry, retry_life, retry_ref
+
+__all__ = ["Groups", "ended_lanes", "lanes_of"]
+
+log = logging.getLogger("deltamq.api")
+
+#: One life of a system topic: what `Warehouse.drop_topic` takes.
+_Life: TypeAlias = tuple[Space, str, int]
+_SPACES: Final = (Space.RETRY, Space.DLQ)
+
+
+class Groups:
+    """All groups of the warehouse."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        partitions: Partitions,
+        *,
+        forget: Callable[[Iterable[LaneKey]], None],
+        auto_create: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`forget` makes void what memory knows of lanes; `now_ms` is what a new group's time is read from."""
+        self._meta = meta
+        self._partitions = partitions
+        self._forget = forget
+        self._auto_create = auto_create
+        self._now_ms = now_ms
+        meta.follow(self._void)
+
+    @property
+    def state(self) -> GroupsState:
+        return self._meta.now.groups
+
+    def find(self, name: str) -> Group | None:
+        """The group as far as this process knows."""
+        return self.state.groups.get(name)
+
+    async def require(self, name: str) -> Group:
+        """The group, or `NotFound` when no process has made it."""
+        found = self.find(check_group(name))
+        return found or (await self._meta.refresh()).groups.group(name)
+
+    async def for_use(self, name: str) -> Group:
+        """The group; made with default settings when it is unknown and the service's settings allow it."""
+        found = self.find(name)
+        if found is None and self._auto_create:
+            found, _ = await self.put(name, GroupRequest())
+        return found or await self.require(name)
+
+    async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
+        """Create or change a group; True if it was created."""
+        now_ms = self._now_ms()
+        created = False
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal created
+            before = meta.groups.groups.get(name)
+            created = before is None
+            events = decide_put_group(meta.groups, name, request, now_ms)
+            if before is not None and before.settings.consume_from.kind is StartKind.FIRST:
+                # Nobody noted where it has begun, so it counts as begun in all that there is.
+                events += decide_begin(meta.groups.apply_all(events), name, _partitions(meta.topics.topics.values()))
+            return events
+
+        meta = await self._meta.submit_groups(decide)
+        log.info("event=group_put group=%r created=%s", name, created)
+        return meta.groups.group(name), created
+
+    async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> int:
+        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); returns that epoch."""
+        assert offsets, "a topic has partitions"
+        epoch = -1
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal epoch
+            events = decide_reset(meta, name, topic, offsets)
+            epoch = meta.groups.apply_all(events).epoch
+            return events
+
+        await self._meta.submit_groups(decide)
+        log.info("event=offsets_reset group=%r topic=%r lanes=%d", name, topic.name, len(offsets))
+        return epoch
+
+    async def shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
+        """Let nobody bring back any more what was in flight before the reset of this epoch (SPEC POP-18).
+
+        Returns the end offsets of the group's retry partitions: what lies there from then on is of after the reset.
+        """
+        group = await self.require(name)
+        fence = partial(self._fenced_end, epoch=epoch)
+
+        async def fenced(broker: str) -> tuple[LaneKey, int]:
+            retry = retry_ref(name, group.epoch, topic.name, topic.generation, broker)
+            end, _ = await together([fence(retry), fence(dead_ref(name, group.epoch, broker))])
+            return LaneKey(topic.id, name, True, retry.name), end
+
+        return dict(await together([fenced(broker) for broker in sorted(set(brokers))]))
+
+    async def _fenced_end(self, ref: PartitionRef, epoch: int) -> int:
+        opened = await self._partitions.of(ref).opened()
+        return await self._partitions.run(partial(opened.fence, RESET_FENCE, epoch))
+
+    async def delete(self, name: str) -> None:
+        """End a group: its progress, handles, retried and dead messages (SPEC POP-12)."""
+        group = await self.require(name)
+        topics: tuple[Topic, ...] = ()
+
+        def decide(meta: Meta) -> tuple[GroupEvent, ...]:
+            nonlocal group, topics
+            group, topics = meta.groups.group(name), tuple(meta.topics.topics.values())
+            return decide_delete_group(meta.groups, name)
+
+        await self._meta.submit_groups(decide)
+        log.info("event=group_deleted group=%r", name)
+        retries = [_retries(group, topic) for topic in topics]
+        await self._drop([*retries, (Space.DLQ, DeadLetterTopic(name).storage_name, group.epoch)])
+
+    async def drop_retries(self, topic: Topic) -> None:
+        """Remove what the groups were to get again of a topic that was deleted (SPEC POP-12)."""
+        await self._drop([_retries(group, topic) for group in self.state.groups.values()])
+
+    async def sweep(self) -> None:
+        """Remove retries and dead letters whose group or topic ended, and whose removal was cut short."""
+        warehouse = self._partitions.warehouse
+
+        def stored() -> set[_Life]:
+            return {(ref.space, ref.topic, ref.generation) for space in _SPACES for ref in warehouse.refs(space)}
+
+        # Folders first: the metadata of what they belong to is there before they are.
+        found = await self._partitions.run(stored)
+        meta = await self._meta.refresh()
+        await self._drop([life for life in found if _is_over(meta, life)])
+
+    async def _drop(self, lives: Iterable[_Life]) -> None:
+        lives = list(lives)
+        for life in lives:
+            self._partitions.drop(*life)
+
+        def remove() -> None:
+            for life in lives:
+                self._partitions.warehouse.drop_topic(*life)
+
+        await self._partitions.run(remove)
+
+    def _void(self, before: Meta, after: Meta) -> None:
+        """Follow the metadata: forget what has ended."""
+        if after.topics is before.topics and after.groups is before.groups:
+            return
+        lanes = ended_lanes(before, after)
+        if lanes:
+            self._forget(lanes)
+
+
+def _partitions(topics: Iterable[Topic]) -> dict[str, int]:
+    """How many partitions topics have now, by their ids."""
+    return {topic.id: len(topic.route.partitions) for topic in topics}
+
+
+def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:
+    """Lanes in which all that groups did before is void: the group or topic is over, or its offsets were reset."""
+    topics, groups = before.topics.topics, before.groups.groups
+    over_groups = [name for name, group in groups.items() if _epoch(after, name) != group.epoch]
+    over_topics = [topic for topic in topics.values() if _topic_id(after, topic.name) != topic.id]
+    ended = {lane for group in over_groups for topic in topics.values() for lane in lanes_of(group, topic)}
+    ended |= {lane for topic in over_topics for group in groups for lane in lanes_of(group, topic)}
+    known = before.groups.resets
+    return ended | {lane for lane, reset in after.groups.resets.items() if known.get(lane) != reset}
+
+
+def _epoch(meta: Meta, group: str) -> int | None:
+    found = meta.groups.groups.get(group)
+    return None if found is None else found.epoch
+
+
+def _topic_id(meta: Meta, topic: str) -> str | None:
+    found = meta.topics.topics.get(topic)
+    return None if found is None else found.id
+
+
+def _retries(group: Group, topic: Topic) -> _Life:
+    """The retry partitions of a group for a topic, in these lives of both."""
+    return (Space.RETRY, RetryTopic(group.name, topic.name).storage_name, retry_life(group.epoch, topic.generation))
+
+
+def _is_over(meta: Meta, life: _Life) -> bool:
+    """Whether the metadata says that this life has ended; what it never heard of is left alone."""
+    space, storage_name, generation = life
+    if space is Space.DLQ:
+        return _group_is_over(meta, storage_name, generation)
+    retry = RetryTopic.of_storage_name(storage_name)
+    group_epoch, topic_generation = lives_of_retry(generation)
+    return _group_is_over(meta, retry.group, group_epoch) or topic_generation < meta.topics.ended.get(retry.topic, 0)
+
+
+def _group_is_over(meta: Meta, name: str, epoch: int) -> bool:
+    return epoch <= meta.groups.epoch and _epoch(meta, name) != epoch

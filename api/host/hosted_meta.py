@@ -1,0 +1,117 @@
+"""The metadata log on the event loop: blocking calls go to threads, and who keeps something for a topic or a group is
+told when it ended, whoever ended it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeAlias, TypeVar
+
+from api.log import Partitions
+from mq.errors import DeltaMQError
+from mq.meta import Event, GroupEvent, MetaState
+from tables.queue import AnyEvent, Meta, MetaLog
+
+__all__ = ["Follower", "HostedMeta"]
+
+log = logging.getLogger("deltamq.api")
+
+#: Upkeep follows a change after this time, and then for all changes since.
+_UPKEEP_AFTER_S: Final = 1.0
+
+#: Called on the event loop with the state before and after.
+Follower: TypeAlias = Callable[[Meta, Meta], None]
+
+T = TypeVar("T")
+
+
+class HostedMeta:
+    """One process's view of the metadata, and the only one that changes it there."""
+
+    def __init__(self, log: MetaLog, partitions: Partitions) -> None:
+        self._log = log
+        self._loop = partitions.loop
+        self._upkeep = partitions.upkeep
+        self._in_upkeep = False
+        # A thread of its own: the lease is renewed here, and must not wait for what others read from a disk. More
+        # would not help, since the log takes one at a time.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mq-meta")
+        self._told = log.meta
+        self._followers: list[Follower] = []
+
+    @property
+    def now(self) -> Meta:
+        """The newest known state; never modified, so it may be kept."""
+        return self._log.meta
+
+    @property
+    def offset(self) -> int:
+        """Up to where the log is in the newest known state."""
+        return self._log.offset
+
+    async def reach(self, offset: int) -> None:
+        """See at least what another process has seen, which is up to `offset`."""
+        if self.offset < offset:
+            await self.refresh()
+
+    def follow(self, follower: Follower) -> None:
+        """Tell `follower` of every change from now on."""
+        self._followers.append(follower)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Short blocking work that belongs to a change of the metadata."""
+        return await asyncio.wrap_future(self._thread.submit(work), loop=self._loop)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    async def refresh(self) -> Meta:
+        """See what other processes did."""
+        await self.run(self._log.refresh)
+        self._tell()
+        return self.now
+
+    async def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
+        """Change topics (see `MetaLog.submit`)."""
+        state = await self.run(lambda: self._log.submit(decide))
+        self._changed()
+        return state
+
+    async def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
+        """Change groups (see `MetaLog.submit_groups`)."""
+        meta = await self.run(lambda: self._log.submit_groups(decide))
+        self._changed()
+        return meta
+
+    async def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
+        """Change anything (see `MetaLog.submit_any`)."""
+        meta = await self.run(lambda: self._log.submit_any(decide))
+        self._changed()
+        return meta
+
+    def _changed(self) -> None:
+        self._tell()
+        if not self._in_upkeep:
+            self._in_upkeep = True
+            self._loop.call_later(_UPKEEP_AFTER_S, self._upkeep.submit, self._maintain)
+
+    def _maintain(self) -> None:
+        """On the upkeep thread: keep the log short."""
+        self._in_upkeep = False
+        try:
+            self._log.maintain()
+        except DeltaMQError as error:
+            # It is due again after the next change; who reads or changes will be told what is wrong.
+            log.error("event=upkeep_failed partition=meta code=%s detail=%r", error.code, error.detail)
+
+    def _tell(self) -> None:
+        """Tell the followers once of everything that is new."""
+        before, after = self._told, self._log.meta
+        self._told = after
+        if after is not before:
+            for follower in self._followers:
+                follower(before, after)

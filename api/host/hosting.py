@@ -1,0 +1,390 @@
+"""Which brokers this process serves, and whether it serves the meta role: leases, takeover, giving back (SPEC META-1).
+
+    register --roles--> served (`api.host.roles`) --heir is there--> given back
+       ^                   |
+       |                   '--others silent, or their locks free--> declared dead, their roles taken
+       '--declared dead by others (`lease_lost`): a new life
+
+`mq.meta.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of
+the service. Everything but the blocking calls happens on the event loop.
+
+Who serves a role asks twice: `epoch` before, and `check` of that epoch before the answer leaves. In between the process
+may have slept for longer than its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from api.host.hosted_meta import HostedMeta
+from api.host.roles import Hooks, Roles
+from mq.errors import DeltaMQError, Fenced, Unavailable
+from mq.meta import (
+    META_ROLE,
+    Host,
+    LeaseWatch,
+    MetaState,
+    OwnLease,
+    decide_give_back,
+    decide_leave,
+    decide_register,
+    decide_renew,
+    decide_takeover,
+)
+from mq.names import split_partition
+from tables.failpoints import failpoint
+from tables.queue import AnyEvent, Meta
+from tables.store import HostLocks
+
+__all__ = ["Hosting", "LeaseTimes"]
+
+log = logging.getLogger("deltamq.api")
+
+#: Between two tries to read the metadata.
+_READ_AGAIN_S: Final = 0.5
+#: The last try to tell the others at a stop.
+_LEAVE_S: Final = 5.0
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """Milliseconds on the process's own clock, which never goes back."""
+
+    lease_ms: int
+    renew_ms: int
+    margin_ms: int
+    #: How often the others are looked at.
+    look_ms: int
+
+
+@dataclass(slots=True)
+class _Life:
+    """One registered host; a process that was declared dead begins another."""
+
+    host: Host
+    watch: LeaseWatch
+    lease: OwnLease
+    roles: Roles
+
+
+class Hosting:
+    """The roles of this process. Lives on one event loop, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        locks: HostLocks,
+        *,
+        address: str,
+        brokers: tuple[str, ...],
+        times: LeaseTimes,
+        now_ms: Callable[[], int],
+        load: Callable[[], int],
+    ) -> None:
+        """`now_ms` is a clock that only grows; `load` says how many requests a second this process answers."""
+        self.address = address
+        self.brokers = brokers
+        #: Who keeps something for a role is told what happens with it.
+        self.hooks = Hooks()
+        #: How often this process was declared dead.
+        self.lost_leases = 0
+        self._meta = meta
+        self._locks = locks
+        self._times = times
+        #: The clock of the lease.
+        self.now_ms = now_ms
+        self._load = load
+        self._life = self._new_life()
+        self._wanted = asyncio.Event()
+        self._from_sleepers: frozenset[str] = frozenset()
+        self._departures: dict[str, asyncio.Future[None]] = {}
+        self._routed: tuple[MetaState, frozenset[str]] = (MetaState(), frozenset())
+        self._ticker: asyncio.Task[None] | None = None
+        self._stopping = False
+        meta.follow(self._follow)
+
+    # What is asked.
+
+    @property
+    def id(self) -> str:
+        """The id of this life of the process."""
+        return self._life.host.id
+
+    @property
+    def meta_offset(self) -> int:
+        """Up to where this process has seen the metadata."""
+        return self._meta.offset
+
+    @property
+    def lease(self) -> OwnLease:
+        """The lease of this life."""
+        return self._life.lease
+
+    def holds(self) -> bool:
+        """Whether the lease is not over, by our own clock."""
+        return self._life.lease.holds(self.now_ms())
+
+    def hosts(self, role: str) -> bool:
+        """Whether this process serves the role now."""
+        return self._life.roles.serves(role) and self.holds()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process serves all brokers that there are: no request concerns another then."""
+        return self._meta.now.brokers.roles.keys() <= self.taking()
+
+    def taking(self) -> frozenset[str]:
+        """The roles that this process takes requests for now."""
+        return self._life.roles.taking if self.holds() else _NOTHING
+
+    def owner(self, role: str) -> Host | None:
+        """The host that has the role, as far as this process knows; None when nobody has it."""
+        return self._meta.now.brokers.owner(role)
+
+    def epoch(self, role: str) -> int:
+        """Since when this process serves the role; to be checked again before the answer leaves.
+
+        Raises
+        ------
+        Unavailable
+            `lease_lost`: the own lease is over; `not_owner`: another process has the role; `broker_unavailable`: nobody
+            serves it at the moment.
+        """
+        life = self._life
+        if self.hosts(role):
+            return life.roles.served[role]
+        owner = self.owner(role)
+        if not self.holds() and (role in life.roles.served or (owner is not None and owner.id == life.host.id)):
+            raise Unavailable("this process lost its lease; ask again", code="lease_lost")
+        if owner is None or owner.id == life.host.id:
+            raise Unavailable(f"{_shown(role)} is being taken over; ask again", code="broker_unavailable")
+        raise Unavailable(
+            f"another process serves {_shown(role)}", code="not_owner", extra={"address": owner.address, "role": role}
+        )
+
+    def held_since(self, role: str) -> int | None:
+        """Since which epoch the role is ours as far as this process knows, served or not; None if it is not."""
+        return self._life.roles.ours.get(role)
+
+    def fence(self, role: str) -> int | None:
+        """The epoch that whoever had the role before must be kept out by; None when nobody had it."""
+        roles = self._life.roles
+        return None if role in roles.fresh else roles.ours.get(role)
+
+    def may_wake(self, role: str) -> bool:
+        """Whether who had the role before may still be there: its lease was over, but nobody saw it dead."""
+        return role in self._from_sleepers
+
+    def check(self, role: str, epoch: int) -> None:
+        """Return if the role was served from `epoch` until now, else raise `Unavailable` (`lease_lost`)."""
+        if self._life.roles.served.get(role) != epoch or not self.holds():
+            raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
+
+    def departure(self, host: str) -> asyncio.Future[None]:
+        """A future that is done when a host has left or was declared dead; cancelling it is not allowed."""
+        found = self._departures.get(host)
+        if found is None:
+            found = self._departures[host] = asyncio.get_running_loop().create_future()
+            if host not in self._meta.now.brokers.hosts:
+                found.set_result(None)
+        return found
+
+    def suspect(self) -> None:
+        """Somebody could not be reached: look at once whether it is dead."""
+        self._wanted.set()
+
+    # Life.
+
+    def _new_life(self) -> _Life:
+        times = self._times
+        host = Host(id=uuid.uuid4().hex, address=self.address, brokers=self.brokers, machine=self._locks.machine)
+        lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
+        return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
+
+    async def start(self) -> None:
+        """Register, take over what the dead of this machine had, and return when all of it is served.
+
+        Raises
+        ------
+        DeltaMQError
+            The log cannot be written, or a role cannot be begun.
+        """
+        await self._register()
+        await self._take_over()
+        await self._life.roles.settle()
+        self._ticker = asyncio.create_task(self._repeat())
+
+    async def _register(self) -> None:
+        host = self._life.host
+        if not await self._meta.run(partial(self._locks.hold, host.id)):
+            host = self._life.host = replace(host, machine="")
+        self._life.lease.renewed(self.now_ms())
+        await self._meta.submit_any(lambda meta: decide_register(meta.brokers, host))
+        log.info("event=host_registered host=%s address=%s", host.id, host.address)
+
+    async def stop(self) -> None:
+        """Tell the others that nobody need wait for us. What memory knew must be stored before."""
+        self._stopping = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._life.roles.end(is_over=False)
+        host = self.id
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._meta.submit_any(lambda meta: decide_leave(meta.brokers, host))
+                await self._meta.run(partial(self._locks.forget, host))
+        except (DeltaMQError, TimeoutError) as error:
+            log.warning("event=leave_failed host=%s kind=%s", host, type(error).__name__)
+        self._locks.close()
+
+    async def _repeat(self) -> None:
+        """Look at the others, and renew, until `stop`."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(self._times.look_ms, self._times.renew_ms // 2) / 1000):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self._tick()
+            except DeltaMQError as error:
+                log.warning("event=lease_tick_failed code=%s detail=%r", error.code, error.detail)
+            except Exception as error:
+                log.error("event=lease_tick_failed kind=%s", type(error).__name__, exc_info=error)
+
+    async def _tick(self) -> None:
+        await self._meta.refresh()
+        try:
+            await self._renew()
+            await self._take_over()
+        except Fenced:
+            await self._begin_anew()
+        self._give_back()
+
+    async def _renew(self) -> None:
+        life = self._life
+        begun_ms = self.now_ms()
+        if life.host.id not in self._meta.now.brokers.hosts:
+            raise Fenced("this process was declared dead", code="lease_lost")
+        if life.lease.is_due(begun_ms):
+            load = self._load()
+            await self._meta.submit_any(lambda meta: decide_renew(meta.brokers, life.host.id, load))
+            life.lease.renewed(begun_ms)
+
+    async def _take_over(self) -> None:
+        """Declare dead who is, and take what nobody has."""
+        life, state = self._life, self._meta.now.brokers
+        life.watch.see(state, self.now_ms())
+        over = life.watch.expired(self.now_ms())
+        over.pop(life.host.id, None)
+        if len(state.hosts) > 1:
+            dead = await self._meta.run(partial(self._dead, tuple(state.hosts.values())))
+            silent = over.keys() - dead
+            over |= dead
+            if silent:
+                self._from_sleepers |= {role for role, own in state.roles.items() if own.host in silent}
+        if not over and not self._is_any_free(self._meta.now):
+            return
+
+        def decide(meta: Meta) -> tuple[AnyEvent, ...]:
+            return decide_takeover(meta.brokers, life.host.id, over, named=_routed(meta))
+
+        await self._meta.submit_any(decide)
+        failpoint("lease.after_acquire")
+        for host in over:
+            if host not in self._meta.now.brokers.hosts:
+                log.info("event=host_declared_dead host=%s", host)
+                await self._meta.run(partial(self._locks.forget, host))
+
+    def _dead(self, hosts: Collection[Host]) -> dict[str, int]:
+        """Hosts of this machine whose processes are not there any more."""
+        return {host.id: host.renewal for host in hosts if self._locks.is_dead(host.id, host.machine)}
+
+    def _is_any_free(self, meta: Meta) -> bool:
+        """Whether there is a role that nobody has."""
+        if meta.topics is not self._routed[0]:
+            self._routed = (meta.topics, frozenset(_routed(meta)))
+        roles = meta.brokers.roles
+        return any(own.host is None for own in roles.values()) or not self._routed[1] <= roles.keys()
+
+    async def _begin_anew(self) -> None:
+        """Others have taken over what this process had: all of it is void, and it is a new host from now on."""
+        before = self._life
+        self.lost_leases += 1
+        log.warning("event=lease_lost host=%s", before.host.id)
+        self._life = self._new_life()
+        await before.roles.end(is_over=True)
+        await self._life.roles.settle()
+        await self._meta.run(partial(self._locks.forget, before.host.id))
+        await self._register()
+
+    # Roles.
+
+    def _follow(self, before: Meta, after: Meta) -> None:
+        """Follow the metadata: begin what became ours, end what did not stay so."""
+        hosts = after.brokers.hosts
+        for host in [one for one in self._departures if one not in hosts]:
+            future = self._departures.pop(host)
+            if not future.done():
+                future.set_result(None)
+        life = self._life
+        if self._stopping:
+            return
+        if life.host.id in hosts:
+            life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
+        elif life.roles.ours:
+            # Declared dead: nothing is served until this process lives anew.
+            life.roles.pause()
+            self._wanted.set()
+
+    # Giving back.
+
+    def _give_back(self) -> None:
+        """Begin to pass on the brokers that a process is there for which was started for them."""
+        life, state = self._life, self._meta.now.brokers
+        if not self.holds():
+            return
+        for role in life.roles.served.keys() - {META_ROLE, *self.brokers}:
+            if any(role in host.brokers for host in state.hosts.values()):
+                life.roles.pass_on(role, self._give)
+
+    async def _give(self, role: str) -> None:
+        """Give a broker to a process that was started for it; returns when it is known whose it is now."""
+        host = self.id
+
+        def decide(meta: Meta) -> tuple[AnyEvent, ...]:
+            return decide_give_back(meta.brokers, host, (role,))
+
+        failpoint("lease.before_release")
+        try:
+            await self._meta.submit_any(decide)
+            log.info("event=role_given_back role=%s", role)
+        except DeltaMQError as error:
+            log.warning("event=role_not_given_back role=%s code=%s", role, error.code)
+            # It may have gone all the same: nothing is served before that is known.
+            while not await self._has_read():
+                await asyncio.sleep(_READ_AGAIN_S)
+
+    async def _has_read(self) -> bool:
+        try:
+            await self._meta.refresh()
+        except DeltaMQError:
+            return False
+        return True
+
+
+def _routed(meta: Meta) -> set[str]:
+    """The brokers that routes name."""
+    return {split_partition(name)[1] for topic in meta.topics.topics.values() for name in topic.route.partitions}
+
+
+def _shown(role: str) -> str:
+    return "the meta role" if role == META_ROLE else f"broker {role}"

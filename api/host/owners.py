@@ -1,0 +1,152 @@
+"""Requests that concern brokers of several processes: each part is answered by the process that serves its broker.
+
+    handles --by broker--> ours: answered here     theirs: sent on as a request of their own     --> one answer
+
+Handles are genuine to every process of the warehouse, since all of them share the secret; one that is not is answered
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import msgspec
+
+from api.host.hosting import Hosting
+from api.host.peers import Call, Peer, Peers
+from api.wire import Answer, FailedHandle
+from mq.errors import DeltaMQError, Unavailable
+from mq.names import split_partition
+from mq.queue import HandleKeys, open_handles
+
+__all__ = ["Owners", "Relayed", "Split", "failed_of"]
+
+_PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
+#: Who is only told something is not waited for longer.
+_TELL_S: Final = 2.0
+
+
+class Relayed(DeltaMQError):
+    """What another process answered instead of a success, to be answered as it is."""
+
+    retry_after_s: int | None = None
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """The problem that the other process answered."""
+        assert isinstance(answer.body, bytes), "problems are small"
+        problem: dict[str, Any] = msgspec.json.decode(answer.body)
+        extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
+        relayed = cls(problem["detail"], code=problem["code"], field=problem.get("field"), extra=extra)
+        relayed.status = answer.status
+        after = dict(answer.headers).get(b"retry-after")
+        relayed.retry_after_s = None if after is None else int(after)
+        return relayed
+
+
+@dataclass(slots=True)
+class Split:
+    """Positions in a list of handles: who answers for them."""
+
+    ours: list[int] = field(default_factory=list)
+    theirs: dict[Peer, list[int]] = field(default_factory=dict)
+
+
+class Owners:
+    """Who answers for what, and what they answer; used on the event loop."""
+
+    def __init__(self, hosting: Hosting, peers: Peers, keys: HandleKeys) -> None:
+        self._hosting = hosting
+        self._peers = peers
+        self._keys = keys
+
+    def of(self, broker: str, call: Call) -> Peer | None:
+        """Who serves the broker; None when this process does. Raises what `Peers.of` does."""
+        return self._peers.of(broker, call)
+
+    def of_any(self, brokers: Iterable[str], call: Call) -> Peer | None:
+        """A process that serves one of the brokers; None when this one does. Raises what `of` does."""
+        brokers = list(brokers)
+        if any(map(self._hosting.hosts, brokers)):
+            return None
+        reachable = [broker for broker in brokers if self._hosting.owner(broker) is not None]
+        return self.of(random.choice(reachable or brokers), call)
+
+    def split(self, group: str, handles: Sequence[str], call: Call) -> Split:
+        """Who answers for which of the handles. Raises what `of` does."""
+        if not handles or self._hosting.alone:
+            return Split(ours=list(range(len(handles))))
+        opened, invalid = open_handles(self._keys, group, handles)
+        found = Split(ours=list(invalid))
+        for one in opened:
+            _, broker = split_partition(one.lease.partition)
+            peer = self.of(broker, call)
+            positions = found.ours if peer is None else found.theirs.setdefault(peer, [])
+            positions += one.positions
+        found.ours.sort()
+        return found
+
+    async def ask(self, peer: Peer, call: Call) -> dict[str, Any]:
+        """The answer of another process, as JSON.
+
+        Raises
+        ------
+        Relayed
+            It did not succeed.
+        """
+        answer = await self._peers.ask(peer.host, peer.address, call)
+        if answer.status != 200:
+            raise Relayed.of(answer)
+        assert isinstance(answer.body, bytes), "answers of other processes are whole"
+        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        return found
+
+    async def tell(self, brokers: Iterable[str], call: Call) -> None:
+        """Let the processes that serve these brokers see the metadata as this one does; who cannot be reached will.
+
+        `call` is the request that changed it.
+        """
+        peers: set[Peer] = set()
+        for broker in brokers:
+            with contextlib.suppress(Unavailable):
+                peer = self.of(broker, call)
+                if peer is not None:
+                    peers.add(peer)
+        ready = Call("GET", b"/readyz", [], b"", _TELL_S)
+        await asyncio.gather(*(self.ask(peer, ready) for peer in peers), return_exceptions=True)
+
+    async def ask_all(
+        self, theirs: Mapping[Peer, Sequence[int]], call: Call, body: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The answers to a call, each process asked with its part of `body["handles"]`.
+
+        Raises
+        ------
+        DeltaMQError
+            One of them did not succeed. The others may have been applied: repeating the whole request is safe.
+        """
+        handles = body["handles"]
+        asking = [
+            self.ask(peer, call._replace(body=msgspec.json.encode({**body, "handles": [handles[at] for at in places]})))
+            for peer, places in theirs.items()
+        ]
+        return await together(asking)
+
+
+async def together(asking: Sequence[Any]) -> list[Any]:
+    """All results; when all have ended, the first that failed is raised."""
+    done = await asyncio.gather(*asking, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return done
+
+
+def failed_of(answers: Sequence[Mapping[str, Any]]) -> list[FailedHandle]:
+    """The handles that other processes refused."""
+    return [FailedHandle(one["handle"], one["code"]) for answer in answers for one in answer["failed"]]

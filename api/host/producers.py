@@ -1,0 +1,93 @@
+"""Idempotent producers: is this request new, a replay, or out of order (SPEC SEND-5)?
+
+    (id, seq) remembered in any partition of the topic   -> a replay: stored parts answer their original ranges,
+                                                            a part that is not stored yet is appended now
+    not remembered, seq above all seen or producer new   -> append
+    otherwise                                            -> 409 producer_sequence_out_of_order
+
+What is remembered is in the partitions' logs, so it survives a restart. Only requests under way are kept here: a
+second copy of one waits for the first and is then a replay. On the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from api.wire import Producer
+from mq.errors import Conflict
+from mq.producer import Part
+from tables.log import PartitionLog
+
+__all__ = ["ProducerGate", "draw_of"]
+
+
+def draw_of(producer: Producer) -> int:
+    """Where messages without a key go: the same for every copy of a request."""
+    return zlib.crc32(f"{producer.id}#{producer.seq}".encode())
+
+
+class ProducerGate:
+    """The requests of one topic's producers that are under way."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, dict[int, asyncio.Event]] = {}
+
+    async def turn(self, producer: Producer) -> None:
+        """Return when no other copy of this request is under way; claim it before the next await."""
+        while (running := self._running.get(producer.id, {}).get(producer.seq)) is not None:
+            await running.wait()
+
+    @contextmanager
+    def claim(self, producer: Producer) -> Iterator[None]:
+        """Inside, this is the only copy of the request that is being worked on."""
+        done = asyncio.Event()
+        running = self._running.setdefault(producer.id, {})
+        assert producer.seq not in running, "wait for the turn first"
+        running[producer.seq] = done
+        try:
+            yield
+        finally:
+            del running[producer.seq]
+            if not running:
+                del self._running[producer.id]
+            done.set()
+
+    def stored_parts(
+        self,
+        producer: Producer,
+        logs: Mapping[str, PartitionLog],
+        waiting: Mapping[str, PartitionLog] = {},
+        waiting_id: str = "",
+    ) -> dict[str, tuple[Part, ...]]:
+        """What the topic's partitions hold of this request, by partition; empty for a new one.
+
+        `waiting` are the delay partitions, in which the producer is called `waiting_id`.
+
+        Raises
+        ------
+        Conflict
+            `producer_sequence_out_of_order` when it is neither remembered nor newer than all others.
+        """
+        last = max((seq for seq in self._running.get(producer.id, ()) if seq != producer.seq), default=-1)
+        stored = {}
+        named = [(name, log, producer.id) for name, log in logs.items()]
+        named += [(name, log, waiting_id) for name, log in waiting.items()]
+        for name, log, producer_id in named:
+            seen = log.known_producer(producer_id)
+            if seen is None:
+                continue
+            last = max(last, seen.last_seq)
+            parts = seen.parts.get(producer.seq)
+            if parts is not None:
+                stored[name] = parts
+        if not stored and producer.seq <= last:
+            raise Conflict(
+                f"producer.seq: {producer.seq} is not remembered and {last} was seen; number requests upwards",
+                code="producer_sequence_out_of_order",
+                field="producer.seq",
+                extra={"last_seq": last},
+            )
+        return stored

@@ -1,0 +1,275 @@
+"""Group commit: one commit in flight for each partition, and what arrives meanwhile is the next one.
+
+    event loop     put(A)            put(B) put(C)                          A done       B, C done
+                     |                  |     |                               ^             ^
+    commit thread    [ encode, fsync A .......... ][ encode, fsync B+C ........... ]  one call into the loop each
+
+There is no linger: an idle partition commits at once, a busy one batches by itself. Whatever is waiting goes into one
+Arrow batch and one Delta commit, up to `COMMIT_BYTES_MAX`; an answer is only given after the commit that holds it
+(RELIABILITY R1). A part with `expected_offset` is a commit of its own, since it may be refused alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from api.log.workers import Workers
+from api.wire import ArrowRows, Indexes, Rows, to_record_batch
+from mq.errors import Conflict, DeltaMQError, Refused, Unknown
+from mq.limits import COMMIT_BYTES_MAX, COMMIT_MESSAGES_MAX
+from tables.delta import ProducerStamp, RowsPart
+from tables.failpoints import failpoint
+from tables.log import Appended, PartitionLog, one_batch
+from tables.settings import Flush
+
+__all__ = ["CommitQueue", "Part", "Pending", "RecordRows"]
+
+log = logging.getLogger("deltamq.api")
+
+Record = TypeVar("Record")
+#: What a record weighs, about, for the bounds of a commit.
+_RECORD_BYTES: Final = 512
+
+
+class RecordRows(Generic[Record]):
+    """Records of one of the queue's own logs: encoded by the commit, all that wait together."""
+
+    __slots__ = ("count", "encode", "nbytes", "records")
+
+    def __init__(self, records: Sequence[Record], encode: Callable[[Sequence[Record]], pa.RecordBatch]) -> None:
+        self.records = records
+        self.encode = encode
+        self.count = len(records)
+        self.nbytes = self.count * _RECORD_BYTES
+
+
+class Pending:
+    """One request that waits for the commits of its parts; touched on the event loop only."""
+
+    __slots__ = ("_done", "_left")
+
+    def __init__(self, parts: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._left = parts
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    def part_done(self) -> None:
+        self._left -= 1
+        if self._left == 0 and not self._done.done():
+            self._done.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when every part has its outcome; a waiter that is cancelled takes nothing back."""
+        await self._done
+
+
+class Part:
+    """The messages of one request for one partition, and later their outcome: `appended` or `error`."""
+
+    __slots__ = ("appended", "error", "expected_offset", "flush", "indexes", "known", "messages", "pending", "stamp")
+
+    def __init__(
+        self,
+        messages: Rows | ArrowRows | RecordRows[Any],
+        pending: Pending,
+        flush: Flush,
+        *,
+        indexes: Indexes | None = None,
+        stamp: ProducerStamp | None = None,
+        expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
+    ) -> None:
+        """`known` are the epochs of the log's fences that whoever appends knows of (see `tables.log.fences`)."""
+        self.messages = messages
+        self.pending = pending
+        self.flush = flush
+        self.indexes = indexes
+        self.stamp = stamp
+        self.expected_offset = expected_offset
+        self.known = known
+        self.appended: Appended | None = None
+        self.error: DeltaMQError | None = None
+
+
+class CommitQueue:
+    """What waits for one partition. `put` belongs to the event loop, everything else to the commit threads."""
+
+    __slots__ = ("_busy", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
+
+    def __init__(
+        self,
+        open_log: Callable[[], PartitionLog],
+        workers: Workers,
+        loop: asyncio.AbstractEventLoop,
+        observer: CommitObserver,
+    ) -> None:
+        self._open_log = open_log
+        self._workers = workers
+        self._loop = loop
+        self._observer = observer
+        self._lock = threading.Lock()
+        self._waiting: list[Part] = []
+        self._busy = False
+
+    def put(self, part: Part) -> None:
+        """Queue one part; its `pending` is told when it is committed or refused."""
+        with self._lock:
+            self._waiting.append(part)
+            start = not self._busy
+            self._busy = True
+        if start:
+            self._workers.submit(self._run)
+
+    def _run(self) -> None:
+        """Commit until nothing waits, or until another partition wants this thread."""
+        while self._commit_waiting():
+            if self._workers.wanted:
+                self._workers.submit(self._run)
+                return
+
+    def _commit_waiting(self) -> bool:
+        """One commit; True if more is waiting."""
+        parts = self._take()
+        try:
+            failpoint("batch.before_close")
+            opened = self._open_log()
+            for run in _runs(parts):
+                _commit(opened, run)
+        except Exception as error:
+            _fail(parts, error)
+        self._loop.call_soon_threadsafe(self._delivered, parts)
+        with self._lock:
+            self._busy = bool(self._waiting)
+            return self._busy
+
+    def _take(self) -> list[Part]:
+        """The parts of the next commit, in order of arrival, bounded in bytes and messages."""
+        with self._lock:
+            waiting = self._waiting
+            nbytes = messages = end = 0
+            for part in waiting:
+                nbytes += part.messages.nbytes
+                messages += part.messages.count
+                if end and (nbytes > COMMIT_BYTES_MAX or messages > COMMIT_MESSAGES_MAX):
+                    break
+                end += 1
+            self._waiting = waiting[end:]
+            return waiting[:end]
+
+    def _delivered(self, parts: list[Part]) -> None:
+        for part in parts:
+            part.pending.part_done()
+        self._observer.committed(parts)
+
+
+class CommitObserver(Protocol):
+    """Who wants to know of commits: readers that wait, upkeep, metrics. Called on the event loop."""
+
+    def committed(self, parts: Sequence[Part]) -> None: ...
+
+
+def _runs(parts: list[Part]) -> list[list[Part]]:
+    """Parts that go into one commit together; one with `expected_offset` goes alone, in its place.
+
+    So do those that know of other fences: one may be refused.
+    """
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and _go_together(runs[-1][-1], part):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def _go_together(one: Part, other: Part) -> bool:
+    known = one.known is other.known or one.known == other.known
+    return known and one.expected_offset is None and other.expected_offset is None
+
+
+def _commit(opened: PartitionLog, parts: list[Part]) -> None:
+    """One commit for all of `parts`; if it is refused, each of them alone, so that one cannot fail the others."""
+    try:
+        _append(opened, parts)
+    except (Refused, Conflict) as error:
+        if len(parts) == 1:
+            parts[0].error = error
+            return
+        for part in parts:
+            _commit(opened, [part])
+    except Exception as error:
+        _fail(parts, error)
+
+
+def _append(opened: PartitionLog, parts: list[Part]) -> None:
+    rows, spans = _joined(parts)
+    flush = Flush.SYNC if any(p.flush is Flush.SYNC for p in parts) else Flush.ASYNC
+    first = parts[0]
+    appended = opened.append_rows(rows, spans, flush=flush, expected_offset=first.expected_offset, known=first.known)
+    results = iter(appended)
+    for stamped, group in groupby(parts, key=lambda p: p.stamp is not None):
+        if stamped:
+            for part in group:
+                part.appended = next(results)
+        else:
+            _divide(next(results), list(group))
+
+
+def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
+    """All rows as one batch, and which rows came with which producer's request."""
+    batches: list[pa.RecordBatch] = []
+    for _, group in groupby((p.messages for p in parts), key=type):
+        batches += _batches(list(group))
+    spans = []
+    for stamped, among in groupby(parts, key=lambda p: p.stamp is not None):
+        if stamped:
+            spans += [RowsPart(p.messages.count, p.stamp) for p in among]
+        else:
+            spans.append(RowsPart(sum(p.messages.count for p in among)))
+    return one_batch(batches), spans
+
+
+def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
+    """Messages of one kind as record batches."""
+    first = messages[0]
+    if isinstance(first, ArrowRows):
+        return [m.batch for m in messages]
+    if isinstance(first, RecordRows):
+        return [first.encode([record for m in messages for record in m.records])]
+    return [to_record_batch(messages)]
+
+
+def _divide(whole: Appended, parts: list[Part]) -> None:
+    """Give each of several requests without a producer its piece of the rows that were appended as one."""
+    if len(parts) == 1:
+        parts[0].appended = whole
+        return
+    at = 0
+    for part in parts:
+        count = part.messages.count
+        part.appended = Appended(
+            base_offset=whole.base_offset + at,
+            count=count,
+            duplicate=whole.duplicate,
+            durable=whole.durable,
+            version=whole.version,
+            message_ids=whole.message_ids.slice(at, count),
+        )
+        at += count
+    assert at == whole.count, "every row belongs to one request"
+
+
+def _fail(parts: Sequence[Part], error: Exception) -> None:
+    """Give the parts that have no outcome yet this one; what we cannot explain may have been stored."""
+    if not isinstance(error, DeltaMQError):
+        log.error("event=commit_failed kind=%s", type(error).__name__, exc_info=error)
+        error = Unknown()
+    for part in parts:
+        if part.appended is None and part.error is None:
+            part.error = error

@@ -1,0 +1,226 @@
+"""Counters of this process, and their Prometheus form.
+
+The hot path adds to plain integers on the event loop, where nothing else runs at the same time; the Prometheus
+objects are made when somebody scrapes. Names follow the Prometheus conventions: base units, `_total` for counters.
+
+A scrape stays small however many topics there are: the first few hundred have series of their own, what the others
+count is added up under `(other)`, and partitions are shown only to who asks for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from api.log.group_commit import Part
+
+__all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
+
+#: So many topics and groups of a counter have series of their own: those that were counted first, so that a series
+#: never goes back.
+_SERIES_MAX: Final = 300
+#: What the others are added up under; no topic or group can be called so.
+OTHER: Final = "(other)"
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+#: Upper bounds in seconds, from a commit in the page cache to a slow disk.
+_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Histogram:
+    """Observations in fixed buckets."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS_S) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS_S, seconds)] += 1
+        self.sum += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """What Prometheus wants: (upper bound, observations up to it)."""
+        total = 0
+        rows: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+class Gauge(NamedTuple):
+    """A value that is read when it is asked for."""
+
+    name: str
+    help: str
+    read: Callable[[], float]
+
+
+class PartitionGauges(NamedTuple):
+    """One open partition's numbers at the time of a scrape."""
+
+    topic: str
+    partition: str
+    end_offset: int
+    min_offset: int
+    version: int
+    files: int
+    bytes: int
+
+
+class Metrics:
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()  # (call, status)
+        self.produced_messages: Counter[str] = Counter()  # by topic
+        self.produced_bytes: Counter[str] = Counter()
+        self.fetched_messages: Counter[str] = Counter()
+        self.fetched_bytes: Counter[str] = Counter()
+        self.popped_messages: Counter[tuple[str, str]] = Counter()  # by group and topic
+        self.redelivered_messages: Counter[tuple[str, str]] = Counter()
+        self.acked_messages: Counter[str] = Counter()  # by group
+        self.nacked_messages: Counter[str] = Counter()
+        self.condemned_messages: Counter[str] = Counter()
+        self.duplicates = 0
+        self.commits = 0
+        self.commit_parts = 0
+        self.commit_failures = 0
+        self.produce_seconds = Histogram()
+        self.fetch_seconds = Histogram()
+        self.pop_seconds = Histogram()
+        self.gauges: list[Gauge] = []
+        #: Counters that somebody else keeps.
+        self.counters: list[Gauge] = []
+
+    def committed(self, parts: Sequence[Part]) -> None:
+        """Count one group commit and the requests in it."""
+        self.commits += 1
+        self.commit_parts += len(parts)
+        for part in parts:
+            if part.appended is None:
+                self.commit_failures += 1
+            elif part.appended.duplicate:
+                self.duplicates += 1
+
+    def of_process(self) -> Iterator[Metric]:
+        """What the process as a whole has counted."""
+        yield from self._counters()
+        yield from self._histograms()
+        for counter in self.counters:
+            yield CounterMetricFamily(counter.name, counter.help, value=counter.read())
+        for gauge in self.gauges:
+            yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.read())
+
+    def of_topics(self, topics: Collection[str]) -> Iterator[Metric]:
+        """What was counted of these topics."""
+        for name, text, by_topic in self._by_topic():
+            yield _family(name, text, ["topic"], {(t,): by_topic[t] for t in topics if t in by_topic})
+        for name, text, by_lane in self._by_lane():
+            found = {lane: count for lane, count in list(by_lane.items()) if lane[1] in topics}
+            yield _family(name, text, ["group", "topic"], found)
+
+    def _counters(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "deltamq_requests", "Answered requests by call and status.", labels=["call", "status"]
+        )
+        for (call, status), count in list(self.requests.items()):
+            requests.add_metric([call, str(status)], count)
+        yield requests
+        for name, text, by_topic in self._by_topic():
+            yield _family(name, text, ["topic"], _bounded({(topic,): count for topic, count in by_topic.items()}))
+        for name, text, by_lane in self._by_lane():
+            yield _family(name, text, ["group", "topic"], _bounded(by_lane))
+        for name, text, by_group in self._by_group():
+            yield _family(name, text, ["group"], _bounded({(group,): count for group, count in by_group.items()}))
+        for name, text, value in (
+            ("deltamq_duplicate_parts", "Replayed parts of requests that were already stored.", self.duplicates),
+            ("deltamq_commits", "Group commits.", self.commits),
+            ("deltamq_commit_parts", "Parts of requests in group commits.", self.commit_parts),
+            ("deltamq_commit_failed_parts", "Parts of requests whose commit failed.", self.commit_failures),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
+
+    def _by_topic(self) -> tuple[tuple[str, str, Counter[str]], ...]:
+        return (
+            ("deltamq_produced_messages", "Messages acknowledged to producers.", self.produced_messages),
+            ("deltamq_produced_bytes", "Bytes of acknowledged produce requests.", self.produced_bytes),
+            ("deltamq_fetched_messages", "Messages sent to consumers.", self.fetched_messages),
+            ("deltamq_fetched_bytes", "Bytes sent to consumers.", self.fetched_bytes),
+        )
+
+    def _by_lane(self) -> tuple[tuple[str, str, Counter[tuple[str, str]]], ...]:
+        return (
+            ("deltamq_popped_messages", "Messages given to groups.", self.popped_messages),
+            ("deltamq_redelivered_messages", "Of these, not for the first time.", self.redelivered_messages),
+        )
+
+    def _by_group(self) -> tuple[tuple[str, str, Counter[str]], ...]:
+        return (
+            ("deltamq_acked_messages", "Handles acknowledged.", self.acked_messages),
+            ("deltamq_nacked_messages", "Handles of failed messages.", self.nacked_messages),
+            ("deltamq_condemned_messages", "Handles sent to the dead letters.", self.condemned_messages),
+        )
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, text, histogram in (
+            ("deltamq_produce_seconds", "From the complete request to its answer.", self.produce_seconds),
+            ("deltamq_fetch_seconds", "From the request to its answer, long polls included.", self.fetch_seconds),
+            ("deltamq_pop_seconds", "The same for pops.", self.pop_seconds),
+        ):
+            yield HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
+
+
+def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
+    """What open partitions hold."""
+    labels = ["topic", "partition"]
+    families = {
+        "end_offset": GaugeMetricFamily("deltamq_partition_end_offset", "Next offset to be written.", labels=labels),
+        "min_offset": GaugeMetricFamily("deltamq_partition_min_offset", "First stored offset.", labels=labels),
+        "version": GaugeMetricFamily("deltamq_partition_version", "Newest Delta version.", labels=labels),
+        "files": GaugeMetricFamily("deltamq_partition_files", "Live data files.", labels=labels),
+        "bytes": GaugeMetricFamily("deltamq_partition_bytes", "Bytes of the live data files.", labels=labels),
+    }
+    for found in partitions:
+        for field, family in families.items():
+            family.add_metric([found.topic, found.partition], getattr(found, field))
+    yield from families.values()
+
+
+def rendered(families: Sequence[Metric]) -> bytes:
+    """Metrics in the Prometheus text format; any thread may do it."""
+    return generate_latest(_Collected(families))
+
+
+class _Collected:
+    """What `generate_latest` asks a registry for."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Sequence[Metric]:
+        return self._families
+
+
+def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels, float]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+def _bounded(counts: Mapping[Labels, int]) -> dict[tuple[str, ...], int]:
+    """The first of them, and what all others count together."""
+    kept: dict[tuple[str, ...], int] = dict(islice(counts.items(), _SERIES_MAX))
+    if len(counts) > len(kept):
+        labels = len(next(iter(kept)))
+        kept[(OTHER,) * labels] = sum(islice(counts.values(), len(kept), None))
+    return kept

@@ -1,0 +1,304 @@
+"""One partition as the service sees it: its log, opened on first use, its commit queue, and the readers that wait.
+
+The log is blocking and is opened, read from disk and refreshed on threads; everything else happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+from api.log.group_commit import CommitQueue, Part
+from api.log.known_fences import KnownFences
+from api.log.metrics import Metrics
+from api.log.tending import Tending
+from api.log.workers import Workers
+from mq.errors import DeltaMQError, NotFound
+from mq.meta import Topic
+from tables.log import BROKER_FENCE, PartitionLog, Warehouse
+from tables.paths import PartitionRef, Space
+
+__all__ = ["Partition", "Partitions"]
+
+log = logging.getLogger("deltamq.api")
+
+T = TypeVar("T")
+
+#: A partition that could not be opened is not tried again by every request.
+_OPEN_AGAIN_S: Final = 1.0
+#: Upkeep follows a commit after this time, and then for all commits since: each run takes the interpreter from others.
+_UPKEEP_AFTER_S: Final = 0.02
+
+
+class Partition:
+    """One physical partition: of one life of a topic, or one of the queue's own logs."""
+
+    __slots__ = (
+        "_closed",
+        "_failed",
+        "_fenced",
+        "_followed_until",
+        "_in_upkeep",
+        "_is_at_rest",
+        "_is_lazy",
+        "_opening",
+        "_owner",
+        "_table_id",
+        "_waiters",
+        "log",
+        "name",
+        "queue",
+        "ref",
+        "refreshed_at",
+        "tended_at_s",
+        "topic",
+    )
+
+    def __init__(self, owner: Partitions, ref: PartitionRef, table_id: str | None = None) -> None:
+        self.topic = ref.topic
+        self.name = ref.name
+        self.ref = ref
+        self._owner = owner
+        self._table_id = table_id
+        #: Whether it has no table before its first append; readers take it for empty then.
+        self._is_lazy = ref.space is not Space.TOPICS
+        self._opening = threading.Lock()
+        self._failed: tuple[float, DeltaMQError] | None = None
+        self._closed = False
+        self.log: PartitionLog | None = None
+        self.queue = CommitQueue(self.open, owner.commits, owner.loop, self)
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.refreshed_at = 0.0
+        #: The epoch of the broker's owner up to which this process has put up the fence.
+        self._fenced = 0
+        self._followed_until = 0.0
+        self._in_upkeep = False
+        #: Whether nobody had used it when it came up last.
+        self._is_at_rest = False
+        #: When it comes up in `Partitions.tending`; infinity for never.
+        self.tended_at_s = float("inf")
+
+    def open(self) -> PartitionLog:
+        """The log; blocking, for threads. Creates the table when the topic's creation was cut short."""
+        opened = self.log
+        if opened is not None:
+            return opened
+        with self._opening:
+            if self._closed:
+                raise NotFound(f"{self.topic} was deleted", code="topic_not_found", field="topic")
+            opened = self.log or self._open_once()
+            self.log = opened
+        self._owner.loop.call_soon_threadsafe(self._owner.tending.soon, self)
+        return opened
+
+    def _open_once(self) -> PartitionLog:
+        if self._failed is not None and time.monotonic() < self._failed[0]:
+            raise self._failed[1]
+        try:
+            return self._owner.warehouse.create(self.ref, table_id=self._table_id)
+        except DeltaMQError as error:
+            self._failed = (time.monotonic() + _OPEN_AGAIN_S, error)
+            log.error("event=partition_not_opened partition=%s code=%s", self.name, error.code)
+            raise
+
+    @property
+    def fault(self) -> str | None:
+        """The code of what keeps the partition from serving; None while it serves or was not opened yet."""
+        if self.log is not None:
+            return None if self.log.stopped is None else self.log.stopped.code
+        return None if self._failed is None else self._failed[1].code
+
+    @property
+    def fencing(self) -> KnownFences | None:
+        """What appends here know of fences; None where nobody puts any up."""
+        return self._owner.fencing
+
+    def close(self) -> None:
+        """The topic is gone: refuse what still comes, and wake who waits. The warehouse closes the log."""
+        self._closed = True
+        self.log = None
+        self._owner.tending.drop(self)
+        self.wake()
+
+    async def opened(self) -> PartitionLog:
+        """The log, opened on a thread if need be."""
+        opened = self.log
+        return opened if opened is not None else await self._owner.run(self.open)
+
+    async def fenced(self, epoch: int) -> PartitionLog:
+        """The log, behind the fence of the broker's owner since `epoch`.
+
+        Who was the owner before appends nothing more, so what the log holds is all that this process must know
+        (SPEC META-1).
+        """
+        opened = await self.opened()
+        if self._fenced != epoch:
+            await self._owner.run(partial(opened.fence, BROKER_FENCE, epoch))
+            self._fenced = epoch
+        return opened
+
+    def is_fenced(self, epoch: int) -> bool:
+        """Whether `fenced` has been there."""
+        return self._fenced == epoch and self.log is not None
+
+    async def refresh(self) -> None:
+        """See the commits of other processes, and wake the readers if there are any."""
+        await self.look()
+
+    async def look(self) -> PartitionLog | None:
+        """The log with the commits of other processes; None when its first append, which makes it, is still to come."""
+        self.refreshed_at = self._owner.loop.time()
+        known = self.log
+        opened = known or await self._found()
+        if opened is not None and (await self._owner.run(opened.refresh) or known is None):
+            self.wake()
+        return opened
+
+    async def _found(self) -> PartitionLog | None:
+        """The log; None when it is made by its first append and there was none yet."""
+        if self._is_lazy and not await self._owner.run(partial(self._owner.warehouse.exists, self.ref)):
+            return None
+        return await self.opened()
+
+    # Readers that wait for a message.
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether somebody wants to know of new messages."""
+        return bool(self._waiters) or self._followed_until > self._owner.loop.time()
+
+    def follow(self, until_s: float) -> None:
+        """Look for the commits of other processes until then, though nobody waits."""
+        self._followed_until = until_s
+        self._owner.awaited.add(self)
+
+    def wake(self) -> None:
+        """Tell every waiting reader to look again."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def waiter(self) -> asyncio.Future[None]:
+        """A future that is done at the next commit; the caller looks at the end offset after asking for it."""
+        waiter: asyncio.Future[None] = self._owner.loop.create_future()
+        self.watch(waiter)
+        return waiter
+
+    def watch(self, waiter: asyncio.Future[None]) -> None:
+        """Let a future of the caller's be done at the next commit; it may wait for several partitions."""
+        self._waiters.add(waiter)
+        self._owner.awaited.add(self)
+
+    def forget(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.discard(waiter)
+
+    # CommitObserver.
+
+    def committed(self, parts: Sequence[Part]) -> None:
+        """After each commit: wake the readers, and let upkeep follow off the request path."""
+        if self._waiters:
+            self.wake()
+        self._owner.metrics.committed(parts)
+        self._owner.tending.soon(self)
+        if not self._in_upkeep:
+            self._in_upkeep = True
+            self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
+
+    async def tend(self) -> None:
+        """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go.
+
+        One that nobody uses gives its memory back, and is left alone until upkeep is due; an hour at most, since other
+        processes may let files of it go.
+        """
+        opened = self.log
+        if opened is None or opened.stopped is not None:
+            return
+        is_idle = not self.has_waiters and opened.rest()
+        was_at_rest, self._is_at_rest = self._is_at_rest, False
+        wait_s = opened.due_in_ms() / 1000 if is_idle and not was_at_rest else 0.0
+        self._owner.tending.again(self, wait_s or self._owner.tending.every_s)
+        if wait_s:
+            self._is_at_rest = True
+            return
+        await self.look()
+        if not self._in_upkeep:
+            self._in_upkeep = True
+            self._owner.upkeep.submit(self._maintain)
+
+    def _maintain(self) -> None:
+        """On the upkeep thread: what roll-ups, checkpoints and clean-up are due."""
+        self._in_upkeep = False
+        opened = self.log
+        try:
+            if opened is not None and opened.stopped is None and not self._owner.stopping:
+                opened.maintain()
+        except DeltaMQError as error:
+            # Upkeep is due again after the next commit; what it found wrong, readers and writers will be told.
+            log.error("event=upkeep_failed partition=%s code=%s detail=%r", self.name, error.code, error.detail)
+
+
+class Partitions:
+    """The partitions that this process has touched, by topic life and name."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        commits: Workers,
+        upkeep: Workers,
+        threads: ThreadPoolExecutor,
+        metrics: Metrics,
+    ) -> None:
+        self.warehouse = warehouse
+        self.loop = loop
+        #: Set when the service stops: no more upkeep is begun, which is due again after the next start.
+        self.stopping = False
+        self.commits = commits
+        self.upkeep = upkeep
+        self.metrics = metrics
+        #: What appends to the queue's own partitions know of fences; None where nobody puts any up.
+        self.fencing: KnownFences | None = None
+        self._threads = threads
+        self._found: dict[PartitionRef, Partition] = {}
+        self.tending = Tending(loop.time)
+        #: Those that somebody waits at or follows, and perhaps some where that has ended.
+        self.awaited: set[Partition] = set()
+
+    def get(self, topic: Topic, name: str) -> Partition:
+        """A topic's partition; its table is opened when it is first needed."""
+        ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
+        found = self._found.get(ref)
+        if found is None:
+            # The same in every process that makes the table, and another in every life of the topic.
+            table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
+            found = self._found[ref] = Partition(self, ref, table_id)
+        return found
+
+    def of(self, ref: PartitionRef) -> Partition:
+        """A partition of the queue's own: revive log, offsets, retries, dead letters (see `tables.queue.refs`)."""
+        assert ref.space is not Space.TOPICS, "these belong to a topic's life"
+        found = self._found.get(ref)
+        if found is None:
+            found = self._found[ref] = Partition(self, ref)
+        return found
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Blocking work on a thread."""
+        return await self.loop.run_in_executor(self._threads, work)
+
+    def drop(self, space: Space, topic: str, generation: int) -> None:
+        """Forget the partitions of a life that is over."""
+        for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
+            self._found.pop(ref).close()
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._found.values()))

@@ -1,0 +1,92 @@
+"""One of the queue's own logs as the service appends to it: durable, in groups, repeated until the outcome is known.
+
+    records --one batch--> commit queue --group commit, fsync--> stored
+                   ^-------- nobody knows --------'
+
+A record that stands twice in such a log counts once (see `mq.queue.checkpoint_state`, `mq.queue.progress`), so an
+append whose answer was lost is simply made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
+
+from api.log.group_commit import Part, Pending, RecordRows
+from api.log.known_fences import not_known
+from api.log.partition import Partition
+from mq.errors import Fenced, Unavailable, Unknown
+from tables.delta import ProducerStamp
+from tables.settings import Flush
+
+__all__ = ["RecordLog"]
+
+Record = TypeVar("Record")
+
+#: Between two tries of an append whose outcome nobody knows; doubled up to a second.
+_AGAIN_S: Final = 0.01
+_AGAIN_S_MAX: Final = 1.0
+
+
+class RecordLog(Generic[Record]):
+    """Appends to one partition; used on the event loop."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        encode: Callable[[Sequence[Record]], pa.RecordBatch],
+        *,
+        owner_only: bool = False,
+    ) -> None:
+        """`encode` makes rows of records; it runs on a commit thread.
+
+        `owner_only`: records of lanes are true only while this process has the broker. One that was made before another
+        took it over must not be appended later as anybody's: a checkpoint of then would bring back what is done now.
+        """
+        self._encode = encode
+        self._owner_only = owner_only
+        self._partition = partition
+        self._loop = asyncio.get_running_loop()
+        self.appends = 0
+
+    async def append(self, records: Sequence[Record], stamp: ProducerStamp | None = None) -> None:
+        """Store the records, those of a stamped request once; returns when they are durable.
+
+        Raises
+        ------
+        DeltaMQError
+            They certainly are not stored.
+        """
+        wait_s = _AGAIN_S
+        while True:
+            part, is_ours = await self._try(records, stamp)
+            error, fencing = part.error, self._partition.fencing
+            if error is None:
+                return
+            if isinstance(error, Fenced) and fencing is not None:
+                if is_ours:
+                    # Another process serves the broker now: what we would record may contradict what it does.
+                    raise not_known(self._partition.name, error)
+                await fencing.learn(self._partition.name, error)
+            elif isinstance(error, Unknown):
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+            else:
+                raise error
+
+    async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[Part, bool]:
+        """One append with its outcome, and whether it was made as the process that serves the broker."""
+        self.appends += 1
+        pending = Pending(1, self._loop)
+        fencing, name = self._partition.fencing, self._partition.name
+        known = None if fencing is None else fencing.known(name)
+        is_ours = fencing is not None and fencing.is_ours(name)
+        if self._owner_only and fencing is not None and not is_ours:
+            raise Unavailable(f"{name} went to another process; ask again", code="lease_lost")
+        part = Part(RecordRows(records, self._encode), pending, Flush.SYNC, stamp=stamp, known=known)
+        self._partition.queue.put(part)
+        await pending.wait()
+        return part, is_ours

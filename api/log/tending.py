@@ -1,0 +1,72 @@
+"""When partitions need something though nobody asks for it: a queue of what is due, so that the others cost nothing.
+
+    opened, committed --every `every_s` while it is used--> news of other processes, upkeep
+                            '--not used--> at rest: nothing in memory for readers --upkeep is due--> upkeep
+
+At rest a partition comes up again when its next clean-up or sweep is due, or after an hour.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mq.queue import DueTimes
+
+if TYPE_CHECKING:
+    from api.log.partition import Partition
+
+__all__ = ["Tending"]
+
+#: A partition at rest comes up at least this often, for what other processes did there.
+_REST_S_MAX: Final = 3_600.0
+#: Of thousands that were opened together, so many come up in one turn: waiting readers have theirs in between.
+_TURN_MAX: Final = 32
+
+
+class Tending:
+    """The open partitions of a process by the time at which each comes up next; used on the event loop."""
+
+    def __init__(self, now_s: Callable[[], float], *, every_s: float = 30.0) -> None:
+        """`now_s` is the event loop's clock; a partition that is used comes up after `every_s`."""
+        self.every_s = every_s
+        self._now_s = now_s
+        self._due: DueTimes[Partition] = DueTimes()
+        #: Due, and not yet taken.
+        self._ready: deque[Partition] = deque()
+
+    def soon(self, partition: Partition) -> None:
+        """Let a partition that is used come up after `every_s` at the latest."""
+        if partition.tended_at_s > self._now_s() + self.every_s:
+            self._plan(partition, self.every_s)
+
+    def again(self, partition: Partition, wait_s: float) -> None:
+        """Let a partition that has come up do so again."""
+        self._plan(partition, min(wait_s, _REST_S_MAX))
+
+    def take(self) -> list[Partition]:
+        """Partitions that come up now, a turn of them; each has to be planned again."""
+        self._ready.extend(self._due.take(_ms(self._now_s())))
+        turn = [self._ready.popleft() for _ in range(min(_TURN_MAX, len(self._ready)))]
+        for partition in turn:
+            partition.tended_at_s = float("inf")
+        return turn
+
+    def drop(self, partition: Partition) -> None:
+        """Forget a partition: it is gone."""
+        self._discard(partition)
+        partition.tended_at_s = float("inf")
+
+    def _plan(self, partition: Partition, wait_s: float) -> None:
+        self._discard(partition)
+        partition.tended_at_s = self._now_s() + wait_s
+        self._due.add(partition, _ms(partition.tended_at_s))
+
+    def _discard(self, partition: Partition) -> None:
+        if partition.tended_at_s != float("inf"):
+            self._due.discard(partition, self._due.bucket_of(_ms(partition.tended_at_s)))
+
+
+def _ms(time_s: float) -> int:
+    return int(time_s * 1_000)

@@ -1,0 +1,9 @@
+"""The OpenAPI document: what FastAPI describes, and the hot calls that it does not serve."""
+
+from __future__ import annotations
+
+from api.openapi.document import describe
+
+__all__ = [
+    "describe",
+]

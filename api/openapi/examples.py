@@ -1,0 +1,156 @@
+"""Examples of the answers that FastAPI describes, by the name of their schema; all tell of the same topic and group.
+
+A schema's own example is next to its model where nothing else is like it; these share their partitions and names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.wire import Json
+
+__all__ = ["add_examples"]
+
+_HOST: Final = "f3e0651d4eb84674b28923555c349ead"
+_ADDRESS: Final = "http://10.0.0.7:8080"
+_DEAD: Final = "%DLQ%billing@broker-a"
+
+_PARTITION: Final[Json] = {
+    "partition": "flights@broker-a",
+    "broker": "broker-a",
+    "state": "serving",
+    "logical_partitions": [[0, 1024]],
+    "location": "/var/lib/deltamq/topics/flights/flights@broker-a",
+    "min_offset": 0,
+    "max_offset": 123,
+    "messages": 123,
+    "bytes": 9_840,
+    "files": 2,
+    "last_append_time": "2013-01-01T05:15:00.123000Z",
+    "version": 41,
+}
+_TOPIC: Final[Json] = {
+    "topic": "flights",
+    "id": "4bd4725d-5bec-43f4-be8a-bc5a186729a2",
+    "order_strategy": "best_tried",
+    "retention_ms": 259_200_000,
+    "message_type": "normal",
+    "flush": None,
+    "created_time": "2013-01-01T05:00:00.000000Z",
+    "routes_epoch": 1,
+    "logical_partitions": 1024,
+    "partitions": [_PARTITION],
+}
+_BY_TIME: Final[Json] = {
+    "topic": "flights",
+    "time": "2013-01-01T05:15:00.000000Z",
+    "offsets": [{"partition": "flights@broker-a", "offset": 120}],
+}
+
+_LANE: Final[Json] = {
+    "partition": "flights@broker-a",
+    "retry": False,
+    "committed_offset": 120,
+    "min_offset": 0,
+    "end_offset": 123,
+    "lag": 3,
+    "in_flight": 0,
+    "last_consume_time": "2013-01-01T05:15:00.456000Z",
+    "epoch": 1,
+}
+_GROUP: Final[Json] = {
+    "group": "billing",
+    "epoch": 1,
+    "consume_strategy": "exclusive",
+    "allocation_strategy": "sticky",
+    "order": False,
+    "consume_from": "first",
+    "max_attempts": 5,
+    "retry_policy": {"fixed_ms": 1_000},
+    "invisible_ms": 60_000,
+    "created_time": "2013-01-01T05:00:00.000000Z",
+    "clients": [
+        {
+            "client_id": "worker-1",
+            "online": True,
+            "topics": {"flights": {"order": True, "tags": "*"}},
+            "since_time": "2013-01-01T05:10:00.000000Z",
+            "authorized_ms": 29_000,
+        }
+    ],
+    "allocation": {"flights": {"epoch": 2, "clients": {"worker-1": ["flights@broker-a"]}}},
+    "topics": [{"topic": "flights", "lag": 3, "partitions": [_LANE]}],
+}
+_COMMITTED: Final[Json] = {
+    "group": "billing",
+    "topic": "flights",
+    "topic_id": _TOPIC["id"],
+    "offsets": {"flights@broker-a": 120},
+    "epochs": {"flights@broker-a": 1},
+}
+
+_DEAD_LETTER: Final[Json] = {
+    "offset": 0,
+    "message_id": "7d3f0d9b5e6a4c1200000000",
+    "append_time": "2013-01-01T05:20:00.000000Z",
+    "body": '{"flight": "UA1545"}',
+    "key": "N14228",
+    "tag": "departure",
+    "headers": {"mq-dead-reason": "cannot be parsed"},
+    "born_time": "2013-01-01T05:15:00.000000Z",
+    "reconsume_times": 5,
+    "origin": {"topic": "flights", "partition": "flights@broker-a", "offset": 120},
+    "partition": _DEAD,
+    "topic": "flights",
+    "reason": "cannot be parsed",
+    "attempts": 5,
+}
+_REPLAYED: Final[Json] = {
+    "replayed": 1,
+    "duplicates": 0,
+    "failed": [{"partition": _DEAD, "offset": 7, "code": "offset_out_of_range"}],
+    "failed_total": 1,
+}
+
+_CLUSTER: Final[Json] = {
+    "warehouse": "/var/lib/deltamq",
+    "version": "0.1.0",
+    "host": _HOST,
+    "routes_epoch": 1,
+    "topics": 1,
+    "brokers": [
+        {
+            "broker": "broker-a",
+            "address": _ADDRESS,
+            "host": _HOST,
+            "roles": ["broker", "meta"],
+            "epoch": 1,
+            "partitions": 1,
+            "online": True,
+        }
+    ],
+    "meta": {"address": _ADDRESS, "host": _HOST, "epoch": 2},
+    "hosts": [{"host": _HOST, "address": _ADDRESS, "brokers": ["broker-a"], "load": 17}],
+}
+
+_EXAMPLES: Final[Json] = {
+    "TopicList": {"topics": ["flights"], "next": "flights"},
+    "TopicView": _TOPIC,
+    "OffsetsByTime": _BY_TIME,
+    "GroupList": {"groups": ["billing"], "next": "billing"},
+    "GroupView": _GROUP,
+    "GroupOffsets": {**_COMMITTED, "partitions": [_LANE]},
+    "CommittedOffsets": _COMMITTED,
+    "ResetOffsets": {"group": "billing", "topic": "flights", "epoch": 2, "offsets": {"flights@broker-a": 0}},
+    "ReleaseAnswer": {"partitions": ["flights@broker-a"]},
+    "AsideAnswer": {"moved": 1},
+    "DeadLetters": {"group": "billing", "total": 1, "messages": [_DEAD_LETTER], "next_offset": None},
+    "ReplayAnswer": _REPLAYED,
+    "ClusterView": _CLUSTER,
+}
+
+
+def add_examples(schemas: Json) -> None:
+    """Give each of these schemas its example."""
+    for name, example in _EXAMPLES.items():
+        schemas[name]["examples"] = [example]

@@ -1,0 +1,172 @@
+"""What `/openapi.json` says of produce and fetch, which FastAPI does not serve."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.routes import ARROW_TYPE, CLIENT_PATTERN, EVENTS_TYPE, JSON_TYPE, NDJSON_TYPE
+from api.wire import REF, TOPIC_PATTERN, Json, header, name_in_path, problem, query, whole
+from mq.limits import (
+    FETCH_BYTES_DEFAULT,
+    FETCH_BYTES_MAX,
+    FETCH_MESSAGES_DEFAULT,
+    FETCH_MESSAGES_MAX,
+    OFFSET_MAX,
+    PRODUCER_ID_LENGTH_MAX,
+    PRODUCER_SEQ_MAX,
+    WAIT_MS_MAX,
+)
+from tables.schema import HEADERS, MESSAGE_SCHEMA
+
+__all__ = ["message_paths"]
+
+_TAGS_PATTERN: Final = r"^(\*|[^|*\s][^|*]{0,30}(\|\|[^|*\s][^|*]{0,30}){0,8})$"
+#: Told, not given as a `value`: who probes calls by their examples, and cannot write this media type, would give up.
+_NDJSON_EXAMPLE: Final[Json] = {
+    "summary": "Two messages",
+    "description": """    {"key": "N14228", "body": "landed"}
+    {"body_base64": "AP8="}
+""",
+}
+_ARROW_REQUEST: Final = f"""An Arrow IPC stream, its batches uncompressed, with the column `body` and any of the others:
+
+- `body`: binary or string; fixed-size and large types, too
+- `key`, `tag`, `message_id`, `partition` (`NAME@BROKER`): string or large string
+- `headers`: {HEADERS}
+- `born_time`, `deliver_time`: timestamp of any unit with a time zone
+- `delay_ms`: an integer"""
+_ARROW_ANSWER: Final = "An Arrow IPC stream of " + ", ".join(f"`{one.name}`: {one.type}" for one in MESSAGE_SCHEMA)
+_EVENTS_EXAMPLE: Final = """id: flights@broker-a:120
+data: {"offset":120,"message_id":"7d3f0d9b5e6a4c1200000000","append_time":"2013-01-01T05:15:00.123000Z","body":"landed"}
+
+: waiting
+
+"""
+
+_FETCH_EXAMPLE: Final[Json] = {
+    "status": "found",
+    "messages": [
+        {
+            "offset": 120,
+            "message_id": "7d3f0d9b5e6a4c1200000000",
+            "append_time": "2013-01-01T05:15:00.123000Z",
+            "body": '{"flight": "UA1545"}',
+            "key": "N14228",
+            "tag": "departure",
+            "born_time": "2013-01-01T05:15:00.000000Z",
+        }
+    ],
+    "next_offset": 121,
+    "min_offset": 0,
+    "max_offset": 121,
+}
+
+
+def message_paths() -> Json:
+    """The paths of these calls."""
+    return {
+        "/v1/topics/{topic}/messages": {"post": _produce()},
+        "/v1/topics/{topic}/partitions/{partition}/messages": {"get": _fetch()},
+    }
+
+
+def _produce() -> Json:
+    stored = {
+        "ranges": [{"partition": "flights@broker-a", "base_offset": 120, "count": 3, "indexes": [0, 2, 5]}],
+        "duplicate": False,
+        "durable": True,
+    }
+    content = {JSON_TYPE: {"schema": {"$ref": f"{REF}ProduceAnswer"}, "example": stored}}
+    return {
+        "tags": ["messages"],
+        "operationId": "produce",
+        "summary": "Append messages; the answer comes after the Delta commit that holds them",
+        "parameters": _produce_parameters(),
+        "requestBody": {"required": True, "content": _produce_bodies()},
+        "responses": {
+            "200": {"description": "Stored", "content": content},
+            **{str(s): problem(s) for s in (400, 404, 408, 409, 412, 413, 415, 422, 429, 500, 503, 507)},
+        },
+    }
+
+
+def _produce_parameters() -> list[Json]:
+    id_schema = {"type": "string", "minLength": 1, "maxLength": PRODUCER_ID_LENGTH_MAX, "pattern": "^[!-~]+$"}
+    return [
+        name_in_path("topic", "flights"),
+        query("partition", {"type": "string", "minLength": 3}, "`NAME@BROKER`: the partition of every message."),
+        query("expected_offset", whole(0, OFFSET_MAX), "Append only at this end offset of the named partition."),
+        query("flush", {"type": "string", "enum": ["sync", "async"]}, "What the answer waits for."),
+        query("ids", {"type": "string", "enum": ["true", "false"]}, "Return `message_ids`."),
+        header("Producer-Id", id_schema, "Idempotent producer of an NDJSON or Arrow request; needs Producer-Seq."),
+        header("Producer-Seq", whole(0, PRODUCER_SEQ_MAX), "Number of the request, from 0."),
+    ]
+
+
+def _produce_bodies() -> Json:
+    """By media type."""
+    message = {"key": "N14228", "tag": "departure", "body": '{"flight": "UA1545"}'}
+    return {
+        JSON_TYPE: {
+            "schema": {"$ref": f"{REF}ProduceRequest"},
+            "example": {"messages": [message], "producer": {"id": "importer-1", "seq": 17}},
+        },
+        NDJSON_TYPE: {
+            "schema": {"type": "string", "description": "One message object a line."},
+            "examples": {"lines": _NDJSON_EXAMPLE},
+        },
+        ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_REQUEST}},
+    }
+
+
+def _fetch() -> Json:
+    place = {
+        "Mq-Status": {"schema": {"type": "string"}, "description": "`status` of an Arrow answer."},
+        "Mq-Next-Offset": {"schema": {"type": "integer"}, "description": "The offset to ask for next."},
+        "Mq-Min-Offset": {"schema": {"type": "integer"}, "description": "The first offset still stored."},
+        "Mq-Max-Offset": {"schema": {"type": "integer"}, "description": "The next offset to be written."},
+    }
+    content = {
+        JSON_TYPE: {"schema": {"$ref": f"{REF}FetchAnswer"}, "example": _FETCH_EXAMPLE},
+        ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_ANSWER}},
+        EVENTS_TYPE: {"schema": {"type": "string"}, "example": _EVENTS_EXAMPLE},
+    }
+    return {
+        "tags": ["messages"],
+        "operationId": "fetch",
+        "summary": "Read messages of one partition from an offset on",
+        "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events, whose "
+        "last is `refused`, with `code` and `detail`, when a client of an exclusive group may not read on.",
+        "parameters": _fetch_parameters(),
+        "responses": {
+            "200": {"description": "What is there; `status` says if anything is", "headers": place, "content": content},
+            **{str(s): problem(s) for s in (400, 404, 409, 422, 429, 500, 503)},
+        },
+    }
+
+
+def _fetch_parameters() -> list[Json]:
+    partition = {
+        "name": "partition",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 3},
+        "description": "`NAME@BROKER`",
+        "example": "flights@broker-a",
+    }
+    # No maximum in the schema: whoever probes boundaries would wait for it.
+    wait = {"type": "integer", "minimum": 0, "default": 0}
+    event = {"type": "string", "example": "flights@broker-a:120"}
+    client = {"type": "string", "pattern": CLIENT_PATTERN}
+    return [
+        name_in_path("topic", "flights"),
+        partition,
+        query("offset", whole(0, OFFSET_MAX, 0), "The first offset wanted."),
+        query("max_messages", whole(1, FETCH_MESSAGES_MAX, FETCH_MESSAGES_DEFAULT), "At most so many."),
+        query("max_bytes", whole(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "About so much; at least one message."),
+        query("wait_ms", wait, f"Wait so long for the first message, at most {WAIT_MS_MAX}."),
+        query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` or `TagA||TagB`."),
+        query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
+        query("client_id", client, "Who reads: in an exclusive group the holder of the pull lock."),
+        header("Last-Event-ID", event, f"With {EVENTS_TYPE}: go on after this event."),
+    ]

@@ -1,0 +1,142 @@
+"""What `/openapi.json` says of pop and of the calls with handles, which FastAPI does not serve."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from api.queue import ARROW_TYPE, PopAnswer
+from api.routes import AckAnswer, DeadAnswer, InvisibleAnswer, NackAnswer
+from api.wire import (
+    REF,
+    AckRequest,
+    DeadRequest,
+    InvisibleRequest,
+    Json,
+    NackRequest,
+    PopRequest,
+    name_in_path,
+    problem,
+)
+from mq.limits import WAIT_MS_MAX
+
+__all__ = ["POP_TYPES", "pop_paths", "tighten_pop"]
+
+POP_TYPES: Final = [
+    PopRequest,
+    PopAnswer,
+    AckRequest,
+    AckAnswer,
+    InvisibleRequest,
+    InvisibleAnswer,
+    NackRequest,
+    NackAnswer,
+    DeadRequest,
+    DeadAnswer,
+]
+
+_JSON: Final = "application/json"
+_TAG: Final = "pop"
+_HANDLE: Final = "1AAAAAAAAAAAAAAAAAaH-wDaXAADqYAABAAAAAAAAAAEgAAAAAcm7BItdD8PWAQAKdHRAYnJva2VyLWEAc538TGYZs0pz5MJJ"
+_POP_EXAMPLE: Final[Json] = {
+    "messages": [
+        {
+            "partition": "flights@broker-a",
+            "handle": _HANDLE,
+            "delivery_attempt": 1,
+            "offset": 120,
+            "message_id": "7d3f0d9b5e6a4c1200000000",
+            "append_time": "2013-01-01T05:15:00.123000Z",
+            "body": '{"flight": "UA1545"}',
+            "key": "N14228",
+            "tag": "departure",
+            "born_time": "2013-01-01T05:15:00.000000Z",
+        }
+    ],
+    "pop_time": "2013-01-01T05:15:00.456Z",
+    "invisible_ms": 60_000,
+    "rest": 17,
+    "failed_acks": [],
+}
+
+
+def pop_paths() -> Json:
+    """The paths of these calls."""
+    return {"/v1/groups/{group}/topics/{topic}/pop": {"post": _pop()}} | {
+        f"/v1/groups/{{group}}/{call['operationId']}": {"post": call} for call in _with_handles()
+    }
+
+
+def _call(kind: type, answered: type, summary: str, example: Json, answer: Json, *statuses: int) -> Json:
+    body = {_JSON: {"schema": {"$ref": f"{REF}{kind.__name__}"}, "example": example}}
+    content = {_JSON: {"schema": {"$ref": f"{REF}{answered.__name__}"}, "example": answer}}
+    return {
+        "tags": [_TAG],
+        "operationId": kind.__name__.removesuffix("Request").lower(),
+        "summary": summary,
+        "parameters": [name_in_path("group", "billing")],
+        "requestBody": {"required": True, "content": body},
+        "responses": {
+            "200": {"description": "Done, but for the handles that are listed", "content": content},
+            **{str(s): problem(s) for s in (400, 404, 408, 413, 415, 422, 429, 500, 503, 507, *statuses)},
+        },
+    }
+
+
+def _pop() -> Json:
+    summary = "Take messages, which are invisible to others of the group until they are acknowledged or their time ends"
+    pop = _call(PopRequest, PopAnswer, summary, {"max_messages": 32, "wait_ms": 0, "ack": []}, _POP_EXAMPLE, 409)
+    pop["requestBody"]["required"] = False
+    pop["parameters"].append(name_in_path("topic", "flights"))
+    pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
+    answer = pop["responses"]["200"]
+    answer["description"] = "What is there; perhaps no message"
+    columns = (
+        "The columns of the message row with `partition`, `handle` and `delivery_attempt`; the schema's metadata "
+        "`mq-failed-acks` has `failed_acks` as JSON."
+    )
+    answer["content"][ARROW_TYPE] = {"schema": {"type": "string", "format": "binary", "description": columns}}
+    failed = "How many handles are in `failed_acks`; which, and why, the schema's metadata `mq-failed-acks` says."
+    answer["headers"] = {
+        "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
+        "Mq-Invisible-Ms": {"schema": {"type": "integer"}, "description": "`invisible_ms`."},
+        "Mq-Rest": {"schema": {"type": "integer"}, "description": "`rest`."},
+        "Mq-Failed": {"schema": {"type": "integer"}, "description": failed},
+    }
+    return pop
+
+
+def _with_handles() -> list[Json]:
+    """The calls that are about messages popped before."""
+    handles = {"handles": [_HANDLE]}
+    failed = [{"handle": _HANDLE, "code": "handle_expired"}]
+    longer = {"handle": _HANDLE, "invisible_ms": 60_000}
+    again = "Messages failed: again when the retry policy says, or after `delay_ms`; dead after the last attempt"
+    return [
+        _call(
+            AckRequest, AckAnswer, "Acknowledge messages; twice is harmless", handles, {"acked": 0, "failed": failed}
+        ),
+        _call(
+            InvisibleRequest,
+            InvisibleAnswer,
+            "Change how long a message stays invisible; returns its new handle",
+            longer,
+            {"handle": _HANDLE},
+            409,
+        ),
+        _call(NackRequest, NackAnswer, again, {**handles, "delay_ms": 10_000}, {"nacked": 1, "failed": []}),
+        _call(
+            DeadRequest,
+            DeadAnswer,
+            "Send messages to the dead letters",
+            {**handles, "reason": "cannot be parsed"},
+            {"dead": 1, "failed": []},
+        ),
+    ]
+
+
+def tighten_pop(schemas: Json) -> None:
+    """What the types say and a description must not: whoever probes boundaries would wait that long."""
+    wait = schemas["PopRequest"]["properties"]["wait_ms"]
+    for kind in wait["anyOf"]:
+        kind.pop("maximum", None)
+    wait["description"] = f"Wait so long for the first message, at most {WAIT_MS_MAX}."

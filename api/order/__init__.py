@@ -1,0 +1,16 @@
+"""Exclusive groups: online clients, allocation, pull locks."""
+
+from __future__ import annotations
+
+from api.order.online_clients import Beat, OnlineClients
+from api.order.pull_gate import Gate
+from api.order.pull_locks import Asked, Locks, Taken
+
+__all__ = [
+    "Asked",
+    "Beat",
+    "Gate",
+    "Locks",
+    "OnlineClients",
+    "Taken",
+]

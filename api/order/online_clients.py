@@ -1,0 +1,359 @@
+"""Exclusive clients as the owner of the meta role serves them: heartbeats, authorizations, the scan (ORDER-1 to 3).
+
+    heartbeat --> decide --changed?--> events in the metadata log --> authorize in memory --> answer
+    scan      --> who is over? --> condemn --> events in the metadata log --> settle
+
+A heartbeat that changes nothing is answered from memory: the lease says that nobody else has the role, and whoever has
+it decides alone. While the end of a client is being stored, its heartbeats wait for that, and then it joins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from api.host import HostedMeta, Hosting
+from api.order.joined_changes import Decide, JoinedChanges
+from api.wire import Client
+from mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
+from mq.meta import (
+    CLIENTS_MAX,
+    META_ROLE,
+    Group,
+    Member,
+    OnlineEvent,
+    Subscription,
+    Topic,
+    TopicPartitions,
+    check_role,
+    decide_heartbeat,
+    decide_scan,
+)
+from mq.order import Authorizations
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.queue import Meta
+
+__all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
+
+log = logging.getLogger("deltamq.api")
+
+#: How often clients are looked for whose authorizations are over.
+_SCAN_S: Final = 1.0
+#: A heartbeat waits for so many scans that are to end its client's stay.
+_TRIES: Final = 5
+
+
+class Beat(NamedTuple):
+    """A heartbeat: what a client wants, or that it goes."""
+
+    group: str
+    client: str
+    subscriptions: Mapping[str, Subscription]
+    online: bool
+
+
+class Granted(NamedTuple):
+    """What a heartbeat brings."""
+
+    exclusive: bool
+    #: From the time of the answer on; 0 for not at all.
+    authorized_ms: int
+    allocation: Mapping[str, tuple[str, ...]]
+    #: Changes with each change of the allocation.
+    epoch: int
+
+
+class _Waiter(NamedTuple):
+    """A heartbeat that waits for another allocation of its client."""
+
+    client: str
+    changed: asyncio.Future[None]
+
+    def wake(self) -> None:
+        if not self.changed.done():
+            self.changed.set_result(None)
+
+
+class RoutedTopics(Mapping[str, TopicPartitions]):
+    """All topics that there are, as their routes are now; a view, because a heartbeat looks at one of thousands."""
+
+    def __init__(self, topics: Mapping[str, Topic]) -> None:
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> TopicPartitions:
+        topic = self._topics[name]
+        return TopicPartitions(topic.id, topic.route.partitions)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+
+class OnlineClients:
+    """The meta role's part of exclusive consumption, while this process has it. Lives on one event loop."""
+
+    def __init__(self, meta: HostedMeta, hosting: Hosting, *, length_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        """A client is authorized for `length_ms` at a time; `clock` is the one of the lease."""
+        self._meta = meta
+        self._hosting = hosting
+        self._clock = clock
+        self._length_ms = length_ms
+        #: While the role is ours.
+        self._granting: Authorizations | None = None
+        self._changes = JoinedChanges(meta.submit_any)
+        #: Heartbeats that wait for another allocation, by group.
+        self._waiters: dict[str, set[_Waiter]] = {}
+        #: Heartbeats of condemned clients.
+        self._condemned: set[asyncio.Future[None]] = set()
+        #: What the last scan that found nothing to do has seen.
+        self._scanned: Meta | None = None
+        self._stopping = False
+        self._scanner: asyncio.Task[None] | None = None
+        self.heartbeats = 0
+        #: Clients that were called offline because their authorizations were over.
+        self.lapsed = 0
+        hosting.hooks.gained.append(self._gain)
+        hosting.hooks.lost.append(self._lose)
+        meta.follow(self._follow)
+
+    # The role.
+
+    async def _gain(self, role: str, _epoch: int) -> None:
+        if role == META_ROLE:
+            self._scanned = None
+            self._granting = Authorizations(
+                self._hosting.lease,
+                self._meta.now.online.members(),
+                self._clock.boot_ms(),
+                length_ms=self._length_ms,
+            )
+
+    def _lose(self, role: str) -> None:
+        if role == META_ROLE:
+            self._granting = None
+            self._wake_all()
+
+    def _mine(self) -> tuple[int, Authorizations]:
+        """Since when the role is ours, and whom it has authorized; `Unavailable` when it is not."""
+        epoch = self._hosting.epoch(META_ROLE)
+        assert self._granting is not None, "a role is served after it was gained"
+        return epoch, self._granting
+
+    # Heartbeats.
+
+    async def beat(self, beat: Beat) -> Granted:
+        """Note what the client says, and authorize it; what changes is stored when this returns."""
+        self.heartbeats += 1
+        for _ in range(_TRIES):
+            epoch, granting = self._mine()
+            group = await self._group(beat.group)
+            if group.settings.consume_strategy != "exclusive":
+                return Granted(False, self._length_ms if beat.online else 0, {}, 0)
+            decide = partial(self._decide, beat, epoch)
+            if decide(self._meta.now):
+                await self._submit(decide, self._changes.store)
+            self._hosting.check(META_ROLE, epoch)
+            granted = self._grant(beat, granting)
+            if granted is not None:
+                return granted
+            await self._settled()
+        raise Unavailable("the end of this client's stay cannot be stored now; ask again")
+
+    async def _group(self, name: str) -> Group:
+        """The group; a look into the log tells what another process has just made exclusive."""
+        found = self._meta.now.groups.groups.get(name)
+        if found is None or found.settings.consume_strategy != "exclusive":
+            found = (await self._meta.refresh()).groups.group(name)
+        return found
+
+    def _decide(self, beat: Beat, epoch: int, meta: Meta) -> tuple[OnlineEvent, ...]:
+        check_role(meta.brokers, META_ROLE, self._hosting.id, epoch)
+        group = meta.groups.group(beat.group)
+        if group.settings.consume_strategy != "exclusive":
+            return ()
+        clients = meta.online.group(beat.group).clients
+        if beat.online and beat.client not in clients and len(clients) >= CLIENTS_MAX:
+            raise Overloaded(f"group {beat.group} has {CLIENTS_MAX} clients", code="too_many_clients")
+        return decide_heartbeat(
+            meta.online,
+            beat.group,
+            beat.client,
+            subscriptions=beat.subscriptions,
+            online=beat.online,
+            topics=RoutedTopics(meta.topics.topics),
+            strategy=group.settings.allocation_strategy,
+            now_ms=self._clock.wall_us() // 1_000,
+        )
+
+    def _grant(self, beat: Beat, granting: Authorizations) -> Granted | None:
+        """The answer; None while the end of the client's stay is being stored, or when that ended meanwhile."""
+        online = self._meta.now.online.group(beat.group)
+        present = online.clients.get(beat.client)
+        if present is None:
+            return None if beat.online else Granted(True, 0, {}, 0)
+        if present.leaving:
+            return Granted(True, 0, {}, 0)
+        member, now_ms = Member(beat.group, beat.client, present.joined), self._clock.boot_ms()
+        authorized_ms = granting.grant(member, now_ms)
+        if not authorized_ms:
+            return None
+        epochs = (online.topics[topic].epoch for topic in present.topics if topic in online.topics)
+        return Granted(True, authorized_ms, online.allocation(beat.client), max(epochs, default=0))
+
+    async def beat_until_changed(self, beat: Beat, known: int, wait_ms: int, client: Client) -> Granted:
+        """The same, answered when the client's allocation is not that of epoch `known` any more, or after the wait.
+
+        It waits for a third of an authorization at most: who waits is not called offline.
+        """
+        granted = await self.beat(beat)
+        wait_s = min(wait_ms, self._length_ms // 3) / 1000
+        if granted.epoch != known or not granted.authorized_ms or not granted.exclusive or not beat.online:
+            return granted
+        if wait_s > 0 and not self._stopping:
+            await self._change(beat, wait_s, client)
+            _, granting = self._mine()
+            # Who was called offline while this process slept must say itself that it is there.
+            granted = self._grant(beat, granting) or Granted(True, 0, {}, 0)
+        return granted
+
+    async def _change(self, beat: Beat, within_s: float, client: Client) -> None:
+        """Return when the allocation is another, or the client closed its connection."""
+        waiter = _Waiter(beat.client, asyncio.get_running_loop().create_future())
+        waiting = self._waiters.setdefault(beat.group, set())
+        waiting.add(waiter)
+        try:
+            wakers = {waiter.changed, client.gone}
+            await asyncio.wait(wakers, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.discard(waiter)
+            if not waiting:
+                self._waiters.pop(beat.group, None)
+
+    async def _submit(self, decide: Decide, store: Callable[[Decide], Awaitable[object]]) -> None:
+        try:
+            await store(decide)
+        except Fenced as error:
+            raise Unavailable(error.detail, code="not_owner") from error
+
+    async def _settled(self) -> None:
+        """Return when the scan that condemned the client is through."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._condemned.add(waiter)
+        try:
+            # A scan that fails is tried again, and a role that is lost wakes whoever waits.
+            await asyncio.wait({waiter}, timeout=_SCAN_S)
+        finally:
+            self._condemned.discard(waiter)
+
+    # The scan.
+
+    def start(self) -> None:
+        """Scan from now on."""
+        self._scanner = asyncio.create_task(self._repeat())
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(_SCAN_S)
+            try:
+                await self.scan()
+            except DeltaMQError as error:
+                log.warning("event=scan_failed code=%s detail=%r", error.code, error.detail)
+            except Exception as error:
+                log.error("event=scan_failed kind=%s", type(error).__name__, exc_info=error)
+
+    async def scan(self) -> None:
+        """Call offline whose authorization is over, and allocate anew what groups and routes ask for (SPEC ORDER-2)."""
+        if not self._hosting.hosts(META_ROLE):
+            return
+        epoch, granting = self._mine()
+        seen = self._meta.now
+        over = granting.over(seen.online.members(), self._clock.boot_ms())
+        if not over and self._is_scanned(seen):
+            return
+        decide = partial(self._decide_scan, over, epoch)
+        changes = bool(over)
+        if not changes:
+            # On a thread: with thousands of clients it takes a tenth of a second.
+            changes = await self._meta.run(lambda: bool(decide(seen)))
+        if changes:
+            # If this fails they stay condemned: it may have been stored, and the next scan tries again.
+            await self._submit(decide, self._meta.submit_any)
+            self.lapsed += len(over)
+            log.info("event=clients_scanned over=%d", len(over))
+        else:
+            self._scanned = seen
+        granting.settle(self._meta.now.online.members())
+        self._wake_condemned()
+
+    def _is_scanned(self, seen: Meta) -> bool:
+        """Whether nothing that allocations depend on has changed since a scan that found nothing to do."""
+        last = self._scanned
+        return last is not None and (
+            last.topics is seen.topics and last.groups is seen.groups and last.online is seen.online
+        )
+
+    def _decide_scan(self, over: set[Member], epoch: int, meta: Meta) -> tuple[OnlineEvent, ...]:
+        check_role(meta.brokers, META_ROLE, self._hosting.id, epoch)
+        strategies = {
+            name: group.settings.allocation_strategy
+            for name, group in meta.groups.groups.items()
+            if group.settings.consume_strategy == "exclusive"
+        }
+        return decide_scan(meta.online, over=over, strategies=strategies, topics=RoutedTopics(meta.topics.topics))
+
+    # What others ask.
+
+    def authorized_ms(self, member: Member) -> int | None:
+        """How long a client is still authorized; None when this process does not have the meta role."""
+        if self._granting is None or not self._hosting.hosts(META_ROLE):
+            return None
+        return self._granting.rest(member, self._clock.boot_ms())
+
+    @property
+    def waiting(self) -> int:
+        """Heartbeats that wait for another allocation."""
+        return sum(map(len, self._waiters.values()))
+
+    # Waking.
+
+    def _follow(self, before: Meta, after: Meta) -> None:
+        """Wake whose allocation is another; a hundred clients that join must not wake each other each time."""
+        if before.online is after.online:
+            return
+        for name, waiting in self._waiters.items():
+            was, now = before.online.group(name), after.online.group(name)
+            if was is now:
+                continue
+            for waiter in waiting:
+                client = waiter.client
+                stays = was.clients.get(client) is now.clients.get(client)
+                if not stays or was.allocation(client) != now.allocation(client):
+                    waiter.wake()
+
+    def _wake_all(self) -> None:
+        for waiting in self._waiters.values():
+            for waiter in waiting:
+                waiter.wake()
+        self._wake_condemned()
+
+    def _wake_condemned(self) -> None:
+        for waiter in self._condemned:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def begin_stop(self) -> None:
+        """Answer whoever waits."""
+        self._stopping = True
+        self._wake_all()
+
+    async def stop(self) -> None:
+        """Scan no more."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.gather(self._scanner, return_exceptions=True)
+        await self._changes.stop()

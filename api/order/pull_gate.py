@@ -1,0 +1,79 @@
+"""By what right a group's fetch reads a partition, and what it may have there.
+
+An exclusive group's client must hold the pull lock. In an ordered topic that was expanded, messages of moved keys wait
+until the group is done with the partition where the keys were before (SPEC ROUTE-6).
+"""
+
+from __future__ import annotations
+
+from api.order.pull_locks import Locks
+from api.queue import Lanes, MovedProgress
+from api.wire import first_held_back
+from mq.meta import Group, Topic
+from mq.queue import LaneKey
+from tables.log import Fetched, FetchStatus
+
+__all__ = ["Gate"]
+
+
+class Gate:
+    """Looked at before each look into the log, and before what was found leaves."""
+
+    def __init__(
+        self,
+        locks: Locks,
+        lanes: Lanes,
+        moved: MovedProgress,
+        *,
+        group: Group,
+        topic: Topic,
+        partition: str,
+        client: str | None,
+    ) -> None:
+        self._locks = locks
+        self._lanes = lanes
+        self._moved = moved
+        self._group = group
+        self._topic = topic
+        self._partition = partition
+        self._client = client
+        #: Whether the last cut took away messages that the group may have later.
+        self.holds_back = False
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether only the owner of the partition's broker can say who may read."""
+        return self._group.settings.consume_strategy == "exclusive"
+
+    def check(self) -> None:
+        """Return if the client may read now.
+
+        Raises
+        ------
+        Conflict
+            `not_lock_holder`, `partition_moved`.
+        Unavailable
+            The owner of the broker is another process, or has become it meanwhile.
+        """
+        if self.is_owners:
+            self._locks.check_pull(self._group, self._topic, self._partition, self._client)
+
+    def took(self) -> None:
+        """Messages leave for the client, which has the lock."""
+        if self.is_owners:
+            lane = LaneKey(self._topic.id, self._group.name, False, self._partition)
+            self._lanes.consumed(lane, self._lanes.logs.now_ms())
+
+    async def cut(self, found: Fetched) -> Fetched:
+        """What the group may have now of what was found: up to the first message of a key that must wait."""
+        self.holds_back = False
+        if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
+            return found
+        blocked = await self._moved.blocked(self._topic, self._group, self._partition, pop=False)
+        count = first_held_back(blocked, found.rows)
+        if count == found.rows.num_rows:
+            return found
+        self.holds_back = True
+        status = FetchStatus.FOUND if count else FetchStatus.NO_NEW_MESSAGE
+        next_offset = found.rows.column("offset")[count].as_py()
+        return Fetched(status, found.rows.slice(0, count), next_offset, found.min_offset, found.max_offset)

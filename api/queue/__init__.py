@@ -1,0 +1,43 @@
+"""Groups and POP: lanes, pops, handles, progress, retries, delayed messages."""
+
+from __future__ import annotations
+
+from api.queue.delays import Delays, split_shares
+from api.queue.group_start import begin, bounds_at
+from api.queue.handle_calls import Fate, HandleCalls
+from api.queue.lane_pops import LanePops
+from api.queue.lane_request import Taken
+from api.queue.lanes import Lanes
+from api.queue.logs import Dying
+from api.queue.moved_progress import HELD_BACK_S, MovedProgress
+from api.queue.overdue import settle_overdue
+from api.queue.popped import ARROW_TYPE, FAILED_KEY, PopAnswer, arrow_answer, json_answer
+from api.queue.popper import PopAsk, Popped, Popper
+from api.queue.seen_clients import SeenClients
+from api.queue.waiting import Waiting
+
+__all__ = [
+    "ARROW_TYPE",
+    "FAILED_KEY",
+    "HELD_BACK_S",
+    "Delays",
+    "Dying",
+    "Fate",
+    "HandleCalls",
+    "LanePops",
+    "Lanes",
+    "MovedProgress",
+    "PopAnswer",
+    "PopAsk",
+    "Popped",
+    "Popper",
+    "SeenClients",
+    "Taken",
+    "Waiting",
+    "arrow_answer",
+    "begin",
+    "bounds_at",
+    "json_answer",
+    "settle_overdue",
+    "split_shares",
+]

@@ -1,0 +1,169 @@
+"""Delayed messages of produce requests: they wait in the delay partition of their target's broker (SPEC RETRY-4).
+
+    request --route--> shares by target --split--> due ones        -> target
+                                                   delayed ones    -> delay partition, with their target as origin
+
+The target is fixed now, and one request makes at most one part in each delay partition, whatever its targets there:
+a partition remembers each request of a producer once. It is always synced, since marks name places in it: a place
+that a power cut took back would be given to another message, which the marks call ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from api.log import Partition, Partitions
+from api.wire import ArrowRows, Rows, Share, check_same_request, to_record_batch
+from mq.errors import Corrupt
+from mq.meta import Topic
+from mq.names import split_partition
+from mq.producer import Part
+from tables.log import PartitionLog
+from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
+
+__all__ = ["Delays", "split_shares"]
+
+Codes: TypeAlias = NDArray[np.int32]
+
+#: About what target and time of a message add to it.
+_WAITING_BYTES: Final = 64
+
+
+class Delays:
+    """The delay partitions of all brokers; made by the first message that waits there. Used on the event loop."""
+
+    def __init__(self, partitions: Partitions, cluster: str, brokers: Iterable[str]) -> None:
+        """`brokers` are those that may have some already."""
+        self._partitions = partitions
+        self._cluster = cluster
+        self._found: dict[str, Partition] = {}
+        self._unseen: list[Partition] = []
+        for broker in brokers:
+            self.partition(broker)
+
+    def partition(self, broker: str) -> Partition:
+        """The delay partition of a broker."""
+        found = self._found.get(broker)
+        if found is None:
+            found = self._found[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
+            self._unseen.append(found)
+        return found
+
+    def names(self, topic: Topic) -> dict[str, str]:
+        """The delay partitions of the topic's brokers: broker -> name."""
+        brokers = {split_partition(partition)[1] for partition in topic.route.partitions}
+        return {broker: self.partition(broker).name for broker in sorted(brokers)}
+
+    async def logs(self, *, look: bool = False) -> dict[str, PartitionLog]:
+        """Those that there are, by name; a damaged one is left out, so that the others serve.
+
+        With `look` as they are now: another process may have stored an earlier copy of a request.
+        """
+        if look:
+            await asyncio.gather(*(one.look() for one in self._found.values()), return_exceptions=True)
+        while self._unseen:
+            one = self._unseen[-1]
+            with contextlib.suppress(Corrupt):
+                await one.look()
+            if one in self._unseen:
+                self._unseen.remove(one)
+        return {one.name: one.log for one in self._found.values() if one.log is not None}
+
+
+def split_shares(
+    topic: Topic,
+    messages: Rows | ArrowRows,
+    shares: Sequence[Share],
+    times: Times,
+    *,
+    now_ms: int,
+    delays: Mapping[str, str],
+    stored: Mapping[str, Sequence[Part]] = {},
+) -> list[Share]:
+    """The shares of a request with those of its messages that must wait in shares of their own.
+
+    `delays` are the delay partitions by broker (see `Delays.names`), `stored` is what topic and delay partitions hold
+    of the request already. That stays as it is, and what is left goes where none of it is yet, since a partition would
+    take a second part for a copy of the first: a message that has fallen due since may go through the delay partition
+    all the same.
+
+    Raises
+    ------
+    Conflict
+        `producer_sequence_reused` when the stored request had another number of messages.
+    """
+    count = messages.count
+    targets = _targets(count, shares)
+    brokers = list(delays)
+    waits = _waiting(targets, times, now_ms, delays, stored)
+    found = [kept for share in shares if (kept := _without(share, waits, count)) is not None]
+    for code in np.unique(waits[waits >= 0]).tolist():
+        indexes = np.flatnonzero(waits == code)
+        rows = _waiting_rows(topic, messages, indexes, targets, np.maximum(times[indexes], 0))
+        whole = None if len(indexes) == count else indexes
+        found.append(Share(delays[brokers[code]], rows, whole, delay_broker=brokers[code]))
+    return found
+
+
+class _Targets(NamedTuple):
+    """Where each message goes: the partition's place in `names`."""
+
+    names: list[str]
+    codes: Codes
+
+
+def _targets(count: int, shares: Sequence[Share]) -> _Targets:
+    names = list(dict.fromkeys(share.partition for share in shares))
+    codes = np.empty(count, dtype=np.int32)
+    for share in shares:
+        codes[slice(None) if share.indexes is None else np.asarray(share.indexes)] = names.index(share.partition)
+    return _Targets(names, codes)
+
+
+def _waiting(
+    targets: _Targets, times: Times, now_ms: int, delays: Mapping[str, str], stored: Mapping[str, Sequence[Part]]
+) -> Codes:
+    """The broker in whose delay partition each message waits, by its place in `delays`; -1 for those that do not."""
+    count = len(times)
+    places = {name: code for code, name in enumerate(delays.values())}
+    waits = np.full(count, -1, dtype=np.int32)
+    for code, target in enumerate(targets.names):
+        delay = delays[split_partition(target)[1]]
+        if delay not in stored:
+            wanted = times != AT_ONCE if target in stored else times > now_ms
+            waits[(targets.codes == code) & wanted] = places[delay]
+    for name, part in ((name, part) for name, parts in stored.items() for part in parts):
+        check_same_request(part, count)
+        indexes = slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)
+        waits[indexes] = places.get(name, -1)
+    return waits
+
+
+def _without(share: Share, waits: Codes, count: int) -> Share | None:
+    """The messages of a share that go to its partition now; None if there are none."""
+    indexes = np.arange(count) if share.indexes is None else np.asarray(share.indexes)
+    now = waits[indexes] < 0
+    if now.all():
+        return share
+    if not now.any():
+        return None
+    return Share(share.partition, share.messages.take(np.flatnonzero(now)), indexes[now])
+
+
+def _waiting_rows(
+    topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: _Targets, at_ms: Times
+) -> ArrowRows:
+    """The messages at `indexes` as rows of a delay partition: when, and where they shall go."""
+    taken = messages.take(indexes)
+    batch = taken.batch if isinstance(taken, ArrowRows) else to_record_batch([taken])
+    count = len(indexes)
+    partitions = pa.array(targets.names, pa.string()).take(pa.array(targets.codes[indexes]))
+    batch = with_destination(batch, topic, partitions, pa.array(at_ms))
+    return ArrowRows(count, taken.nbytes + _WAITING_BYTES * count, batch)

@@ -1,0 +1,45 @@
+"""A group begins in a topic: that is known before it gets or commits anything there.
+
+    an expansion before it    the group begins in what was added as in the rest, by its settings
+    an expansion after it     the group begins at the first message of what was added (SPEC MODEL-4, ROUTE-6)
+
+Both are events of the one metadata log, so every process sees them in one order, whoever has the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from api.host import HostedMeta
+from mq.meta import Group, GroupEvent, Topic, decide_begin
+from mq.queue import Bounds, StartKind
+from tables.log import PartitionLog
+from tables.queue import Meta
+
+__all__ = ["begin", "bounds_at"]
+
+
+async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
+    """Note that the group begins in the topic, if it has not before; nothing where either has ended meanwhile."""
+    if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
+        return
+
+    def decide(newest: Meta) -> Sequence[GroupEvent]:
+        there, its = newest.topics.topics.get(topic.name), newest.groups.groups.get(group.name)
+        if there is None or there.id != topic.id or its is None or its.epoch != group.epoch:
+            return ()
+        return decide_begin(newest.groups, group.name, {topic.id: len(there.route.partitions)})
+
+    await meta.submit_groups(decide)
+
+
+async def bounds_at(
+    run: Callable[[Callable[[], int]], Awaitable[int]], log: PartitionLog, time_ms: int | None
+) -> Bounds:
+    """What a partition holds, and where a time lies in it, for `first_position` and `reset_position`.
+
+    `run` does blocking work on a thread.
+    """
+    time_offset = None if time_ms is None else await run(partial(log.offset_at, time_ms * 1_000))
+    return Bounds(log.min_offset, log.end_offset, time_offset)

@@ -1,0 +1,348 @@
+"""What groups do with handles: acknowledge, change the invisible time, give up, condemn (SPEC POP-8 to POP-10).
+
+    handles --verify--> leases --live?--> lanes: in memory, or a record in the revive log before the answer
+
+Each handle of a call is answered by itself: one that is forged, or whose lease is over, spoils no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from api.host import Hosting
+from api.queue.lanes import Lanes
+from api.queue.redelivered import Asked, given_again
+from api.queue.revive_queues import Destined
+from mq.errors import Conflict
+from mq.meta import Group
+from mq.names import split_partition
+from mq.queue import (
+    CLOCKS_APART_MS,
+    ORDERED_REVIVE_QUEUE,
+    Ack,
+    Change,
+    Delivery,
+    Handle,
+    Held,
+    Lane,
+    LaneKey,
+    Lease,
+    Opened,
+    Pop,
+    Span,
+    check_live,
+    index_of,
+    mint,
+    open_handles,
+)
+
+__all__ = ["Acking", "Fate", "HandleCalls"]
+
+_INVALID: Final = "handle_invalid"
+_EXPIRED: Final = "handle_expired"
+#: Stored, but perhaps after the message was brought back: nobody knows which of the two counts.
+_UNKNOWN: Final = "outcome_unknown"
+
+
+class Fate(NamedTuple):
+    """What becomes of a message: invisible for so long, then again; or dead for a reason."""
+
+    invisible_ms: int
+    dead_reason: str | None = None
+
+
+class _Storing(NamedTuple):
+    """An acknowledgement whose record is on its way."""
+
+    opened: Opened
+    lane: Lane
+    held: Held
+    bits: int
+
+
+class Acking:
+    """The acknowledgements of one call: begun when it is made, done when `finish` returns."""
+
+    def __init__(self, handles: Sequence[str]) -> None:
+        self.handles = handles
+        #: By position in the call.
+        self.failed: dict[int, str] = {}
+        self.storing: list[_Storing] = []
+        #: Lanes in order whose progress has changed, with their topics.
+        self.ordered: dict[LaneKey, str] = {}
+        self.appends: asyncio.Task[list[Exception | None]] | None = None
+        #: The brokers of the handles, with the epochs since when this process serves them.
+        self.epochs: dict[str, int] = {}
+
+    def refuse(self, opened: Opened, bits: int, code: str = _EXPIRED) -> None:
+        """Answer `code` for the messages of a lease that `bits` names."""
+        full = opened.lease.span.full
+        for position in opened.positions:
+            if bits == full or bits >> index_of(self.handles[position]) & 1:
+                self.failed[position] = code
+
+
+class HandleCalls:
+    """Handles of all groups; used on the event loop."""
+
+    def __init__(self, lanes: Lanes, hosting: Hosting) -> None:
+        self._lanes = lanes
+        self._hosting = hosting
+        self._logs = lanes.logs
+        self._buffer = lanes.buffer
+
+    def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
+        """The brokers of leases, each with its epoch; raises `Unavailable` when one is not served here."""
+        brokers = {split_partition(one.lease.partition)[1] for one in opened}
+        return {broker: self._hosting.epoch(broker) for broker in brokers}
+
+    def _check(self, epochs: Mapping[str, int]) -> None:
+        """What was done counts only if the brokers were served all the time."""
+        for broker, epoch in epochs.items():
+            self._hosting.check(broker, epoch)
+
+    def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
+        """The lane of a lease that is not over; `handle_expired` otherwise."""
+        topic = self._lanes.topic(lease.topic)
+        topic_id = None if topic is None else topic.id
+        lane = LaneKey(topic_id or "", group, lease.retry, lease.partition)
+        check_live(lease, topic_id=topic_id, epoch=self._lanes.groups.epoch_of(lane), now_ms=now_ms)
+        self._lanes.consumed(lane, now_ms)
+        return lane
+
+    # Acknowledge.
+
+    def begin_ack(self, group: str, handles: Sequence[str]) -> Acking:
+        """Acknowledge what memory can, and send the records of the rest on their way."""
+        acking = Acking(handles)
+        if not handles:
+            return acking
+        opened, invalid = open_handles(self._logs.keys, group, handles)
+        acking.failed = dict.fromkeys(invalid, _INVALID)
+        acking.epochs = self._epochs(opened)
+        now_ms = self._logs.now_ms()
+        for one in opened:
+            try:
+                lane = self._live(one.lease, group, now_ms)
+            except Conflict:
+                acking.refuse(one, one.lease.span.full)
+                continue
+            if one.lease.revive_queue == ORDERED_REVIVE_QUEUE:
+                self._ack_ordered(acking, one, lane, now_ms)
+            else:
+                self._ack(acking, one, lane, now_ms)
+        if acking.storing:
+            acking.appends = asyncio.ensure_future(self._logs.revive.store_each(map(_record, acking.storing)))
+        return acking
+
+    def _ack(self, acking: Acking, opened: Opened, key: LaneKey, now_ms: int) -> None:
+        lane, lease = self._lanes.open(key), opened.lease
+        if lane is None:
+            acking.refuse(opened, lease.span.full)
+            return
+        start = lease.span.start_offset
+        result = self._buffer.ack(lane, start, lease.pop_time_ms, opened.bits, now_ms, tenure=lease.tenure)
+        if result.refused:
+            acking.refuse(opened, result.refused)
+        if result.held is not None:
+            acking.storing.append(_Storing(opened, lane, result.held, result.store))
+
+    def _ack_ordered(self, acking: Acking, opened: Opened, key: LaneKey, now_ms: int) -> None:
+        for handle, position in _each(opened, acking.handles):
+            try:
+                ordered = self._lanes.ordered_of_handle(key, handle.lease.epoch)
+                ordered.ack(_delivery(handle), now_ms)
+            except Conflict as error:
+                acking.failed[position] = error.code
+        acking.ordered[key] = opened.lease.topic
+
+    async def finish(self, acking: Acking) -> dict[int, str]:
+        """Wait until all that was acknowledged is stored where it must be; the codes of the others by position.
+
+        Raises
+        ------
+        DeltaMQError
+            Something certainly was not stored, or a broker went to another process meanwhile: repeat the call.
+        """
+        failure: Exception | None = None
+        if acking.appends is not None:
+            outcomes = await acking.appends
+            again = await self._given_again([(one.lane.key, one.opened.lease, one.bits) for one in acking.storing])
+            for one, outcome, elsewhere in zip(acking.storing, outcomes, again, strict=True):
+                failure = outcome or failure
+                self._settle_ack(acking, one, stored=outcome is None)
+                acking.refuse(one.opened, elsewhere)
+        for key, topic in acking.ordered.items():
+            await self._lanes.ordered.store(key, topic)
+            self._lanes.wake(key.group, key.topic_id)
+        if failure is not None:
+            raise failure
+        self._check(acking.epochs)
+        return acking.failed
+
+    async def _given_again(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
+        """Of each lease the bits that the revive job has given away; looked for where one of them is near its end.
+
+        Near is what clocks may differ by: looking costs as much as the record did.
+        """
+        soon_ms = self._logs.now_ms() + CLOCKS_APART_MS
+        if all(lease.revive_time_ms > soon_ms for _, lease, _ in stored):
+            return [0] * len(stored)
+        asked = [
+            Asked(lease.key(key.topic_id, key.group), lease.topic, lease.span, bits) for key, lease, bits in stored
+        ]
+        return await given_again(self._lanes, asked)
+
+    def _settle_ack(self, acking: Acking, one: _Storing, *, stored: bool) -> None:
+        if self._buffer.lane(one.lane.key) is not one.lane:
+            acking.refuse(one.opened, one.bits)
+        elif not stored:
+            self._buffer.ack_failed(one.held, one.bits)
+        elif not self._buffer.ack_stored(one.held, one.bits, self._logs.now_ms()):
+            acking.refuse(one.opened, one.bits, _UNKNOWN)
+
+    # Change.
+
+    async def change(
+        self, group: Group, handles: Sequence[str], decide: Callable[[Handle], Fate]
+    ) -> tuple[dict[int, str], dict[int, str]]:
+        """Give each message another fate; durable when this returns.
+
+        Returns
+        -------
+        tuple
+            The codes of the handles that are refused, and the new handles of the others; both by position. A
+            handle that stands twice in the call counts once.
+        """
+        opened, invalid = open_handles(self._logs.keys, group.name, handles)
+        failed = dict.fromkeys(invalid, _INVALID)
+        epochs = self._epochs(opened)
+        renewed: dict[int, str] = {}
+        now_ms = self._logs.now_ms()
+        changes: list[tuple[list[int], Handle, Change]] = []
+        in_order: list[tuple[list[int], LaneKey, Handle]] = []
+        for handle, positions in _distinct(opened, handles).items():
+            try:
+                key = self._live(handle.lease, group.name, now_ms)
+                if handle.lease.revive_queue == ORDERED_REVIVE_QUEUE:
+                    in_order.append((positions, key, handle))
+                else:
+                    changes.append((positions, handle, self._change(key, handle, decide(handle), now_ms)))
+            except Conflict as error:
+                failed.update(dict.fromkeys(positions, error.code))
+        await self._store_changes(changes, failed, renewed)
+        for positions, key, handle in in_order:
+            try:
+                text = await self._change_ordered(group, key, handle, decide(handle))
+                renewed.update(dict.fromkeys(positions, text))
+            except Conflict as error:
+                failed.update(dict.fromkeys(positions, error.code))
+        self._check(epochs)
+        return failed, renewed
+
+    def _change(self, key: LaneKey, handle: Handle, fate: Fate, now_ms: int) -> Change:
+        lane, lease = self._lanes.open(key), handle.lease
+        if lane is None:
+            raise Conflict("the message is not in flight", code=_EXPIRED, field="handle")
+        return self._buffer.change(
+            lane,
+            lease.span.start_offset,
+            lease.pop_time_ms,
+            handle.index,
+            tenure=lease.tenure,
+            now_ms=now_ms,
+            invisible_ms=fate.invisible_ms,
+            revive_queue=lease.revive_queue,
+            dead_reason=fate.dead_reason,
+        )
+
+    async def _store_changes(
+        self, changes: Sequence[tuple[list[int], Handle, Change]], failed: dict[int, str], renewed: dict[int, str]
+    ) -> None:
+        """Store the checkpoints that take messages over; from then on the old handles are dead."""
+        if not changes:
+            return
+        pops = [change.checkpoint.pop for *_, change in changes]
+        outcomes = await self._logs.revive.store_each(
+            Destined(pop.partition, pop.revive_queue, change.checkpoint)
+            for pop, (*_, change) in zip(pops, changes, strict=True)
+        )
+        again = await self._given_again(
+            [(change.held.lane.key, handle.lease, change.bit) for _, handle, change in changes]
+        )
+        failure: Exception | None = None
+        now_ms = self._logs.now_ms()
+        for (positions, _, change), outcome, elsewhere in zip(changes, outcomes, again, strict=True):
+            lane = change.held.lane
+            if self._buffer.lane(lane.key) is not lane:
+                failed.update(dict.fromkeys(positions, _EXPIRED))
+            elif outcome is not None:
+                self._buffer.change_failed(change)
+                failure = outcome
+            elif self._buffer.changed(change, now_ms) and not elsewhere:
+                new = change.checkpoint
+                (text,) = mint(self._logs.keys, new.pop, [new.span], tenure=lane.tenure)
+                renewed.update(dict.fromkeys(positions, text))
+            else:
+                failed.update(dict.fromkeys(positions, _EXPIRED))
+        if failure is not None:
+            raise failure
+
+    async def _change_ordered(self, group: Group, key: LaneKey, handle: Handle, fate: Fate) -> str:
+        """The same in a lane that is popped in order; a dead letter is written at once."""
+        lease, lanes = handle.lease, self._lanes.ordered
+        ordered = self._lanes.ordered_of_handle(key, lease.epoch)
+        now_ms = self._logs.now_ms()
+        if fate.dead_reason is not None:
+            ordered.condemn(_delivery(handle), now_ms, fate.dead_reason)
+            log = await self._lanes.partition_of(key, lease.topic).opened()
+            await lanes.bury(group, lease.topic, key, log, ordered, [handle.offset])
+            text = ""
+        else:
+            delivery = ordered.change(_delivery(handle), now_ms, fate.invisible_ms)
+            pop = _pop(key, lease, delivery.pop_time_ms, fate.invisible_ms)
+            (text,) = mint(self._logs.keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])
+            await lanes.store(key, lease.topic)
+        self._lanes.wake(key.group, key.topic_id)
+        return text
+
+
+def _record(one: _Storing) -> Destined:
+    lease, key = one.opened.lease, one.lane.key
+    record = Ack(lease.key(key.topic_id, key.group), one.bits, lease.revive_time_ms)
+    return Destined(lease.partition, lease.revive_queue, record)
+
+
+def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:
+    """The messages of a lease that a call names, each with the position where it does."""
+    for position in opened.positions:
+        yield Handle(opened.lease, index_of(handles[position])), position
+
+
+def _distinct(opened: Iterable[Opened], handles: Sequence[str]) -> dict[Handle, list[int]]:
+    """The messages that a call names, each once, with all positions where it does."""
+    places: dict[Handle, list[int]] = {}
+    for one in opened:
+        for handle, position in _each(one, handles):
+            places.setdefault(handle, []).append(position)
+    return places
+
+
+def _delivery(handle: Handle) -> Delivery:
+    return Delivery(handle.offset, handle.attempt, handle.lease.pop_time_ms)
+
+
+def _pop(key: LaneKey, lease: Lease, pop_time_ms: int, invisible_ms: int) -> Pop:
+    return Pop(
+        topic=lease.topic,
+        topic_id=key.topic_id,
+        group=key.group,
+        epoch=lease.epoch,
+        partition=key.partition,
+        retry=key.retry,
+        pop_time_ms=pop_time_ms,
+        invisible_ms=invisible_ms,
+        revive_queue=lease.revive_queue,
+    )

@@ -1,0 +1,189 @@
+"""How one lane is popped: without order, or in order, and how it goes from one to the other.
+
+    never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
+
+A lane whose messages are read from a disk is `busy`, and other pops pass it by (SPEC POP-2). If the read hangs, the pop
+ends and gives nothing away, so that another has its turn; one that nobody waits behind may take as long as it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from api.queue.group_start import bounds_at
+from api.queue.lane_request import Taken, Wish, mixed_orders
+from api.queue.lanes import Lanes
+from api.queue.unordered_pop import Given
+from mq.errors import Unavailable
+from mq.meta import Blocked, Group, Topic
+from mq.queue import LANE_BUSY_MS, Committed, LaneKey, OrderedLane, StartKind, first_position
+
+__all__ = ["LanePops", "TurnOver"]
+
+log = logging.getLogger("deltamq.api")
+
+
+class TurnOver(Unavailable):
+    """The partition could not be read in time, and another pop wants it; ask again."""
+
+
+class _Turn:
+    """A pop at work in a lane."""
+
+    __slots__ = ("began_s", "is_wanted", "timeout")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        #: Whether another pop has come by.
+        self.is_wanted = False
+        self.timeout = asyncio.timeout(None)
+
+
+class LanePops:
+    """Pops of the lanes of this process; used on the event loop."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]],
+        begin: Callable[[Topic, Group], Awaitable[None]],
+    ) -> None:
+        """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
+
+        `begin` notes that a group begins in a topic (see `api.queue.group_start`).
+        """
+        self._lanes = lanes
+        self._begin_in = begin
+        self._blocked = blocked
+        self._loop = asyncio.get_running_loop()
+        #: How long a pop that others wait behind may be at work in a lane.
+        self.busy_s = LANE_BUSY_MS / 1000
+        self._busy: dict[LaneKey, _Turn] = {}
+        #: The same for lanes where the last one took longer.
+        self._slow_s: dict[LaneKey, float] = {}
+
+    async def pop(self, wish: Wish) -> Taken | None:
+        """Messages of one lane; None when there are none now, or another pop is at work there.
+
+        Raises
+        ------
+        TurnOver
+            The partition could not be read in time, and another pop wants the lane.
+        """
+        key = wish.lane
+        self._lanes.check_hosted(key)
+        if key in self._busy:
+            self._want(key, self._busy[key])
+            return None
+        turn = self._busy[key] = _Turn(self._loop.time())
+        try:
+            async with turn.timeout:
+                if not key.retry:
+                    wish.blocked = await self._blocked(wish.topic, wish.group, key.partition)
+                found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+        except TimeoutError as error:
+            if turn.timeout.expired():
+                raise self._ended(key) from error
+            raise
+        finally:
+            del self._busy[key]
+        self._slow_s.pop(key, None)
+        taken = await self._lanes.match.deliver(found) if isinstance(found, Given) else found
+        if taken is not None:
+            self._lanes.consumed(key, taken.pop.pop_time_ms)
+        return taken
+
+    def _want(self, key: LaneKey, turn: _Turn) -> None:
+        """End the pop that is at work in a lane when its time is over, or now if it is over already.
+
+        It is cancelled where it waits, so what its read finds later changes nothing: a lane changes on the event loop
+        only, and by the pop whose turn it is. What it may have been storing counts once if it is stored again, and what
+        it had marked as given away comes again, both as after a crash.
+        """
+        if not turn.is_wanted:
+            turn.is_wanted = True
+            turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self.busy_s))
+
+    def _ended(self, key: LaneKey) -> TurnOver:
+        """A pop was ended because another wants the lane: what its client is told."""
+        log.warning("event=pop_ended partition=%s group=%s", key.partition, key.group)
+        self._slow_s[key] = 2 * self._slow_s.get(key, self.busy_s)
+        self._lanes.wake(key.group, key.topic_id)
+        return TurnOver(f"{key.partition} could not be read in time; ask again")
+
+    async def _take_unordered(self, wish: Wish) -> Given | None:
+        self._end_order(wish)
+        if self._lanes.open(wish.lane) is None:
+            await self._begin(wish)
+        return await self._lanes.match.take(wish)
+
+    async def _pop_ordered(self, wish: Wish) -> Taken | None:
+        epoch = self._lanes.groups.epoch_of(wish.lane)
+        if epoch is None:
+            return None
+        ordered = self._lanes.ordered.fits(wish, epoch) or await self._begin_order(wish)
+        return None if ordered is None else await self._lanes.ordered.pop(wish, ordered)
+
+    async def _begin_order(self, wish: Wish) -> OrderedLane | None:
+        """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
+        self._end_order(wish)
+        lane = self._lanes.open(wish.lane)
+        if lane is None:
+            await self._begin(wish)
+            lane = self._lanes.open(wish.lane)
+        known = self._lanes.known(wish.lane)
+        if lane is None or known is None:
+            return None
+        if lane.in_flight:
+            raise mixed_orders()
+        start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
+        self._lanes.buffer.drop_lane(wish.lane)
+        return self._lanes.ordered.open(wish, start)
+
+    def _end_order(self, wish: Wish) -> None:
+        """If the lane was popped in order, go on from where it is in another, or without."""
+        ordered = self._lanes.ordered.get(wish.lane)
+        if ordered is None:
+            if wish.order is False and self._is_held_in_order(wish.lane):
+                raise mixed_orders()
+            return
+        if ordered.epoch == self._lanes.groups.epoch_of(wish.lane):
+            if ordered.flights:
+                raise mixed_orders()
+            self._lanes.logs.offsets.note(wish.lane, wish.topic.name, ordered.progress())
+        self._lanes.ordered.forget(wish.lane)
+        # A late acknowledgement of before may have opened it; it has not seen what was done in order.
+        self._lanes.buffer.drop_lane(wish.lane)
+
+    def _is_held_in_order(self, lane: LaneKey) -> bool:
+        """Whether the tables have messages in flight there that were popped in order, before this process began."""
+        stored = self._lanes.logs.offsets.get(lane)
+        if stored is None or not stored.delivered:
+            return False
+        known = self._lanes.known(lane)
+        return known is not None and any(one.is_leased for one in known.delivered)
+
+    async def _begin(self, wish: Wish) -> None:
+        """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
+        key = wish.lane
+        epoch = self._lanes.groups.epoch_of(key)
+        if epoch is None:
+            return
+        if key.retry:
+            self._lanes.logs.offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
+            return
+        await self._begin_in(wish.topic, wish.group)
+        if self._lanes.groups.epoch_of(key) != epoch:
+            return
+        start = self._lanes.groups.start_in(key, wish.group, wish.topic.route.partitions)
+        if start.kind is StartKind.LAST:
+            await self._lanes.logs.run(wish.log.refresh)
+        bounds = await bounds_at(self._lanes.logs.run, wish.log, start.time_ms)
+        committed = Committed(epoch, first_position(start, bounds, pop=True))
+        if start.kind is StartKind.FIRST:
+            # Whoever asks again after a crash is told the same.
+            self._lanes.logs.offsets.note(key, wish.topic.name, committed)
+        else:
+            await self._lanes.logs.offsets.store(key, wish.topic.name, committed)

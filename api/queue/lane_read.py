@@ -1,0 +1,109 @@
+"""What one pop reads of one partition: rows from an offset on that pass the filter, and where the next pop goes on.
+
+Rows in memory are sliced on the event loop, without a copy and without an object for each; history is read, and tags
+are looked for, on a work thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from api.wire import first_held_back
+from mq.meta import Blocked
+from mq.queue import Attempts
+from tables.log import FetchStatus, PartitionLog, cut_to_bytes
+
+__all__ = ["Look", "Seen", "allowed", "attempts_of", "look", "look_now"]
+
+#: With a tag filter, one step covers at least so much, so that rare tags are found in few steps ...
+_SCAN_MESSAGES: Final = 20_000
+_SCAN_BYTES: Final = 8 * 1024 * 1024
+#: ... and one pop takes at most so many steps before it goes on elsewhere.
+_SCAN_STEPS_MAX: Final = 16
+
+
+class Look(NamedTuple):
+    """What to read: offsets `[start, limit)`; `tags` None takes every message (SPEC CONS-3)."""
+
+    start: int
+    limit: int | None
+    max_messages: int
+    max_bytes: int
+    tags: pa.Array | None
+
+
+class Seen(NamedTuple):
+    """Rows that pass, their offsets, and the offset before which everything was looked at."""
+
+    rows: pa.Table
+    offsets: Sequence[int]
+    next_offset: int
+
+
+def look_now(log: PartitionLog, wanted: Look) -> Seen | None:
+    """The rows if they are in memory; None when a thread must look."""
+    if wanted.tags is not None or not log.in_memory(wanted.start):
+        return None
+    return _plain(log, wanted)
+
+
+def look(log: PartitionLog, wanted: Look) -> Seen:
+    """The rows; blocking."""
+    return _plain(log, wanted) if wanted.tags is None else _tagged(log, wanted)
+
+
+def _plain(log: PartitionLog, wanted: Look) -> Seen:
+    start, limit, most, max_bytes, _ = wanted
+    if limit is not None:
+        most = min(most, limit - start)
+    found = log.read(start, max_messages=most, max_bytes=max_bytes)
+    if found.status is not FetchStatus.FOUND:
+        return Seen(found.rows, (), start)
+    return Seen(found.rows, range(start, found.next_offset), found.next_offset)
+
+
+def _tagged(log: PartitionLog, wanted: Look) -> Seen:
+    """Messages with one of the tags; those passed over count as consumed."""
+    at, limit, most, max_bytes, tags = wanted
+    for _ in range(_SCAN_STEPS_MAX):
+        room = _SCAN_MESSAGES if limit is None else min(_SCAN_MESSAGES, limit - at)
+        if room <= 0:
+            break
+        found = log.read(at, max_messages=room, max_bytes=max(max_bytes, _SCAN_BYTES))
+        if found.status is not FetchStatus.FOUND:
+            break
+        matching = found.rows.filter(pc.is_in(found.rows.column("tag"), value_set=tags))
+        if matching.num_rows:
+            kept = cut_to_bytes(matching.slice(0, most), max_bytes, at_least=1)
+            offsets: list[int] = kept.column("offset").to_pylist()
+            end = offsets[-1] + 1 if kept.num_rows < matching.num_rows else found.next_offset
+            return Seen(kept, offsets, end)
+        at = found.next_offset
+    return Seen(log.read(log.end_offset, max_messages=1, max_bytes=1).rows, (), at)
+
+
+def allowed(seen: Seen, blocked: Blocked | None) -> Seen:
+    """What was seen up to the first message of a key that must wait (SPEC ROUTE-6)."""
+    if blocked is None or not seen.offsets:
+        return seen
+    count = first_held_back(blocked, seen.rows)
+    if count == len(seen.offsets):
+        return seen
+    return Seen(seen.rows.slice(0, count), seen.offsets[:count], seen.offsets[count])
+
+
+def attempts_of(rows: pa.Table) -> Attempts:
+    """Which delivery of each message this is, from 1 on: one number where it is the same for all."""
+    times = [number for chunk in rows.column("reconsume_times").chunks for number in _int32s(chunk)]
+    low, high = min(times), max(times)
+    return low + 1 if low == high else tuple(number + 1 for number in times)
+
+
+def _int32s(column: pa.Array) -> list[int]:
+    """The numbers of a column without nulls; Arrow's own ways let go of the interpreter's lock, and wait for it."""
+    start = column.offset
+    return memoryview(column.buffers()[1]).cast("i")[start : start + len(column)].tolist()

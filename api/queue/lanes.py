@@ -1,0 +1,410 @@
+"""The lanes of this process: partitions as groups see them, with their progress and what is in flight.
+
+    tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
+
+A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order (`Match`), or
+in order (`OrderedLanes`); see `api.queue.lane_pops`. All of it happens on the event loop, so nothing needs a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
+from typing import Final
+
+from api.log import Partition, Partitions
+from api.queue.logs import QueueLogs
+from api.queue.offset_log import OffsetLog
+from api.queue.ordered_pop import OrderedLanes
+from api.queue.subscription import Seat, Subscription, Waiters
+from api.queue.unordered_pop import Match
+from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
+from mq.meta import Group, GroupsState, Topic
+from mq.names import split_partition
+from mq.queue import (
+    BUCKET_MS,
+    Bounds,
+    Buffer,
+    BufferSettings,
+    Committed,
+    HandleKeys,
+    Lane,
+    LaneKey,
+    OrderedLane,
+    check_epoch,
+    decide_commit,
+)
+from tables.clock import Clock
+from tables.config_sections import QueueSettings
+from tables.log import PartitionLog
+from tables.queue import LaneStates, MetaLog, Recovered, retry_ref
+
+__all__ = ["Lanes"]
+
+log = logging.getLogger("deltamq.api")
+
+_NOTHING_STORED: Final = LaneStates()
+#: At a stop, what could not be stored after so long stays in memory, and is delivered again.
+_STOP_S: Final = 30.0
+
+
+class Lanes:
+    """All lanes that this process serves."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        meta: MetaLog,
+        settings: QueueSettings,
+        cluster: str,
+        *,
+        keys: HandleKeys,
+        clock: Clock,
+    ) -> None:
+        self._partitions = partitions
+        self._meta = meta
+        self._offsets = OffsetLog(partitions, cluster)
+        #: What the tables said of lanes that nobody has asked for since.
+        self._states: dict[LaneKey, LaneStates] = {}
+        #: The brokers whose lanes these are, with the epoch since when.
+        self._epochs: dict[str, int] = {}
+        self.buffer = Buffer(
+            BufferSettings(
+                enabled=settings.memory_match,
+                stay_ms=settings.stay_buffer_ms,
+                checkpoints_max=settings.buffer_checkpoints_max,
+                partition_checkpoints_max=settings.partition_checkpoints_max,
+            )
+        )
+        self.logs = QueueLogs(partitions, cluster, offsets=self._offsets, keys=keys, clock=clock)
+        self.match = Match(self.buffer, self.logs, self.open)
+        self.ordered = OrderedLanes(self.logs)
+        self._consumed_ms: dict[LaneKey, int] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._storing: set[asyncio.Task[None]] = set()
+        self._losing = asyncio.Lock()
+        self._timers = [
+            partitions.loop.create_task(self._repeat(BUCKET_MS / 1000, self._tick)),
+            partitions.loop.create_task(self._repeat(settings.commit_every_ms / 1000, self.flush)),
+        ]
+
+    # Brokers come and go.
+
+    def adopt(self, broker: str, epoch: int, recovered: Recovered) -> None:
+        """Begin to serve the lanes of a broker, as the tables have them."""
+        self.drop(broker)
+        self._offsets.adopt(recovered.committed)
+        self._states.update(recovered.states)
+        self._epochs[broker] = epoch
+
+    def drop(self, broker: str) -> None:
+        """Another process serves the broker: what memory knows of its lanes is void."""
+        self._epochs.pop(broker, None)
+        self._offsets.drop(broker)
+        known = {lane.key for lane in self.buffer.lanes}.union(
+            self._states, self._consumed_ms, (key for key, _ in self.ordered)
+        )
+        self.forget([key for key in known if _broker(key) == broker])
+
+    async def drain(self, broker: str) -> None:
+        """Store what only memory knows of a broker's lanes, so that another process can go on with them.
+
+        Raises
+        ------
+        DeltaMQError
+            Some of it is not stored; it waits in memory.
+        """
+        lanes = [lane for lane in self.buffer.lanes if _broker(lane.key) == broker]
+        await asyncio.gather(*self._storing)
+        await self.match.store_all(self.buffer.leave(lanes))
+        await self.flush()
+
+    def epoch_of_broker(self, broker: str) -> int | None:
+        """Since which epoch this process serves the broker's lanes; None when it does not."""
+        return self._epochs.get(broker)
+
+    def check_hosted(self, lane: LaneKey) -> None:
+        """Return if the lane's broker is served by this process, else raise `Unavailable`."""
+        broker = _broker(lane)
+        if broker not in self._epochs:
+            raise Unavailable(f"broker {broker} is being taken over; ask again", code="broker_unavailable")
+
+    # What others ask.
+
+    async def follow_streams(self, broker: str) -> None:
+        """Learn how far streaming queries have come in partitions of a broker that this process serves."""
+        await self._offsets.follow(broker)
+
+    async def committed(self, lane: LaneKey) -> Committed | None:
+        """The group's progress in its present epoch, memory included; None when it has not begun there."""
+        known = self.known(lane)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
+        if known is not None and held is not None and held.epoch == known.epoch:
+            known = known.join(Committed(held.epoch, held.committed))
+        if known is not None and ordered is not None and ordered.epoch == known.epoch:
+            known = known.join(ordered.progress())
+        return known
+
+    def known(self, lane: LaneKey) -> Committed | None:
+        """The group's progress in its present epoch, as the offsets log will have it; None before it begins there."""
+        return self._meta.groups.committed_in(lane, self._offsets.get(lane))
+
+    def topics_of(self, group: str) -> set[str]:
+        """The ids of the topics in which this process knows anything of the group.
+
+        It looks at what groups have touched, and not at the thousands of partitions that no group has.
+        """
+        opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
+        known = chain(self._offsets.lanes, self._states, self._consumed_ms, *opened)
+        return {key.topic_id for key in known if key.group == group}
+
+    def in_flight(self, lane: LaneKey) -> int:
+        """Messages that clients of the group hold, or that wait to be delivered again because their time is over."""
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
+        return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
+
+    def in_flight_everywhere(self) -> int:
+        """The same of all groups."""
+        return sum(lane.in_flight + lane.waiting for lane in self.buffer.lanes) + sum(
+            len(o.flights) for _, o in self.ordered
+        )
+
+    @property
+    def checkpoints_in_memory(self) -> int:
+        """Checkpoints that a crash would forget."""
+        return len(self.buffer)
+
+    def last_consumed_ms(self, lane: LaneKey) -> int | None:
+        """When the group last took or was done with something there, as far as this process knows."""
+        return self._consumed_ms.get(lane)
+
+    def consumed(self, lane: LaneKey, now_ms: int) -> None:
+        """The group pops, acknowledges or commits something there, or pulls it under its lock."""
+        self._consumed_ms[lane] = now_ms
+
+    async def commit(
+        self, lane: LaneKey, topic: str, offset: int, meant: int | None = None, *, attempts: int = 0
+    ) -> Committed:
+        """A client's own commit; durable when this returns (SPEC CONS-4).
+
+        The message at `offset` was tried in place so often (ORDER-8).
+
+        Raises
+        ------
+        Unprocessable
+            `offset_out_of_range`: the partition does not have that offset yet.
+        Conflict
+            `epoch_over`: the epoch that is `meant` is.
+        """
+        self.check_hosted(lane)
+        epoch = self._meta.groups.epoch_of(lane)
+        if epoch is None:
+            raise NotFound(f"there is no group {lane.group}", code="group_not_found", field="group")
+        opened = await self.partition_of(lane, topic).look()
+        bounds = Bounds(0, 0) if opened is None else Bounds(opened.min_offset, opened.end_offset)
+
+        async def decided() -> tuple[Committed, range]:
+            present = await self.committed(lane)
+            check_epoch(lane.partition, meant, epoch if present is None else present.epoch)
+            now_ms = self.logs.now_ms()
+            committed = decide_commit(present or Committed(epoch, 0), offset, bounds, attempts=attempts, now_ms=now_ms)
+            return committed, self._lost(lane, present, committed, bounds)
+
+        committed, lost = await decided()
+        if not lost:
+            await self._offsets.store(lane, topic, committed)
+        else:
+            # One after the other: who comes second finds that the group is behind it.
+            async with self._losing:
+                committed, lost = await decided()
+                if lost:
+                    await self.logs.lose(lane, topic, ((lost.start, lost.stop),))
+                await self._offsets.store(lane, topic, committed)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
+        if held is not None and held.epoch == committed.epoch:
+            self.buffer.commit_to(held, committed.offset)
+        if ordered is not None and ordered.epoch == committed.epoch:
+            ordered.lose_below(committed.offset)
+        return committed
+
+    def _lost(self, lane: LaneKey, present: Committed | None, committed: Committed, bounds: Bounds) -> range:
+        """What a commit passes over because retention took it; to be recorded, never skipped silently (SPEC POP-12).
+
+        What was popped is not among it: the revive job says of that what is lost. Nor is what was there before the
+        group began.
+        """
+        if present is None:
+            return range(0)
+        held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
+        done = [end for _, end in present.done] + [one.offset + 1 for one in present.delivered if one.is_leased]
+        popped = [one.latest for one in (held,) if one is not None and one.epoch == present.epoch]
+        popped += [one.next_offset for one in (ordered,) if one is not None and one.epoch == present.epoch]
+        return range(max([present.offset, *done, *popped]), min(committed.offset, bounds.min_offset))
+
+    def partition_of(self, lane: LaneKey, topic: str) -> Partition:
+        """What the lane's group reads; `NotFound` when topic or group have ended."""
+        found = self._meta.state.topic(topic)
+        if found.id != lane.topic_id:
+            raise NotFound(f"topic {topic} was deleted", code="topic_not_found", field="topic")
+        if not lane.retry:
+            return self._partitions.get(found, lane.partition)
+        epoch = self._meta.groups.group(lane.group).epoch
+        _, broker = split_partition(lane.partition)
+        return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
+
+    def forget(self, lanes: Iterable[LaneKey]) -> None:
+        """The epoch of these lanes is over: memory of them is void (SPEC POP-18), and pops that wait look again."""
+        for lane in lanes:
+            self.buffer.drop_lane(lane)
+            self.ordered.forget(lane)
+            self._offsets.forget(lane)
+            self._states.pop(lane, None)
+            self._consumed_ms.pop(lane, None)
+            ended = self._subscriptions.pop((lane.group, lane.topic_id), None)
+            if ended is not None:
+                ended.waiters.wake()
+
+    @property
+    def groups(self) -> GroupsState:
+        """The newest known state of the groups."""
+        return self._meta.groups
+
+    def topic(self, name: str) -> Topic | None:
+        """A topic by name, as far as this process knows."""
+        return self._meta.state.topics.get(name)
+
+    # Lanes for pops and handles.
+
+    def subscription(self, topic: Topic, group: Group) -> Subscription:
+        """The group in the topic."""
+        key = (group.name, topic.id)
+        found = self._subscriptions.get(key)
+        if found is None or found.topic.route is not topic.route or found.group.epoch != group.epoch:
+            waiters = found.waiters if found is not None else Waiters()
+            found = self._subscriptions[key] = Subscription(topic, group, self._partitions, waiters)
+        return found
+
+    def wake(self, group: str, topic_id: str) -> None:
+        """Messages of the group may have become available in the topic: waiting pops look again (SPEC POP-15)."""
+        found = self._subscriptions.get((group, topic_id))
+        if found is not None:
+            found.waiters.wake()
+
+    def open(self, key: LaneKey) -> Lane | None:
+        """The lane as memory has it, or as the tables do; None when the group has not begun there."""
+        self.check_hosted(key)
+        lane = self.buffer.lane(key)
+        if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
+            return lane
+        known = self.known(key)
+        if known is None:
+            return None
+        now_ms, stored = self.logs.now_ms(), self._states.pop(key, _NOTHING_STORED)
+        covered, states = stored.live(known.epoch, known.offset, now_ms)
+        tenure = self._epochs[_broker(key)]
+        return self.buffer.open_lane(key, known, tenure=tenure, now_ms=now_ms, states=states, covered=covered)
+
+    def ordered_of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
+        """The lane in order that a live handle of this epoch belongs to, as memory has it, or as the tables do."""
+        self.check_hosted(key)
+        ordered = self.ordered.get(key)
+        if ordered is not None and ordered.epoch == epoch:
+            return ordered
+        known = self.known(key)
+        if known is None or known.epoch != epoch:
+            raise Conflict("the message is not in flight", code="handle_expired", field="handle")
+        return self.ordered.open_for_handle(key, known)
+
+    def recall(self, key: LaneKey) -> None:
+        """Open a lane of which the tables have checkpoints: what waits there is known then, though nobody pops."""
+        if key in self._states and _broker(key) in self._epochs and self.ordered.get(key) is None:
+            self.open(key)
+
+    def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
+        """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""
+        lane = self.buffer.lane(key)
+        return (
+            lane is not None
+            and lane.latest >= log.end_offset
+            and lane.epoch == self._meta.groups.epoch_of(key)
+            and self.ordered.get(key) is None
+        )
+
+    def left(self, seat: Seat) -> int:
+        """How many messages of the partition the group has not got yet, as far as this process knows."""
+        key, opened = seat.key, seat.partition.log
+        if opened is None:
+            return 0
+        ordered, lane = self.ordered.get(key), self.buffer.lane(key)
+        if ordered is not None:
+            at = ordered.next_offset
+        elif lane is not None:
+            at = lane.latest
+        else:
+            known = self.known(key)
+            at = 0 if known is None else known.offset
+        return max(0, opened.end_offset - max(at, opened.min_offset))
+
+    # What a service does all the time.
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await _logged(work())
+
+    async def _tick(self) -> None:
+        """Begin to store what must leave memory; a slow disk does not hold up the next tick."""
+        decisions = self.buffer.tick(self.logs.now_ms())
+        if decisions:
+            task = self._partitions.loop.create_task(_logged(self.match.store_all(decisions)))
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
+
+    async def store_due(self) -> None:
+        """Store what must leave memory now; returns when it is stored, or has failed to be."""
+        await self._tick()
+        await asyncio.gather(*self._storing)
+
+    async def flush(self) -> None:
+        """Store the offsets that have moved."""
+        for commit in self.buffer.commits():
+            topic = self._topic_name(commit.lane)
+            if topic is not None:
+                self._offsets.note(commit.lane, topic, Committed(commit.epoch, commit.offset))
+        await self._offsets.flush()
+
+    def _topic_name(self, lane: LaneKey) -> str | None:
+        """The name of the lane's topic; None when it was deleted."""
+        found = self._subscriptions.get((lane.group, lane.topic_id))
+        if found is not None:
+            return found.topic.name
+        return next((t.name for t in self._meta.state.topics.values() if t.id == lane.topic_id), None)
+
+    async def stop(self) -> None:
+        """Store everything that only memory knows; what cannot be stored is delivered again."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await asyncio.gather(*self._storing)
+                await _logged(self.match.store_all(self.buffer.stop()))
+                await _logged(self.flush())
+        except TimeoutError:
+            log.error("event=stop_incomplete checkpoints=%d", self.checkpoints_in_memory)
+
+
+def _broker(key: LaneKey) -> str:
+    return split_partition(key.partition)[1]
+
+
+async def _logged(work: Awaitable[None]) -> None:
+    """Work for nobody in particular: what fails is logged, and tried again at its next time."""
+    try:
+        await work
+    except DeltaMQError as error:
+        log.warning("event=queue_log_failed code=%s detail=%r", error.code, error.detail)
+    except Exception as error:
+        log.error("event=queue_log_failed kind=%s", type(error).__name__, exc_info=error)

@@ -1,0 +1,128 @@
+"""The logs that lanes write: progress, checkpoints, losses, dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from api.log import Partition, Partitions, RecordLog
+from api.queue.offset_log import OffsetLog
+from api.queue.revive_queues import ReviveQueues
+from mq.errors import Unavailable
+from mq.meta import Group
+from mq.names import split_partition
+from mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
+from tables.clock import Clock
+from tables.delta import ProducerStamp
+from tables.log import PartitionLog, one_batch, pick
+from tables.queue import LOST, again, dead_ref, rows_of_lost_records, system_ref, with_reason
+
+__all__ = ["Dying", "QueueLogs"]
+
+T = TypeVar("T")
+
+
+class Dying(NamedTuple):
+    """A message that is consumed in order, and goes to the dead letters or to the retry topic."""
+
+    group: Group
+    topic: str
+    lane: LaneKey
+    offset: int
+    #: How often its delivery failed.
+    failures: int
+    reason: str
+    #: The idempotent producer that appends it, as its request 0.
+    request: str
+
+    @property
+    def broker(self) -> str:
+        return split_partition(self.lane.partition)[1]
+
+
+class QueueLogs:
+    """What must survive of lanes, the clock by which they decide, and the secrets of their handles."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        cluster: str,
+        *,
+        offsets: OffsetLog,
+        keys: HandleKeys,
+        clock: Clock,
+    ) -> None:
+        self.offsets = offsets
+        self.revive = ReviveQueues(partitions, cluster)
+        self.keys = keys
+        self._partitions = partitions
+        self._cluster = cluster
+        self._clock = clock
+        self._lost: dict[str, RecordLog[LostRecord]] = {}
+
+    def now_ms(self) -> int:
+        """The wall clock: what pop times and due times mean to every process."""
+        return self._clock.wall_us() // 1_000
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Blocking work on a thread."""
+        return await self._partitions.run(work)
+
+    async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
+        """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
+        _, broker = split_partition(lane.partition)
+        log = self._lost.get(broker)
+        if log is None:
+            partition = self._partitions.of(system_ref(LOST, self._cluster, broker))
+            log = self._lost[broker] = RecordLog(partition, rows_of_lost_records)
+        record = LostRecord(
+            lane=lane,
+            topic=topic,
+            ranges=lost,
+            reason=LostReason.RETENTION,
+            time_ms=self.now_ms(),
+        )
+        await log.append([record])
+
+    async def bury(self, dead: Dying, log: PartitionLog) -> bool:
+        """Append a message to its group's dead letters, once however often it is asked for.
+
+        False when retention has taken it, which is recorded.
+        """
+        row = await self._copy(dead, log)
+        if row is None:
+            return False
+        await self._send(with_reason(row, [dead.reason]), self.dead(dead.group, dead.broker), dead.request)
+        return True
+
+    def dead(self, group: Group, broker: str) -> Partition:
+        """Where the dead letters of a group lie on a broker."""
+        return self._partitions.of(dead_ref(group.name, group.epoch, broker))
+
+    async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
+        """Append a message to its group's retry partition, once however often it is asked for.
+
+        False when retention has taken it, which is recorded.
+        """
+        row = await self._copy(failed, log)
+        if row is not None:
+            await self._send(row, target, failed.request)
+        return row is not None
+
+    async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
+        """The message as one that failed; None when it is gone."""
+        offset, lane = dying.offset, dying.lane
+        picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
+        if offset in picked.gone:
+            await self.lose(lane, dying.topic, ((offset, offset + 1),))
+            return None
+        if picked.unreadable:
+            raise Unavailable(f"offset {offset} of {lane.partition} cannot be read now: {picked.unreadable[offset]}")
+        return again(picked.rows, dying.topic, lane.partition, [dying.failures])
+
+    async def _send(self, row: pa.RecordBatch, target: Partition, request: str) -> None:
+        await RecordLog(target, one_batch).append([row], ProducerStamp(request, 0, None, 1))

@@ -1,0 +1,94 @@
+"""How far a group is where moved keys came from, and so which keys it must still wait for (SPEC ROUTE-6).
+
+    brokers of this process   the lanes in memory
+    others                    their offsets logs, read on when a group waits for them
+
+Who knows less of the metadata or of a group's progress than there is makes a group wait longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from api.host import HostedMeta
+from api.queue.group_start import bounds_at
+from api.queue.lanes import Lanes
+from mq.meta import Blocked, Group, Topic
+from mq.names import split_partition
+from mq.queue import Committed, LaneKey, first_position
+from tables.queue import ProgressFollower
+
+__all__ = ["HELD_BACK_S", "MovedProgress"]
+
+#: Who is held back looks again so often: what lets him go on happens in another partition, perhaps elsewhere.
+HELD_BACK_S: Final = 0.05
+
+
+class MovedProgress:
+    """Of all groups; used on the event loop."""
+
+    def __init__(
+        self,
+        meta: HostedMeta,
+        lanes: Lanes,
+        hosts: Callable[[str], bool],
+        follow: Callable[[str], ProgressFollower],
+        *,
+        refresh_s: float,
+    ) -> None:
+        """`hosts` says whether this process serves a broker, `follow` makes a follower of one that it does not."""
+        self._meta = meta
+        self._lanes = lanes
+        self._hosts = hosts
+        self._follow = follow
+        self._refresh_s = refresh_s
+        self._loop = asyncio.get_running_loop()
+        self._others: dict[str, _Other] = {}
+
+    async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
+        """The logical partitions whose messages the group may not have yet in this partition; None for none.
+
+        `pop`: whether a group that has not begun will begin by a pop (see `first_position`).
+        """
+        moved = self._meta.now.moved_keys(topic.id)
+        sources = moved.sources(partition) if moved.moves else ()
+        if not sources:
+            return None
+        positions = {name: await self._position(topic, group, name, pop=pop) for name in sorted(sources)}
+        return moved.blocked(partition, positions)
+
+    async def _position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
+        """The first offset in a partition that the group is not done with."""
+        lane = LaneKey(topic.id, group.name, False, partition)
+        committed = await self._committed(lane)
+        source = self._lanes.partition_of(lane, topic.name)
+        log = await source.opened()
+        if committed is not None:
+            return max(committed.offset, log.min_offset)
+        start = self._meta.now.groups.start_in(lane, group, topic.route.partitions)
+        return first_position(start, await bounds_at(self._lanes.logs.run, log, start.time_ms), pop=pop)
+
+    async def _committed(self, lane: LaneKey) -> Committed | None:
+        broker = split_partition(lane.partition)[1]
+        if self._hosts(broker):
+            self._others.pop(broker, None)
+            return await self._lanes.committed(lane)
+        other = self._others.get(broker)
+        if other is None:
+            other = self._others[broker] = _Other(self._follow(broker))
+        async with other.lock:
+            if self._loop.time() - other.refreshed_at >= self._refresh_s:
+                await self._lanes.logs.run(other.follower.refresh)
+                other.refreshed_at = self._loop.time()
+        return self._meta.now.groups.committed_in(lane, other.follower.committed.get(lane))
+
+
+class _Other:
+    """A broker that another process serves."""
+
+    def __init__(self, follower: ProgressFollower) -> None:
+        self.follower = follower
+        self.lock = asyncio.Lock()
+        self.refreshed_at = float("-inf")

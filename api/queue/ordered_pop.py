@@ -1,0 +1,268 @@
+"""Ordered pops: a whole partition in order, or each key in order (SPEC POP-16, POP-17).
+
+All that a lane knows (offset, what is done above it, the leases of what is in flight) is stored in the offsets log
+before each answer. So leases and handles outlive a crash, a takeover and the giving back of a broker; only a pop that
+was not answered may or may not have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from api.queue.lane_read import Look, Seen, allowed, look, look_now
+from api.queue.lane_request import Taken, Wish
+from api.queue.logs import Dying, QueueLogs
+from mq.errors import Unavailable
+from mq.meta import Group
+from mq.queue import (
+    ORDERED_REVIVE_QUEUE,
+    REJECTED,
+    Bounds,
+    Committed,
+    DeadReason,
+    Delivery,
+    KeyedPop,
+    LaneKey,
+    OrderedLane,
+    OrderedPop,
+    dead_producer_id,
+    mint,
+    read_position,
+    spans_of,
+)
+from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
+
+__all__ = ["OrderedLanes"]
+
+_STRICT: Final = "strict"
+
+
+class OrderedLanes:
+    """The lanes that are popped in order; used on the event loop, each by one pop at a time (SPEC POP-2)."""
+
+    def __init__(self, logs: QueueLogs) -> None:
+        self._logs = logs
+        self._lanes: dict[LaneKey, OrderedLane] = {}
+        #: What the offsets log has of each lane.
+        self._stored: dict[LaneKey, Committed] = {}
+
+    # Lanes.
+
+    def get(self, key: LaneKey) -> OrderedLane | None:
+        """The lane, if it is popped in order."""
+        return self._lanes.get(key)
+
+    def forget(self, key: LaneKey) -> None:
+        """The lane's epoch is over, or it is popped without order now."""
+        self._lanes.pop(key, None)
+        self._stored.pop(key, None)
+
+    def __iter__(self) -> Iterator[tuple[LaneKey, OrderedLane]]:
+        return iter(list(self._lanes.items()))
+
+    def fits(self, wish: Wish, epoch: int) -> OrderedLane | None:
+        """The lane, if it is open in the order that this pop wants; one that only handles have used takes it."""
+        ordered, kind = self._lanes.get(wish.lane), _kind(wish)
+        if ordered is None or ordered.epoch != epoch:
+            return None
+        if type(ordered) is OrderedLane:
+            ordered = self._lanes[wish.lane] = ordered.as_kind(kind, max_attempts=_limit(wish))
+        return ordered if isinstance(ordered, kind) else None
+
+    def open(self, wish: Wish, start: Committed) -> OrderedLane:
+        """A lane that goes on from `start`."""
+        ordered = self._lanes[wish.lane] = _kind(wish)(start, max_attempts=_limit(wish))
+        self._stored[wish.lane] = start
+        return ordered
+
+    def open_for_handle(self, key: LaneKey, known: Committed) -> OrderedLane:
+        """A lane as it is stored, whose first handle comes before its first pop."""
+        ordered = OrderedLane(known, max_attempts=None)
+        if ordered.flights:
+            self._lanes[key] = ordered
+            self._stored[key] = known
+        return ordered
+
+    async def _store(self, key: LaneKey, topic: str, ordered: OrderedLane) -> None:
+        """Store the lane's progress, if it has changed."""
+        progress = ordered.progress()
+        if self._lanes.get(key) is ordered and self._stored.get(key) != progress:
+            await self._logs.offsets.store(key, topic, progress)
+            if self._lanes.get(key) is ordered:
+                self._stored[key] = progress
+
+    # Pop.
+
+    async def pop(self, wish: Wish, ordered: OrderedLane) -> Taken | None:
+        """What may be delivered now; None when something holds the lane, or nothing is there."""
+        ordered.limit(_limit(wish))
+        bounds = Bounds(wish.log.min_offset, wish.log.end_offset)
+        position = read_position(ordered.committed, bounds, ordered.done)
+        if position.lost:
+            await self._logs.lose(wish.lane, wish.topic.name, position.lost)
+            ordered.lose_below(position.offset)
+        if isinstance(ordered, KeyedPop):
+            taken = await self._pop_keyed(ordered, wish)
+        else:
+            assert isinstance(ordered, OrderedPop)
+            taken = await self._pop_all(ordered, wish)
+        await self._store(wish.lane, wish.topic.name, ordered)
+        return taken if self._lanes.get(wish.lane) is ordered else None
+
+    def visible_ms(self, key: LaneKey) -> int | None:
+        """When the lane may deliver something again by itself; None when it is not waiting for a time."""
+        ordered = self._lanes.get(key)
+        if isinstance(ordered, KeyedPop):
+            return ordered.next_release()
+        return ordered.turn(0, 1).wait_until_ms if isinstance(ordered, OrderedPop) else None
+
+    async def _pop_all(self, ordered: OrderedPop, wish: Wish) -> Taken | None:
+        while True:
+            turn = ordered.turn(self._logs.now_ms(), wish.max_messages)
+            if turn.dead:
+                await self._bury(ordered, wish, turn.dead)
+            elif turn.read_from is None:
+                if not turn.again:
+                    return None
+                return await self._again(ordered, turn.again, wish)
+            else:
+                seen = await self._look(wish, turn.read_from, wish.max_messages)
+                if seen.next_offset == turn.read_from:
+                    return None
+                given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), wish.invisible_ms)
+                if given or not seen.offsets:
+                    return self._taken(ordered, given, wish, _only(seen.rows, seen.offsets, given))
+
+    async def _again(self, ordered: OrderedPop, offsets: Sequence[int], wish: Wish) -> Taken | None:
+        """The first of these messages that fit into the answer, again; the others stay behind them."""
+        rows = cut_to_bytes(await self._read(offsets, wish), wish.max_bytes, at_least=1)
+        read = rows.column("offset").to_pylist()
+        # A client's own commit may have ended some while they were read.
+        left = [offset for offset in read if not ordered.is_done(offset)]
+        given = ordered.again(left, self._logs.now_ms(), wish.invisible_ms)
+        return self._taken(ordered, given, wish, _only(rows, read, given))
+
+    async def _pop_keyed(self, keyed: KeyedPop, wish: Wish) -> Taken | None:
+        deliveries: list[Delivery] = []
+        nbytes = 0
+        while True:
+            left, at_least = wish.max_messages - len(deliveries), 0 if deliveries else 1
+            now_ms, max_bytes = self._logs.now_ms(), wish.max_bytes - nbytes
+            given, dead = keyed.take(now_ms, left, wish.invisible_ms, max_bytes=max_bytes, at_least=at_least)
+            is_full = len(given) == left or keyed.ready > len(dead)
+            nbytes += keyed.weight_of(given)
+            deliveries += given
+            await self._bury(keyed, wish, dead)
+            start = keyed.read_from
+            if is_full or start is None:
+                break
+            seen = await self._look(wish, start, keyed.room)
+            if seen.next_offset == start and not dead:
+                break
+            keys = seen.rows.column("key").to_pylist()
+            weights = dict(zip(seen.offsets, weights_of(seen.rows).tolist(), strict=True))
+            keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset, weights)
+        return await self._delivered(keyed, sorted(deliveries), wish)
+
+    async def _look(self, wish: Wish, start: int, most: int) -> Seen:
+        wanted = Look(start, None, most, wish.max_bytes, wish.tags)
+        seen = look_now(wish.log, wanted)
+        if seen is None:
+            seen = await self._logs.run(partial(look, wish.log, wanted))
+        return allowed(seen, wish.blocked)
+
+    async def _delivered(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish) -> Taken | None:
+        """Messages that were read before: read again, and given away."""
+        if not deliveries:
+            return None
+        rows = await self._read([one.offset for one in deliveries], wish)
+        found = set(rows.column("offset").to_pylist())
+        return self._taken(ordered, [one for one in deliveries if one.offset in found], wish, rows)
+
+    async def _read(self, offsets: Sequence[int], wish: Wish) -> pa.Table:
+        """The messages at these offsets, but for those that retention has taken."""
+        picked = await self._logs.run(partial(pick, wish.log, np.array(offsets, dtype=np.int64), bytes_max=None))
+        if picked.unreadable:
+            first = next(iter(picked.unreadable))
+            raise Unavailable(f"offset {first} of {wish.lane.partition} cannot be read: {picked.unreadable[first]}")
+        return pa.Table.from_batches([picked.rows])
+
+    def _taken(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish, rows: pa.Table) -> Taken | None:
+        """The rows with their handles; messages that were given away together share a lease."""
+        if not deliveries:
+            return None
+        handles: dict[int, str] = {}
+        for pop_time_ms, given in groupby(sorted(deliveries, key=_by_time), key=lambda one: one.pop_time_ms):
+            together = list(given)
+            pop = wish.pop(ordered.epoch, pop_time_ms, ORDERED_REVIVE_QUEUE)
+            spans = spans_of([one.offset for one in together], tuple(one.attempt for one in together))
+            handles.update(zip([one.offset for one in together], mint(self._logs.keys, pop, spans), strict=True))
+        texts = [handles[one.offset] for one in deliveries]
+        return Taken(pop, rows, texts, tuple(one.attempt for one in deliveries), weight_of(rows))
+
+    # Dead letters.
+
+    async def _bury(self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int]) -> None:
+        await self.bury(wish.group, wish.topic.name, wish.lane, wish.log, ordered, offsets)
+
+    async def bury(
+        self,
+        group: Group,
+        topic: str,
+        key: LaneKey,
+        log: PartitionLog,
+        ordered: OrderedLane,
+        offsets: Sequence[int],
+    ) -> None:
+        """Dead-letter messages; the progress, which says so, is stored before and after.
+
+        Meanwhile a first pop may have given a lane that handles had opened its kind: then that one goes on.
+        """
+        for offset in offsets:
+            await self.store(key, topic)
+            given = ordered.reason_of(offset) or REJECTED
+            why = given if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
+            failures = ordered.attempts_of(offset)
+            request = dead_producer_id(key, ordered.epoch, offset)
+            await self._logs.bury(Dying(group, topic, key, offset, failures, why, request), log)
+            ordered.end(offset)
+            now = self._lanes.get(key)
+            if now is not None and now.epoch == ordered.epoch:
+                now.end(offset)
+        if offsets:
+            await self.store(key, topic)
+
+    # Handles.
+
+    async def store(self, key: LaneKey, topic: str) -> None:
+        """Store what acknowledgements and changes did to a lane."""
+        ordered = self._lanes.get(key)
+        if ordered is not None:
+            await self._store(key, topic, ordered)
+
+
+def _kind(wish: Wish) -> type[OrderedPop] | type[KeyedPop]:
+    return KeyedPop if wish.order == "key" else OrderedPop
+
+
+def _limit(wish: Wish) -> int | None:
+    """How often a message is delivered; a strict topic repeats a failing one in place for ever (SPEC ORDER-8)."""
+    return None if wish.topic.settings.order_strategy == _STRICT else wish.group.settings.max_attempts
+
+
+def _by_time(delivery: Delivery) -> tuple[int, int]:
+    return delivery.pop_time_ms, delivery.offset
+
+
+def _only(rows: pa.Table, offsets: Sequence[int], deliveries: Sequence[Delivery]) -> pa.Table:
+    """Of the rows at `offsets`, those of what was given away."""
+    if len(deliveries) == len(offsets):
+        return rows
+    places = np.searchsorted(np.array(offsets), [one.offset for one in deliveries])
+    return rows.take(pa.array(places))

@@ -1,0 +1,135 @@
+"""What a pop answers: the rows of each lane with their handles, as JSON messages or as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import repeat
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta
+
+from api.queue.lane_request import Taken
+from api.wire import Answer, ArrowPieces, FailedHandle, Origin, json_columns
+from tables.schema import MESSAGE_SCHEMA
+
+__all__ = ["ARROW_TYPE", "FAILED_KEY", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+#: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged.
+FAILED_KEY: Final = b"mq-failed-acks"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.string(), nullable=False),
+        *MESSAGE_SCHEMA,
+        pa.field("handle", pa.string(), nullable=False),
+        pa.field("delivery_attempt", pa.int32(), nullable=False),
+    ]
+)
+_SCHEMA_BYTES: Final = _SCHEMA.serialize().to_pybytes()
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+#: Larger answers are sent in pieces.
+_WHOLE_BYTES_MAX: Final = 1024 * 1024
+
+
+class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
+    """One message; exactly one of `body` and `body_base64` is there. `handle` answers for this delivery of it."""
+
+    partition: str
+    handle: str
+    delivery_attempt: Annotated[int, Meta(ge=1)]
+    offset: Annotated[int, Meta(ge=0)]
+    message_id: str | None
+    append_time: str
+    body: str | None = None
+    body_base64: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str | None] | None = None
+    born_time: str | None = None
+    deliver_time: str | None = None
+    reconsume_times: int = 0
+    origin: Origin | None = None
+    producer_id: str | None = None
+    producer_seq: int | None = None
+
+
+class PopAnswer(msgspec.Struct):
+    """A pop's answer: `rest` messages of the partitions that it looks at are left for the group."""
+
+    messages: list[PoppedMessage]
+    pop_time: str
+    invisible_ms: int
+    rest: Annotated[int, Meta(ge=0)]
+    failed_acks: list[FailedHandle] = []
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_answer(
+    taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
+) -> Answer:
+    """The answer as JSON."""
+    messages: list[PoppedMessage] = []
+    for one in taken:
+        attempts = repeat(one.attempts) if isinstance(one.attempts, int) else one.attempts
+        columns = json_columns(one.rows)
+        messages += map(PoppedMessage, repeat(one.pop.partition), one.handles, attempts, *columns)
+    answer = PopAnswer(messages, _time(pop_time_ms), invisible_ms, rest, failed)
+    body = msgspec.json.encode(answer)
+    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+
+
+def arrow_answer(
+    taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
+) -> Answer:
+    """The answer as record batches; what is not in their columns is in `Mq-*` headers, and the handles that were not
+    acknowledged are in the schema's metadata, since there may be too many for a header.
+    """
+    schema = _SCHEMA.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
+    batches = [batch for one in taken for batch in _batches(one, schema)]
+    weight = sum(one.nbytes for one in taken)
+    body = _stream(schema, batches) if weight <= _WHOLE_BYTES_MAX else ArrowPieces(pa.Table.from_batches(batches))
+    size = len(body) if isinstance(body, bytes) else body.size
+    headers = [
+        (b"content-type", ARROW_TYPE.encode()),
+        (b"content-length", b"%d" % size),
+        (b"mq-pop-time", _time(pop_time_ms).encode()),
+        (b"mq-invisible-ms", b"%d" % invisible_ms),
+        (b"mq-rest", b"%d" % rest),
+        (b"mq-failed", b"%d" % len(failed)),
+    ]
+    return Answer(200, headers, body)
+
+
+def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
+    """The whole Arrow stream."""
+    head = _SCHEMA_BYTES if schema is _SCHEMA else memoryview(schema.serialize())
+    return b"".join([head, *(memoryview(batch.serialize()) for batch in batches), _END])
+
+
+def _batches(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """One lane's rows with what a popped row has besides."""
+    batches = []
+    at = 0
+    rows = one.rows if one.rows.column(0).num_chunks == 1 else one.rows.combine_chunks()
+    for batch in rows.to_batches():
+        count = batch.num_rows
+        attempts: Any = one.attempts
+        if isinstance(attempts, int):
+            attempts = pa.repeat(pa.scalar(attempts, pa.int32()), count)
+        else:
+            attempts = pa.array(attempts[at : at + count], pa.int32())
+        columns = [
+            pa.repeat(pa.scalar(one.pop.partition, pa.string()), count),
+            *batch.columns,
+            pa.array(one.handles[at : at + count], pa.string()),
+            attempts,
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        at += count
+    return batches

@@ -1,0 +1,225 @@
+"""Pops of a topic: from lane to lane until there is enough, and waiting where there is nothing (SPEC POP-1, POP-15).
+
+visit the lanes --found--> answer
+    |nothing
+look for other processes' commits, visit again
+    |nothing, wait_ms left
+wait for: a commit in any partition or retry partition | messages left by another pop | an ordered lane's time
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from api.host import Hosting
+from api.queue.lane_pops import LanePops, TurnOver
+from api.queue.lane_request import Taken, Wish
+from api.queue.lanes import Lanes
+from api.queue.moved_progress import HELD_BACK_S
+from api.queue.subscription import Seat, Subscription
+from api.wire import Client, ClientGone
+from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
+from mq.limits import FETCH_BYTES_MAX
+from mq.meta import Group, Ordering, Topic
+
+__all__ = ["PopAsk", "Popped", "Popper"]
+
+_DRAW_BITS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopAsk:
+    """One checked pop request."""
+
+    topic: Topic
+    group: Group
+    max_messages: int
+    invisible_ms: int
+    wait_ms: int
+    #: None takes every message (SPEC CONS-3).
+    tags: pa.Array | None
+    partition: str | None
+    order: Ordering
+    #: Nothing but messages that are delivered again.
+    retries_only: bool = False
+
+
+@dataclass(slots=True)
+class Popped:
+    """What one visit of all lanes has found."""
+
+    taken: list[Taken] = field(default_factory=list)
+    count: int = 0
+    nbytes: int = 0
+    #: Why a lane could not be popped; raised if the others have nothing.
+    error: DeltaMQError | None = None
+    #: A pop moved on over messages that do not pass its filter.
+    moved: bool = False
+    #: In some lane, keys must wait until the group is done with another partition.
+    held_back: bool = False
+    #: The brokers that messages were taken of, and since when this process serves them.
+    epochs: dict[str, int] = field(default_factory=dict)
+
+
+class Popper:
+    """Pops through all lanes of a topic; used on the event loop."""
+
+    def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float) -> None:
+        """Lanes are visited of the brokers that `hosting` serves."""
+        self._lanes = lanes
+        self._pops = pops
+        self._hosting = hosting
+        self._refresh_s = refresh_s
+        self._loop = asyncio.get_running_loop()
+        self._random = random.Random()
+        #: Set when the service stops: nobody waits any more.
+        self.stopping = False
+
+    async def pop(self, ask: PopAsk, client: Client) -> Popped:
+        """Messages, at most `max_messages`; waits for the first one as long as the request says.
+
+        They are the client's only if `check` says so, right before they are sent.
+        """
+        deadline = self._loop.time() + ask.wait_ms / 1000
+        found = await self._round(ask)
+        if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(ask):
+            found = await self._round(ask)
+        while not found.taken and not _is_final(found.error) and self._loop.time() < deadline and not self.stopping:
+            ask = self._present(ask)
+            found = await self._wait(ask, deadline, client)
+        if not found.taken and found.error is not None:
+            raise found.error
+        return found
+
+    def check(self, found: Popped) -> None:
+        """Return if this process served the brokers all the time, else raise `Unavailable`: they are another's."""
+        for broker, epoch in found.epochs.items():
+            self._hosting.check(broker, epoch)
+
+    def _present(self, ask: PopAsk) -> PopAsk:
+        """The same request under the present metadata: a pop that waits may outlive its topic or group."""
+        topic, group = self._lanes.topic(ask.topic.name), self._lanes.groups.group(ask.group.name)
+        if topic is None or topic.id != ask.topic.id:
+            raise NotFound(f"topic {ask.topic.name} was deleted", code="topic_not_found", field="topic")
+        return ask if topic is ask.topic and group is ask.group else replace(ask, topic=topic, group=group)
+
+    def rest(self, ask: PopAsk) -> int:
+        """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
+        seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
+        taking = self._hosting.taking()
+        mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not ask.retries_only)]
+        return sum(map(self._lanes.left, mine))
+
+    def wake_others(self, ask: PopAsk) -> None:
+        """Messages are left: pops that wait look again (SPEC POP-15)."""
+        self._lanes.wake(ask.group.name, ask.topic.id)
+
+    def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
+        draw = self._random.getrandbits(_DRAW_BITS)
+        visits = subscription.visits(ask.partition, draw=draw)
+        taking = self._hosting.taking()
+        here = [seat for seat in visits if seat.broker in taking]
+        if not here:
+            raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
+        return [seat for seat in here if seat.key.retry or not ask.retries_only]
+
+    async def _round(self, ask: PopAsk) -> Popped:
+        found = Popped()
+        for seat in self._seats(self._lanes.subscription(ask.topic, ask.group), ask):
+            try:
+                await self._visit(seat, ask, found)
+            except DeltaMQError as error:
+                # A damaged partition, or one that is popped in another order, keeps no message of the others.
+                found.error = found.error or error
+            if found.count >= ask.max_messages or found.nbytes >= FETCH_BYTES_MAX:
+                break
+        return found
+
+    async def _visit(self, seat: Seat, ask: PopAsk, found: Popped) -> None:
+        log = seat.partition.log
+        if log is None:
+            if seat.key.retry:
+                return
+            log = await seat.partition.opened()
+        fence = self._hosting.fence(seat.broker)
+        if fence is not None and not seat.partition.is_fenced(fence):
+            log = await seat.partition.fenced(fence)
+        # Retried messages have lost their place: whatever the order, they come without one.
+        order = False if seat.key.retry else ask.order
+        if order is False and self._lanes.is_drained(seat.key, log):
+            return
+        wish = Wish(
+            topic=ask.topic,
+            group=ask.group,
+            lane=seat.key,
+            log=log,
+            order=order,
+            max_messages=ask.max_messages - found.count,
+            max_bytes=FETCH_BYTES_MAX - found.nbytes,
+            invisible_ms=ask.invisible_ms,
+            tags=ask.tags,
+        )
+        epoch = self._hosting.epoch(seat.broker)
+        if found.epochs.setdefault(seat.broker, epoch) != epoch:
+            raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
+        taken = await self._pops.pop(wish)
+        found.moved = found.moved or wish.moved
+        found.held_back = found.held_back or wish.blocked is not None
+        if taken is not None:
+            found.taken.append(taken)
+            found.count += len(taken.handles)
+            found.nbytes += taken.nbytes
+
+    async def _refreshed(self, ask: PopAsk) -> bool:
+        """Look for commits of other processes where nobody has looked for a while; True if somebody looked."""
+        oldest = self._loop.time() - self._refresh_s
+        seats = self._seats(self._lanes.subscription(ask.topic, ask.group), ask)
+        stale = [seat.partition for seat in seats if seat.partition.refreshed_at < oldest]
+        # A damaged partition says so when it is visited.
+        await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
+        return bool(stale)
+
+    async def _wait(self, ask: PopAsk, deadline: float, client: Client) -> Popped:
+        """Visit the lanes; with nothing there, wait for something to happen."""
+        subscription = self._lanes.subscription(ask.topic, ask.group)
+        seats = self._seats(subscription, ask)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        # Before the visit, so that nothing that happens after it is missed.
+        subscription.waiters.add(waiter)
+        for seat in seats:
+            seat.partition.watch(waiter)
+        try:
+            found = await self._round(ask)
+            if found.taken or found.moved or _is_final(found.error):
+                return found
+            until = min(deadline, self._visible_s(seats, ask))
+            if found.held_back:
+                until = min(until, self._loop.time() + HELD_BACK_S)
+            timeout = max(0.0, until - self._loop.time())
+            await asyncio.wait({waiter, client.gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            subscription.waiters.discard(waiter)
+            for seat in seats:
+                seat.partition.forget(waiter)
+        if client.gone.done():
+            raise ClientGone
+        return found
+
+    def _visible_s(self, seats: list[Seat], ask: PopAsk) -> float:
+        """When a lane that is popped in order will have something again, by the loop's clock."""
+        if ask.order is False:
+            return float("inf")
+        times = [self._lanes.ordered.visible_ms(seat.key) for seat in seats]
+        first_ms = min((time for time in times if time is not None), default=None)
+        if first_ms is None:
+            return float("inf")
+        return self._loop.time() + max(1, first_ms - self._lanes.logs.now_ms()) / 1000
+
+
+def _is_final(error: DeltaMQError | None) -> bool:
+    """Whether a pop that waits gives up: not for one damaged partition, nor for one that is popped in another order."""
+    return error is not None and not isinstance(error, Corrupt | Conflict)

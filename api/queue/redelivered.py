@@ -1,0 +1,76 @@
+"""Which messages of a lease the revive job has given to their group again already (SPEC POP-8, POP-9).
+
+The job calls a lease over by its own clock, which may be ahead of ours. What it has appended counts: it is looked for
+behind every record that acknowledges or renews a stored lease near its end, so such an answer is not given for a
+message that somebody else may have by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from api.log import Partition
+from api.queue.lanes import Lanes
+from mq.errors import DeltaMQError
+from mq.names import split_partition
+from mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
+from tables.log import PartitionLog
+
+__all__ = ["Asked", "given_again"]
+
+log = logging.getLogger("deltamq.api")
+
+
+class Asked(NamedTuple):
+    """Messages of a lease."""
+
+    key: CheckpointKey
+    topic: str
+    span: Span
+    bits: int
+
+
+async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
+    """Of each of those the bits of messages that were delivered again, or are dead letters."""
+    places = list(dict.fromkeys(map(_place, asked)))
+    found = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in places))
+    logs = dict(zip(places, found, strict=True))
+    return [_bits(one, logs[_place(one)]) for one in asked]
+
+
+def _place(one: Asked) -> tuple[LaneKey, str]:
+    """The group's retry lane on that broker, and its topic."""
+    return retry_lane(one.key.lane, one.topic), one.topic
+
+
+async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:
+    """The partitions that the job appends to, as they are now; without those that cannot be read."""
+    try:
+        _, broker = split_partition(lane.partition)
+        places = [lanes.partition_of(lane, topic), lanes.logs.dead(lanes.groups.group(lane.group), broker)]
+    except DeltaMQError:
+        return []  # the topic or the group has ended meanwhile
+    return [opened for opened in await asyncio.gather(*map(_look, places)) if opened is not None]
+
+
+async def _look(partition: Partition) -> PartitionLog | None:
+    try:
+        return await partition.look()
+    except DeltaMQError as error:
+        # Nothing is delivered from it either. What is stored is stored: the call is not refused for that.
+        log.warning("event=destination_not_read partition=%s code=%s", partition.name, error.code)
+        return None
+
+
+def _bits(one: Asked, logs: Sequence[PartitionLog]) -> int:
+    if not logs:
+        return 0
+
+    def sequences(producer: str) -> list[int]:
+        seen = [found for log in logs if (found := log.known_producer(producer)) is not None]
+        return [seq for found in seen for seq in found.parts]
+
+    return stored_bits(one.key, one.span, one.bits, sequences)

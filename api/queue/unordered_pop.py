@@ -1,0 +1,152 @@
+"""Pops without order: checkpoints and acknowledgements meet in memory, and are stored when they must be (SPEC POP-13).
+
+    pop  --> read --> hold --(must be stored?)--> revive log --> handles      (the next pop starts after hold)
+    ack  --> match in memory, or an `Ack` record in the queue of its checkpoint
+    tick --> what stays too long, or falls due soon, goes to the revive log
+
+What a call waits for may end under it (topic or group deleted, offsets reset): after each wait the lane is looked at
+again, and an ended one is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from api.queue.lane_read import Look, allowed, attempts_of, look, look_now
+from api.queue.lane_request import Taken, Wish
+from api.queue.logs import QueueLogs
+from api.queue.revive_queues import Destined
+from mq.errors import DeltaMQError
+from mq.queue import Attempts, Bounds, Buffer, Lane, LaneKey, Pop, Span, StoreCheckpoint, mint, read_position, spans_of
+from tables.log import weight_of
+
+__all__ = ["Given", "Match"]
+
+
+class Given(NamedTuple):
+    """Messages that a pop has taken out of its lane and that nobody has yet."""
+
+    pop: Pop
+    rows: pa.Table
+    spans: Sequence[Span]
+    attempts: Attempts
+    #: The lane's, for the handles.
+    tenure: int
+    #: Checkpoints without which nobody may have them.
+    must_store: Sequence[StoreCheckpoint]
+
+
+class Match:
+    """The in-memory match and its log; used on the event loop."""
+
+    def __init__(self, buffer: Buffer, logs: QueueLogs, lane_of: Callable[[LaneKey], Lane | None]) -> None:
+        """`lane_of` opens a lane as the tables have it; None when the group has not begun there."""
+        self._buffer = buffer
+        self._logs = logs
+        self._lane_of = lane_of
+        #: Checkpoints stored so far.
+        self.stored = 0
+
+    async def take(self, wish: Wish) -> Given | None:
+        """Messages of one lane, which has begun; None when there are none for this group now.
+
+        The lane has moved on behind them when this returns, so the next pop need not wait until they are stored.
+        """
+        lane = self._lane_of(wish.lane)
+        if lane is None:
+            return None
+        start, limit = self._buffer.next_read(lane)
+        if start < wish.log.min_offset:
+            if not await self._lose(lane, wish, start):
+                return None
+            start, limit = self._buffer.next_read(lane)
+        if start >= wish.log.end_offset:
+            return None
+        wanted = Look(start, limit, wish.max_messages, wish.max_bytes, wish.tags)
+        seen = look_now(wish.log, wanted)
+        if seen is None:
+            seen = await self._logs.run(partial(look, wish.log, wanted))
+            if not self._is_live(lane) or lane.latest != start:
+                return None
+        seen = allowed(seen, wish.blocked)
+        if not seen.offsets:
+            if seen.next_offset > start:
+                self._buffer.skip(lane, seen.next_offset)
+                wish.moved = True
+            return None
+        now_ms = self._logs.now_ms()
+        pop = wish.pop(lane.epoch, now_ms, self._logs.revive.turn())
+        attempts = attempts_of(seen.rows)
+        spans = spans_of(seen.offsets, attempts)
+        must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
+        return Given(pop, seen.rows, spans, attempts, lane.tenure, must_store)
+
+    async def deliver(self, given: Given) -> Taken | None:
+        """What the client gets, once it is stored where it must be; None when the lane has ended meanwhile."""
+        pop, rows, spans, attempts, tenure, must_store = given
+        if must_store and not await self._store(pop, must_store):
+            return None
+        return Taken(pop, rows, mint(self._logs.keys, pop, spans, tenure=tenure), attempts, weight_of(rows))
+
+    def _is_live(self, lane: Lane) -> bool:
+        return self._buffer.lane(lane.key) is lane
+
+    async def _lose(self, lane: Lane, wish: Wish, start: int) -> bool:
+        """Record what retention took before the group could have it, and go on behind it."""
+        position = read_position(start, Bounds(wish.log.min_offset, wish.log.end_offset), lane.covered)
+        await self._logs.lose(wish.lane, wish.topic.name, position.lost)
+        if not self._is_live(lane):
+            return False
+        self._buffer.skip(lane, max(position.offset, lane.latest))
+        return True
+
+    async def _store(self, pop: Pop, decisions: Sequence[StoreCheckpoint]) -> bool:
+        """Store the checkpoints of one pop; False when the lane has ended meanwhile."""
+        records = [decision.checkpoint for decision in decisions]
+        lane = decisions[0].held.lane
+        try:
+            await self._logs.revive.store(pop.partition, pop.revive_queue, records)
+        except DeltaMQError:
+            self._not_stored(decisions)
+            raise
+        self._stored(decisions)
+        return self._is_live(lane)
+
+    def _stored(self, decisions: Sequence[StoreCheckpoint]) -> None:
+        self.stored += len(decisions)
+        for decision in decisions:
+            if self._is_live(decision.held.lane):
+                self._buffer.stored(decision)
+
+    def _not_stored(self, decisions: Sequence[StoreCheckpoint]) -> None:
+        now_ms = self._logs.now_ms()
+        for decision in decisions:
+            if self._is_live(decision.held.lane):
+                self._buffer.store_failed(decision, now_ms)
+
+    async def store_all(self, decisions: Sequence[StoreCheckpoint]) -> None:
+        """Store what must leave memory.
+
+        Raises
+        ------
+        DeltaMQError
+            Some of it is not stored: it waits in memory and is tried again at the next tick.
+        """
+        destined = [
+            Destined(decision.checkpoint.pop.partition, decision.checkpoint.pop.revive_queue, decision.checkpoint)
+            for decision in decisions
+        ]
+        failed: Exception | None = None
+        outcomes = await self._logs.revive.store_each(destined)
+        for decision, outcome in zip(decisions, outcomes, strict=True):
+            if outcome is None:
+                self._stored([decision])
+            else:
+                self._not_stored([decision])
+                failed = outcome
+        if failed is not None:
+            raise failed

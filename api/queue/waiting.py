@@ -1,0 +1,68 @@
+"""Delayed messages that wait, found by their id, and the marks that say that one is not to be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import Final
+
+from api.log import Partitions, RecordLog
+from api.queue.delays import Delays
+from mq.meta import Topic
+from mq.names import split_partition
+from mq.queue import Cancelled, Delayed, DelayMark
+from tables.log import PartitionLog
+from tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
+
+__all__ = ["Waiting"]
+
+_CANCELLED_KEPT: Final = 100_000
+
+
+class Waiting:
+    """All brokers' waiting messages; used on the event loop, indexes are built and searched on threads."""
+
+    def __init__(self, partitions: Partitions, delays: Delays, cluster: str) -> None:
+        self._partitions = partitions
+        self._delays = delays
+        self._cluster = cluster
+        self._indexes: dict[str, tuple[WaitingIndex, asyncio.Lock]] = {}
+        self._marks: dict[str, RecordLog[DelayMark]] = {}
+        self._cancelled: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        """The messages of that id that wait for `topic`, or fell due lately."""
+        brokers = dict.fromkeys(split_partition(partition)[1] for partition in topic.route.partitions)
+        found = []
+        for broker in brokers:
+            log = await self._delays.partition(broker).look()
+            if log is not None:
+                found += await self._find(log, topic, message_id, now_ms)
+        return found
+
+    async def _find(self, log: PartitionLog, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
+        index, lock = self._indexes.setdefault(log.ref.name, (WaitingIndex(), asyncio.Lock()))
+        # Whoever waits for a long search holds no thread.
+        async with lock:
+            return await self._partitions.run(partial(index.find, log, topic.name, topic.id, message_id, now_ms))
+
+    async def cancel(self, message: Delayed) -> None:
+        """Mark a message as cancelled; the mark is durable when this returns."""
+        _, broker = split_partition(message.delay_partition)
+        log = self._marks.get(broker)
+        if log is None:
+            marks = self._partitions.of(system_ref(DELAY_MARKS, self._cluster, broker))
+            log = self._marks[broker] = RecordLog(marks, rows_of_delay_marks)
+        mark = Cancelled(message.delay_partition, message.offset, message.message_id)
+        await log.append([mark])
+
+    def note(self, message: Delayed) -> None:
+        """Remember that a message certainly is cancelled, for copies of the request that come when it is due."""
+        self._cancelled[message.delay_partition, message.offset] = None
+        if len(self._cancelled) > _CANCELLED_KEPT:
+            self._cancelled.popitem(last=False)
+
+    def is_cancelled(self, message: Delayed) -> bool:
+        """Whether this process remembers that the message is cancelled."""
+        return (message.delay_partition, message.offset) in self._cancelled

@@ -1,0 +1,57 @@
+"""`DELETE /v1/topics/{topic}/messages/{message_id}`: a delayed message is not to be delivered (SPEC RETRY-4).
+
+find where it waits  ->  not due yet?  ->  a mark, durable  ->  still not due: 204, else nobody knows: 503
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Path as PathParameter
+
+from api.routes.topics import Running, TopicName
+from api.wire import problems
+from mq.errors import NotFound
+from mq.limits import MESSAGE_ID_BYTES_MAX
+from mq.names import check_client_topic
+from mq.queue import check_cancel, confirm_cancel, is_due
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/topics", tags=["messages"])
+
+MessageId = Annotated[
+    str,
+    PathParameter(
+        description="The id that the producer gave, or `message_ids` of the produce answer.",
+        json_schema_extra={"maxLength": MESSAGE_ID_BYTES_MAX},
+        examples=["reminder-17"],
+    ),
+]
+
+
+@router.delete(
+    # An id may hold a slash.
+    "/{topic}/messages/{message_id:path}",
+    summary="Cancel a delayed message before it is due",
+    status_code=204,
+    responses=problems(400, 404, 409, 500, 507),
+)
+async def cancel_message(topic: TopicName, message_id: MessageId, service: Running) -> None:
+    hosted = await service.topics.require(check_client_topic(topic))
+    found = await service.waiting.find(hosted.topic, message_id, service.now_ms())
+    if not found:
+        raise NotFound(f"no message {message_id!r} waits", code="message_not_found", field="message_id")
+    now_ms = service.now_ms()
+    cancelled = [one for one in found if not is_due(one, now_ms)]
+    if not cancelled and all(map(service.waiting.is_cancelled, found)):
+        return
+    for message in cancelled or found:
+        check_cancel(message, now_ms)
+    await asyncio.gather(*map(service.waiting.cancel, cancelled))
+    stored_ms = service.now_ms()
+    for message in cancelled:
+        confirm_cancel(message, stored_ms)
+        service.waiting.note(message)

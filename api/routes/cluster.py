@@ -1,0 +1,192 @@
+"""The service itself over REST: cluster, health, metrics, console."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from importlib.resources import files
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+
+from api.log import of_partitions, rendered
+from api.routes.topics import Running, brought_up
+from api.wire import TOPIC_PATTERN, Json, problems
+from mq.errors import Unavailable
+from mq.meta import META_ROLE, Host
+from mq.names import split_partition
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["service"])
+
+_CONSOLE: Final = files("api").joinpath("console.html").read_text(encoding="utf-8")
+_METRICS_TEXT: Final = """# HELP deltamq_produced_messages_total Messages acknowledged to producers.
+# TYPE deltamq_produced_messages_total counter
+deltamq_produced_messages_total{topic="flights"} 123.0
+"""
+
+
+#: More is asked for by several calls.
+_TOPICS_MAX: Final = 100
+
+
+class BrokerView(BaseModel):
+    """A broker, the process that serves it and since which epoch; nobody does while it is not `online`."""
+
+    broker: str
+    address: str | None
+    host: str | None
+    roles: list[str]
+    epoch: int
+    partitions: int
+    online: bool
+
+
+class MetaView(BaseModel):
+    """Who has the meta role: heartbeats of exclusive groups are answered there."""
+
+    address: str
+    host: str
+    epoch: int
+
+
+class HostView(BaseModel):
+    """A service process: `brokers` are those that it is there for, `load` its requests a second at its last renewal."""
+
+    host: str
+    address: str
+    brokers: list[str]
+    load: int
+
+
+class ClusterView(BaseModel):
+    """Brokers, epochs, roles and where the tables are."""
+
+    warehouse: str
+    version: str
+    #: The process that answers.
+    host: str
+    routes_epoch: int
+    topics: int
+    brokers: list[BrokerView]
+    meta: MetaView | None
+    hosts: list[HostView]
+
+
+class Health(BaseModel):
+    """The state of this process."""
+
+    status: str
+
+
+def _shown(**example: object) -> Json:
+    """The description of a success by an example."""
+    return {"content": {"application/json": {"example": example}}}
+
+
+@router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
+async def cluster(service: Running, request: Request) -> Any:
+    state, brokers = service.topics.state, service.meta.now.brokers
+    hosted = Counter(split_partition(name)[1] for topic in state.topics.values() for name in topic.route.partitions)
+    meta_owner = brokers.owner(META_ROLE)
+    views: list[BrokerView] = []
+    for broker in brokers.brokers:
+        owner = brokers.owner(broker)
+        # The meta role is shown once: with the first broker of the process that has it.
+        is_meta = meta_owner is not None and owner is meta_owner and not any("meta" in view.roles for view in views)
+        views.append(
+            BrokerView(
+                broker=broker,
+                address=None if owner is None else owner.address,
+                host=None if owner is None else owner.id,
+                roles=["broker", "meta"] if is_meta else ["broker"],
+                epoch=brokers.roles[broker].epoch,
+                partitions=hosted[broker],
+                online=owner is not None,
+            )
+        )
+    return {
+        "warehouse": service.warehouse.uri,
+        "version": request.app.version,
+        "host": service.hosting.id,
+        "routes_epoch": state.routes_epoch,
+        "topics": len(state.topics),
+        "brokers": views,
+        "meta": None if meta_owner is None else _role_view(meta_owner, brokers.roles[META_ROLE].epoch),
+        "hosts": [
+            HostView(host=host.id, address=host.address, brokers=list(host.brokers), load=host.load)
+            for host in sorted(brokers.hosts.values(), key=lambda one: one.id)
+        ],
+    }
+
+
+def _role_view(owner: Host, epoch: int) -> MetaView:
+    return MetaView(address=owner.address, host=owner.id, epoch=epoch)
+
+
+@router.get("/healthz", summary="Alive", response_model=Health, responses={200: _shown(status="alive")})
+async def alive() -> Any:
+    return {"status": "alive"}
+
+
+@router.get(
+    "/readyz", summary="Serving", response_model=Health, responses={200: _shown(status="serving"), **problems(503)}
+)
+async def ready(service: Running) -> Any:
+    if service.stopping:
+        raise Unavailable("the service is stopping", code="stopping")
+    return {"status": "serving"}
+
+
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={
+        200: {
+            "content": {"text/plain": {"schema": {"type": "string"}, "example": _METRICS_TEXT}},
+            "description": "Metrics",
+        },
+        **problems(400, 404, 422, 500),
+    },
+)
+async def metrics(
+    service: Running,
+    topic: Annotated[
+        Sequence[str],
+        Query(
+            max_length=_TOPICS_MAX,
+            description="Only what concerns these topics, their partitions included.",
+            json_schema_extra={"items": {"type": "string", "pattern": TOPIC_PATTERN}},
+            examples=[["flights"]],
+        ),
+    ] = (),
+    partitions: Annotated[
+        bool, Query(description="Also every partition that this process has open: large with many topics.")
+    ] = False,
+) -> Response:
+    if topic:
+        for name in topic:
+            await brought_up(service, await service.topics.require(name))
+        families = [*service.metrics.of_topics(topic), *of_partitions(service.partition_gauges(topic))]
+    else:
+        families = list(service.metrics.of_process())
+        if partitions:
+            families += of_partitions(service.partition_gauges())
+    # Formatting takes some microseconds for each sample.
+    text = await service.run(partial(rendered, families))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/", summary="The console", response_class=HTMLResponse)
+async def console() -> HTMLResponse:
+    return HTMLResponse(_CONSOLE, headers={"content-security-policy": _CONSOLE_POLICY})
+
+
+#: The page is one file: nothing is loaded from anywhere else.
+_CONSOLE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"

@@ -1,0 +1,235 @@
+"""A group's dead letters over REST: look at them, and send them back (SPEC RETRY-3)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from fastapi import APIRouter, Query, Request, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.routes.groups import GroupName
+from api.routes.replay import Target, replay
+from api.routes.topics import Running
+from api.service import Service
+from api.wire import DeadLetter, DeadLetters, dead_letters, json_object, problems
+from mq.errors import NotFound, Refused, Unprocessable
+from mq.limits import MIB, OFFSET_MAX
+from mq.meta import Group
+from mq.names import split_partition
+from tables.log import FetchStatus, PartitionLog
+from tables.queue import dead_ref
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
+
+LIST_MAX: Final = 1_000
+_LIST_DEFAULT: Final = 100
+_LIST_BYTES: Final = 16 * MIB
+_TARGETS: Final[dict[str, Target]] = {"origin": "origin", "retry": "retry"}
+_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
+
+
+class ReplayRequest(BaseModel):
+    """Which dead letters to send back, all by default, and where to."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}]}
+    )
+
+    offsets: Annotated[
+        dict[str, list[_Offset]] | None, Field(description="By partition of the dead letters.", min_length=1)
+    ] = None
+    to: Annotated[
+        Literal["origin", "retry"] | None,
+        Field(description="`origin` (default): where they came from, for all groups; `retry`: to this group alone."),
+    ] = None
+
+
+class FailedReplay(BaseModel):
+    """A dead letter that could not be sent back: `topic_not_found`, `offset_out_of_range`, `corrupt`."""
+
+    partition: str
+    offset: int
+    code: str
+
+
+class ReplayAnswer(BaseModel):
+    """How many dead letters are at their target now; `duplicates` were sent there by an earlier copy of the request.
+
+    `failed` names the first thousand of `failed_total`.
+    """
+
+    replayed: int
+    duplicates: int
+    failed: list[FailedReplay]
+    failed_total: int
+
+
+# List -----------------------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "",
+    summary="A group's dead letters, those of one broker after the other's, oldest first",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Some of them",
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/DeadLetters"}}},
+        },
+        **problems(400, 404, 422, 429, 500),
+    },
+)
+async def list_dead_letters(
+    group: GroupName,
+    service: Running,
+    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = _LIST_DEFAULT,
+    offset: Annotated[
+        int, Query(ge=0, le=OFFSET_MAX, description="Leave out so many; with `partition` the first offset there.")
+    ] = 0,
+    partition: Annotated[str | None, Query(description="Only those on one broker, `%DLQ%{group}@{broker}`.")] = None,
+) -> Response:
+    found = await service.groups.require(group)
+    logs = await _logs(service, found)
+    total = sum(log.end_offset - log.min_offset for log in logs.values() if log is not None)
+    if partition is not None:
+        logs = {partition: _named(logs, partition, "partition")}
+    with service.answers.enter() as ticket:
+        rows = await service.run(partial(_read, logs, offset, limit, here=partition is not None))
+        ticket.grow(sum(page.nbytes for _, page in rows))
+        messages = [letter for name, page in rows for letter in dead_letters(name, page)]
+        following = _following(logs, offset, len(messages), messages, here=partition is not None)
+        answer = DeadLetters(group, total, messages, following)
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def _logs(service: Service, group: Group) -> dict[str, PartitionLog | None]:
+    """The dead letters of each broker, None where there are none yet; in the same order at every process.
+
+    Of every broker that there ever was: its topics, and whoever served it, may be gone.
+    """
+    routes = [topic.route.partitions for topic in service.topics.state.topics.values()]
+    brokers = {*service.settings.brokers, *service.meta.now.brokers.brokers}
+    brokers |= {split_partition(name)[1] for route in routes for name in route}
+    partitions = [service.partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(brokers)]
+    return {one.name: await one.look() for one in partitions}
+
+
+def _named(logs: dict[str, PartitionLog | None], partition: str, field: str) -> PartitionLog | None:
+    if partition not in logs:
+        raise NotFound(
+            f"{field}: there are no dead letters in {partition!r}, but in {', '.join(logs)}",
+            code="partition_not_found",
+            field=field,
+        )
+    return logs[partition]
+
+
+def _read(logs: dict[str, PartitionLog | None], offset: int, limit: int, *, here: bool) -> list[tuple[str, pa.Table]]:
+    """At most `limit` rows from `offset` on, which counts over all partitions unless it is `here`, in the only one."""
+    found: list[tuple[str, pa.Table]] = []
+    room = _LIST_BYTES
+    for name, log in logs.items():
+        if log is None:
+            continue
+        at = max(offset, log.min_offset) if here else log.min_offset + offset
+        offset = max(0, offset - (log.end_offset - log.min_offset))
+        while at < log.end_offset and limit and (room > 0 or not found):
+            page = log.read(at, max_messages=limit, max_bytes=max(1, room))
+            if page.status is not FetchStatus.FOUND:  # retention passed by
+                at = max(at + 1, page.min_offset)
+                continue
+            found.append((name, page.rows))
+            at = page.next_offset
+            limit -= page.rows.num_rows
+            room -= page.rows.nbytes
+    return found
+
+
+def _following(
+    logs: dict[str, PartitionLog | None], offset: int, count: int, messages: list[DeadLetter], *, here: bool
+) -> int | None:
+    """Where to go on."""
+    held = [log for log in logs.values() if log is not None]
+    if here:
+        following = messages[-1].offset + 1 if messages else offset
+        return following if held and following < held[0].end_offset else None
+    return offset + count if offset + count < sum(log.end_offset - log.min_offset for log in held) else None
+
+
+# Replay ---------------------------------------------------------------------------------------------------------------
+
+
+_REPLAY_SCHEMA: Final = ReplayRequest.model_json_schema()
+
+
+@router.post(
+    "/replay",
+    summary="Send dead letters back; asked again, it stores nothing twice",
+    response_model=ReplayAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra={"requestBody": {"required": False, "content": {"application/json": {"schema": _REPLAY_SCHEMA}}}},
+)
+async def replay_dead_letters(group: GroupName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    for name in body:
+        if name not in ReplayRequest.model_fields:
+            raise Refused(f"{name} is not a field of this request", code="unknown_field", field=name)
+    to = _target_of(body.get("to"))
+    wanted = _offsets_of(body.get("offsets"))
+    found = await service.groups.require(group)
+    logs = await _logs(service, found)
+    chosen: dict[PartitionLog, NDArray[np.int64]] = {}
+    failed: list[dict[str, object]] = []
+    if wanted is None:
+        chosen = {log: np.arange(log.min_offset, log.end_offset) for log in logs.values() if log is not None}
+    else:
+        for partition, offsets in wanted.items():
+            log = _named(logs, partition, f"offsets.{partition}")
+            if log is not None:
+                chosen[log] = np.unique(np.array(offsets, dtype=np.int64))
+            else:
+                failed += [_failure(partition, offset, "offset_out_of_range") for offset in sorted(set(offsets))]
+    done = await replay(service, found, chosen, to)
+    return {
+        "replayed": done.replayed,
+        "duplicates": done.duplicates,
+        "failed": [*failed, *(_failure(*one) for one in done.failed)],
+        "failed_total": len(failed) + done.failed_total,
+    }
+
+
+def _failure(partition: str, offset: int, code: str) -> dict[str, object]:
+    return {"partition": partition, "offset": offset, "code": code}
+
+
+def _target_of(value: object) -> Target:
+    if value is None:
+        return "origin"
+    if not isinstance(value, str):
+        raise Refused("to must be text", code="invalid_type", field="to")
+    if value not in _TARGETS:
+        raise Unprocessable(f"to must be {' or '.join(_TARGETS)}", field="to")
+    return _TARGETS[value]
+
+
+def _offsets_of(value: object) -> dict[str, list[int]] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise Refused("offsets must be an object of partition to offsets", code="invalid_type", field="offsets")
+    if not value:
+        raise Unprocessable("offsets must name at least one partition", field="offsets")
+    for partition, offsets in value.items():
+        where = f"offsets.{partition}"
+        if not isinstance(offsets, list) or not all(isinstance(o, int) and not isinstance(o, bool) for o in offsets):
+            raise Refused(f"{where} must be a list of whole numbers", code="invalid_type", field=where)
+        if not all(0 <= offset <= OFFSET_MAX for offset in offsets):
+            raise Unprocessable(f"{where}: offsets are 0 to {OFFSET_MAX}", field=where, extra={"limit": OFFSET_MAX})
+    return value

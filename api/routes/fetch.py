@@ -1,0 +1,161 @@
+"""`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
+
+The answer needs no session: any process gives the same. Arrow is copied once, while it is sent; large JSON answers
+are encoded on a work thread.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from api.host import GONE, Call, HostedTopic
+from api.order import Gate
+from api.routes.order_request import check_client
+from api.routes.read import FetchQuery, parse_tags, read
+from api.routes.sse import EVENTS_TYPE, stream_events
+from api.service import Service
+from api.wire import (
+    Answer,
+    ArrowPieces,
+    Client,
+    FetchAnswer,
+    Receive,
+    Scope,
+    Send,
+    Ticket,
+    accepts,
+    header_text,
+    headers_of,
+    integer,
+    parse_query,
+    stored_messages,
+)
+from mq.errors import NotFound
+from mq.limits import (
+    FETCH_BYTES_DEFAULT,
+    FETCH_BYTES_MAX,
+    FETCH_MESSAGES_DEFAULT,
+    FETCH_MESSAGES_MAX,
+    OFFSET_MAX,
+    WAIT_MS_MAX,
+)
+from mq.names import split_partition
+from tables.log import Fetched
+
+__all__ = ["ARROW_TYPE", "answer_fetch"]
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+_PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
+#: JSON answers above this are encoded on a thread.
+_JSON_INLINE_ROWS: Final = 200
+
+
+def _parse(query: dict[str, str]) -> FetchQuery:
+    return FetchQuery(
+        offset=integer(query, "offset", 0, 0, OFFSET_MAX),
+        max_messages=integer(query, "max_messages", FETCH_MESSAGES_DEFAULT, 1, FETCH_MESSAGES_MAX),
+        max_bytes=integer(query, "max_bytes", FETCH_BYTES_DEFAULT, 1, FETCH_BYTES_MAX),
+        wait_ms=integer(query, "wait_ms", 0, 0, WAIT_MS_MAX),
+        tags=parse_tags(query.get("tags")),
+    )
+
+
+async def answer_fetch(
+    service: Service,
+    topic_name: str,
+    partition_name: str,
+    *,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    ticket: Ticket,
+) -> Answer | None:
+    """Answer one fetch, its rows reserved in `ticket` until they are sent; None when it became an event stream."""
+    began = time.perf_counter()
+    parameters = parse_query(scope["query_string"], _PARAMETERS)
+    query = _parse(parameters)
+    topic = await service.topics.require(topic_name)
+    if partition_name not in topic.route.partitions:
+        detail = f"partition: topic {topic_name} has no partition {partition_name!r}"
+        raise NotFound(detail, code="partition_not_found", field="partition")
+    partition = topic.partition(partition_name)
+    headers = headers_of(scope)
+    events = accepts(headers, EVENTS_TYPE)
+    client = Client(receive)
+    try:
+        gate = await _gate(service, topic, partition_name, parameters)
+        if gate is not None and gate.is_owners and not events:
+            call = Call.of(scope, wait_ms=query.wait_ms)
+            elsewhere = await service.peers.elsewhere(split_partition(partition_name)[1], call, client)
+            if elsewhere is not None:
+                return elsewhere
+        if events:
+            resumed = header_text(headers, b"last-event-id")
+            await stream_events(service, partition, query, resumed, client, send, gate)
+            return None
+        found = await read(service, partition, query, client, gate)
+    except GONE as error:
+        raise await service.topics.explained(topic, error) from error
+    finally:
+        client.close()
+    ticket.grow(found.rows.nbytes)
+    answer = await _encoded(service, found, arrow=accepts(headers, ARROW_TYPE))
+    service.metrics.fetched_messages[topic_name] += found.rows.num_rows
+    service.metrics.fetched_bytes[topic_name] += answer.size
+    service.metrics.fetch_seconds.observe(time.perf_counter() - began)
+    return answer
+
+
+async def _gate(service: Service, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
+    """By what right a group's fetch reads; None when it is no group's."""
+    name, client = parameters.get("group"), parameters.get("client_id")
+    if client is not None:
+        check_client(client)
+    if name is None:
+        return None
+    group = service.groups.find(name) or await service.groups.require(name)
+    return Gate(
+        service.locks,
+        service.lanes,
+        service.moved,
+        group=group,
+        topic=topic.topic,
+        partition=partition,
+        client=client,
+    )
+
+
+# Answers ------------------------------------------------------------------------------------------------------
+
+
+async def _encoded(service: Service, found: Fetched, *, arrow: bool) -> Answer:
+    if arrow:
+        return _arrow_answer(found)
+    work = partial(_json_answer, found)
+    return work() if found.rows.num_rows <= _JSON_INLINE_ROWS else await service.run(work)
+
+
+def _json_answer(found: Fetched) -> Answer:
+    body = msgspec.json.encode(
+        FetchAnswer(
+            found.status.value, stored_messages(found.rows), found.next_offset, found.min_offset, found.max_offset
+        )
+    )
+    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+
+
+def _arrow_answer(found: Fetched) -> Answer:
+    body = ArrowPieces(found.rows)
+    headers = [
+        (b"content-type", ARROW_TYPE.encode()),
+        (b"content-length", b"%d" % body.size),
+        (b"mq-status", found.status.value.encode()),
+        (b"mq-next-offset", b"%d" % found.next_offset),
+        (b"mq-min-offset", b"%d" % found.min_offset),
+        (b"mq-max-offset", b"%d" % found.max_offset),
+    ]
+    return Answer(200, headers, body)

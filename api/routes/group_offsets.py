@@ -1,0 +1,398 @@
+"""A group's offsets in one topic over REST: read, commit, reset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.host import Call, Peer, is_forwarded, lanes_of, together
+from api.queue import begin, bounds_at
+from api.routes.groups import GroupName, StartView
+from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
+from api.routes.order_request import lock_numbers_of, numbers_of
+from api.routes.topics import Running, TopicName
+from api.service import Service
+from api.wire import json_object, json_request, known_fields, problems
+from mq.errors import Conflict, NotFound, Refused, Unprocessable
+from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
+from mq.meta import Topic
+from mq.names import split_partition
+from mq.queue import MAX_ATTEMPTS_MAX, Bounds, Committed, LaneKey, Start, check_epoch, reset_position
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
+
+_EMPTY: Final = Bounds(0, 0)
+_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
+_Offsets = Annotated[dict[str, _Offset], Field(min_length=1, description="By partition, `NAME@BROKER`.")]
+
+
+class CommitRequest(BaseModel):
+    """Offsets up to which a client has consumed: the next ones that the group wants."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"}]}
+    )
+
+    offsets: _Offsets
+    client_id: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=PRODUCER_ID_LENGTH_MAX,
+            description="Who commits: in an exclusive group the holder of the pull locks.",
+        ),
+    ] = None
+    locks: Annotated[
+        dict[str, _Offset] | None, Field(description="The numbers of the pull locks that are meant, by partition.")
+    ] = None
+    epochs: Annotated[
+        dict[str, _Offset] | None,
+        Field(description="With which epochs the offsets were read: refused (`epoch_over`) if they were reset since."),
+    ] = None
+    topic_id: Annotated[
+        str | None, Field(description="The same for the topic, which may have been deleted and made again.")
+    ] = None
+    attempts: Annotated[
+        dict[str, Annotated[int, Field(ge=0, le=MAX_ATTEMPTS_MAX)]] | None,
+        Field(
+            description="In an exclusive group: how often the message at the offset has failed. Who gets the lock next "
+            "is told."
+        ),
+    ] = None
+
+
+class ResetRequest(BaseModel):
+    """Where the group shall go on: everywhere in the topic, or at offsets of the partitions that are named."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": "first", "retries": "drop"}]})
+
+    to: Annotated[
+        StartView | _Offsets, Field(description="`first`, `last`, a time, or an object of partition to offset.")
+    ]
+    retries: Annotated[
+        Literal["keep", "drop"] | None,
+        Field(description="Whether messages that wait to be delivered again still are; kept by default."),
+    ] = None
+
+
+class GroupOffsets(BaseModel):
+    """Where the group is: by partition, for those in which it has a committed offset, and in detail for all.
+
+    `epochs` and `topic_id` may be sent with a commit.
+    """
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+    partitions: list[LaneView]
+
+
+class CommittedOffsets(BaseModel):
+    """The group's offsets after the commit: where it was ahead already, it stays there; and its epochs there."""
+
+    group: str
+    topic: str
+    topic_id: str
+    offsets: dict[str, int]
+    epochs: dict[str, int]
+
+
+class ResetOffsets(BaseModel):
+    """Where the group goes on, and its epoch there: handles of earlier ones are refused."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: dict[str, int]
+
+
+@router.get("", summary="A group's offsets in a topic", response_model=GroupOffsets, responses=problems(400, 404, 500))
+async def show_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    await service.groups.require(group)
+    found = (await service.topics.require(topic)).topic
+    call = Call.of(request.scope)
+    others = None
+    if not is_forwarded(call.headers):
+        others = Others()
+        for answer in await ask_others(service, _brokers(found), call, all_of_them=True):
+            others.add(topic, answer["partitions"])
+    views = await lane_views(service, group, found, consumed=False, others=others)
+    offsets = {view.partition: view.committed_offset for view in views if view.committed_offset is not None}
+    epochs = {view.partition: view.epoch for view in views if view.epoch is not None}
+    place = {"group": group, "topic": topic, "topic_id": found.id}
+    return place | {"offsets": offsets, "epochs": epochs, "partitions": views}
+
+
+def _brokers(topic: Topic) -> set[str]:
+    return {split_partition(name)[1] for name in topic.route.partitions}
+
+
+@router.put(
+    "",
+    summary="Commit offsets; durable when answered",
+    response_model=CommittedOffsets,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=json_request(CommitRequest),
+)
+async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    known_fields(body, CommitRequest)
+    client_id = _client_id(body.get("client_id"))
+    wanted = _offsets_of(body.get("offsets"), "offsets")
+    numbers = lock_numbers_of(body.get("locks"), wanted)
+    epochs = numbers_of(body.get("epochs"), "epochs")
+    attempts = numbers_of(body.get("attempts"), "attempts", wanted, most=MAX_ATTEMPTS_MAX)
+    found = await _topic_meant(service, topic, body.get("topic_id"))
+    its_group = await service.groups.for_use(group)
+    if attempts and its_group.settings.consume_strategy != "exclusive":
+        raise Conflict(
+            f"group {group} is shared: attempts are counted by pops", code="group_not_exclusive", field="attempts"
+        )
+    lanes = _named_lanes(group, found, wanted, "offsets")
+    await _check_epochs(service, lanes, epochs)
+    # All of them before any is stored.
+    for lane, offset in lanes.items():
+        _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
+    ours, theirs = _by_owner(service, lanes, Call.of(request.scope))
+    for lane in ours:
+        number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
+        service.locks.check_commit(its_group, found, lane, client_id, number, where)
+    await begin(service.meta, found, its_group)
+    asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
+    done = await together([_commit_here(service, topic, ours, epochs, attempts), *asking])
+    committed = {name: at for part in done for name, at in part.items()}
+    offsets = {name: committed[name].offset for name in wanted}
+    place = {"group": group, "topic": topic, "topic_id": found.id}
+    return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
+
+
+async def _topic_meant(service: Service, name: str, topic_id: object) -> Topic:
+    """The topic, if it is the one of this id; any when nobody says which."""
+    if topic_id is not None and not isinstance(topic_id, str):
+        raise Refused("topic_id must be text", code="invalid_type", field="topic_id")
+    found = (await service.topics.require(name)).topic
+    if topic_id in (None, found.id):
+        return found
+    await service.meta.refresh()
+    found = (await service.topics.require(name)).topic
+    if found.id != topic_id:
+        raise Conflict(
+            f"topic {name} is not the one whose offsets were read: it was made again",
+            code="epoch_over",
+            field="topic_id",
+            extra={"topic_id": found.id},
+        )
+    return found
+
+
+async def _check_epochs(service: Service, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
+    """All of them before any is stored, as far as this process knows; its owner looks at each again."""
+    if max(epochs.values(), default=0) > service.groups.state.epoch:
+        await service.meta.refresh()
+    for lane in lanes:
+        check_epoch(lane.partition, epochs.get(lane.partition), service.groups.state.epoch_of(lane) or 0)
+
+
+def _by_owner(
+    service: Service, lanes: Mapping[LaneKey, int], call: Call
+) -> tuple[dict[LaneKey, int], dict[Peer, dict[str, int]]]:
+    """The offsets of our lanes, and of those that other processes serve."""
+    ours: dict[LaneKey, int] = {}
+    theirs: dict[Peer, dict[str, int]] = {}
+    for lane, offset in lanes.items():
+        peer = service.owners.of(split_partition(lane.partition)[1], call)
+        if peer is None:
+            ours[lane] = offset
+        else:
+            theirs.setdefault(peer, {})[lane.partition] = offset
+    return ours, theirs
+
+
+async def _commit_here(
+    service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
+) -> dict[str, Committed]:
+    hosted = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
+
+    def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
+        tried = attempts.get(lane.partition, 0)
+        return service.lanes.commit(lane, topic, offset, epochs.get(lane.partition), attempts=tried)
+
+    done = await together([commit(lane, at) for lane, at in lanes.items()])
+    for broker, epoch in hosted.items():
+        service.hosting.check(broker, epoch)
+    now_ms = service.lanes.logs.now_ms()
+    for lane in lanes:
+        service.lanes.consumed(lane, now_ms)
+    return {lane.partition: committed for lane, committed in zip(lanes, done, strict=True)}
+
+
+async def _commit_elsewhere(
+    service: Service, peer: Peer, offsets: Mapping[str, int], request: Request, body: Mapping[str, object]
+) -> dict[str, Committed]:
+    """Let another process commit what is of its brokers, by the locks that it gave."""
+    part = dict(body) | {"offsets": offsets}
+    for field in ("locks", "epochs", "attempts"):
+        numbers = body.get(field)
+        if isinstance(numbers, dict):
+            part[field] = {name: number for name, number in numbers.items() if name in offsets}
+    answer = await service.owners.ask(peer, Call.of(request.scope, json.dumps(part).encode()))
+    return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
+
+
+@router.post(
+    "/reset",
+    summary="Put a group elsewhere in a topic, in a new epoch",
+    response_model=ResetOffsets,
+    responses=problems(400, 404, 413, 415, 422, 500, 507),
+    openapi_extra=json_request(ResetRequest),
+)
+async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    known_fields(body, ResetRequest)
+    drop = _retries_of(body.get("retries")) == "drop"
+    to = body.get("to")
+    target = _offsets_of(to, "to") if isinstance(to, dict) else _start_of(to)
+    await service.groups.require(group)
+    found = (await service.topics.require(topic)).topic
+    offsets = await _targets(service, group, found, target)
+    if drop:
+        offsets |= await _past_retries(service, group, found)
+    epoch, ends = await _reset(service, group, found, offsets)
+    if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
+        # A revive run appended while we looked: past that, too. What comes now knows of a reset.
+        offsets |= ends
+        epoch, _ = await _reset(service, group, found, offsets)
+    # Who asks the owners of the lanes next shall find them in the new epoch.
+    await service.owners.tell({split_partition(lane.partition)[1] for lane in offsets}, Call.of(request.scope))
+    return {
+        "group": group,
+        "topic": topic,
+        "epoch": epoch,
+        "offsets": {lane.partition: offset for lane, offset in offsets.items()},
+    }
+
+
+async def _reset(
+    service: Service, group: str, topic: Topic, offsets: Mapping[LaneKey, int]
+) -> tuple[int, dict[LaneKey, int]]:
+    """Put the group there; its epoch then, and up to where its retry partitions may hold what was in flight before."""
+    epoch = await service.groups.reset(group, topic, offsets)
+    brokers = {split_partition(lane.partition)[1] for lane in offsets}
+    return epoch, await service.groups.shut_out(group, topic, brokers, epoch)
+
+
+# What is asked --------------------------------------------------------------------------------------------------------
+
+
+def _client_id(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Refused("client_id must be text", code="invalid_type", field="client_id")
+    if not 1 <= len(value) <= PRODUCER_ID_LENGTH_MAX:
+        raise Unprocessable(
+            f"client_id: 1 to {PRODUCER_ID_LENGTH_MAX} characters",
+            field="client_id",
+            extra={"limit": PRODUCER_ID_LENGTH_MAX},
+        )
+    return value
+
+
+def _offsets_of(value: object, field: str) -> dict[str, int]:
+    """An object of partition to offset."""
+    if value is None:
+        raise Refused(f"{field} is missing", code="missing_field", field=field)
+    if not isinstance(value, dict):
+        raise Refused(f"{field} must be an object of partition to offset", code="invalid_type", field=field)
+    if not value:
+        raise Unprocessable(f"{field} must name at least one partition", field=field)
+    for partition, offset in value.items():
+        where = f"{field}.{partition}"
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise Refused(f"{where} must be a whole number", code="invalid_type", field=where)
+        if not 0 <= offset <= OFFSET_MAX:
+            limit = 0 if offset < 0 else OFFSET_MAX
+            raise Unprocessable(f"{where} must be from 0 to {OFFSET_MAX}", field=where, extra={"limit": limit})
+    return value
+
+
+def _start_of(value: object) -> Start:
+    if value is None:
+        raise Refused("to is missing", code="missing_field", field="to")
+    return Start.from_json(value, field="to")
+
+
+def _retries_of(value: object) -> str:
+    if value is None:
+        return "keep"
+    if not isinstance(value, str):
+        raise Refused("retries must be text", code="invalid_type", field="retries")
+    if value not in ("keep", "drop"):
+        raise Unprocessable("retries must be keep or drop", field="retries")
+    return value
+
+
+def _named_lanes(group: str, topic: Topic, wanted: Mapping[str, int], field: str) -> dict[LaneKey, int]:
+    """The lanes of the partitions that are named; a group's retry partitions may be, too."""
+    lanes = {lane.partition: lane for lane in lanes_of(group, topic)}
+    for partition in wanted:
+        if partition not in lanes:
+            raise NotFound(
+                f"{field}: topic {topic.name} has no partition {partition!r}",
+                code="partition_not_found",
+                field=f"{field}.{partition}",
+            )
+    return {lanes[partition]: offset for partition, offset in wanted.items()}
+
+
+def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> None:
+    if offset > bounds.end_offset:
+        raise Unprocessable(
+            f"{field}: {offset} is beyond the end offset {bounds.end_offset} of {lane.partition}",
+            code="offset_out_of_range",
+            field=f"{field}.{lane.partition}",
+            extra={"end_offset": bounds.end_offset},
+        )
+
+
+# Where a reset goes ---------------------------------------------------------------------------------------------------
+
+
+async def _targets(service: Service, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
+    """The offset of each lane that is to be reset."""
+    if isinstance(target, Start):
+        lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
+        return {
+            lane: reset_position(target, await _bounds_at(service, lane, topic.name, target.time_ms)) for lane in lanes
+        }
+    offsets = {}
+    for lane, offset in _named_lanes(group, topic, target, "to").items():
+        bounds = await lane_bounds(service, lane, topic.name) or _EMPTY
+        _check_offset(lane, offset, bounds, "to")
+        offsets[lane] = reset_position(offset, bounds)
+    return offsets
+
+
+async def _bounds_at(service: Service, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
+    """What a partition holds, and where a time lies in it."""
+    log = await service.lanes.partition_of(lane, topic).look()
+    assert log is not None, "a topic's partition is there, or raised why not"
+    return await bounds_at(service.run, log, time_ms)
+
+
+async def _past_retries(service: Service, group: str, topic: Topic) -> dict[LaneKey, int]:
+    """The end of each of the group's retry partitions that exist."""
+    offsets = {}
+    for lane in lanes_of(group, topic):
+        bounds = await lane_bounds(service, lane, topic.name) if lane.retry else None
+        if bounds is not None:
+            offsets[lane] = bounds.end_offset
+    return offsets

@@ -1,0 +1,105 @@
+"""`POST /v1/groups/{group}/clients/{client_id}/heartbeat`: what a client may consume, and how long (SPEC ORDER-1 to 3).
+
+Served by the owner of the meta role; other processes send it on. With `wait_ms` the answer comes when the client's
+allocation changes, so that a handover begins at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.order import Beat
+from api.routes.groups import GroupName
+from api.routes.order_request import CLIENT_PATTERN, HeartbeatRequest, check_client, check_wait, heartbeat_of
+from api.routes.topics import Running
+from api.wire import Client, json_object, json_request, problems
+from mq.limits import WAIT_MS_MAX
+from mq.meta import META_ROLE
+from mq.names import check_group
+
+__all__ = ["ClientId", "router"]
+
+router = APIRouter(prefix="/v1/groups/{group}/clients", tags=["order"])
+
+ClientId = Annotated[str, PathParameter(json_schema_extra={"pattern": CLIENT_PATTERN}, examples=["worker-1"])]
+
+
+class HeartbeatAnswer(BaseModel):
+    """What the client may do.
+
+    `authorized_ms` counts from before the heartbeat was sent; 0 means not at all. `authorized_until_ms` is the same as
+    the service's wall time, to show. Who says that it goes is authorized to nothing new: what it holds it may finish,
+    commit and release by the authorization that it had. `allocation_epoch` changes with the client's allocation.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "consume_strategy": "exclusive",
+                    "authorized_until_ms": 1_357_017_330_000,
+                    "authorized_ms": 30_000,
+                    "allocation": {"orders": ["orders@broker-a"]},
+                    "routes_epoch": 3,
+                    "allocation_epoch": 17,
+                }
+            ]
+        }
+    )
+    consume_strategy: str
+    authorized_until_ms: int
+    authorized_ms: Annotated[int, Field(ge=0)]
+    allocation: dict[str, list[str]]
+    routes_epoch: int
+    allocation_epoch: int
+
+
+@router.post(
+    "/{client_id}/heartbeat",
+    summary="A client says what it consumes, and learns what it may",
+    response_model=HeartbeatAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 429, 500, 507),
+    openapi_extra=json_request(HeartbeatRequest),
+)
+async def heartbeat(
+    group: GroupName,
+    client_id: ClientId,
+    service: Running,
+    request: Request,
+    wait_ms: Annotated[
+        int, Query(ge=0, description=f"Wait so long for another allocation, at most {WAIT_MS_MAX}.")
+    ] = 0,
+    allocation_epoch: Annotated[
+        int | None, Query(ge=0, description="What the client knows: needed to wait for another.")
+    ] = None,
+) -> Any:
+    check_group(group)
+    check_client(client_id)
+    check_wait(wait_ms)
+    subscriptions, online = heartbeat_of(await json_object(request))
+    elsewhere = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
+    if elsewhere is not None:
+        return elsewhere
+    beat = Beat(group, client_id, subscriptions, online)
+    if allocation_epoch is None:
+        granted = await service.online.beat(beat)
+    else:
+        client = Client(request.receive)
+        try:
+            granted = await service.online.beat_until_changed(beat, allocation_epoch, wait_ms, client)
+        finally:
+            client.close()
+    if not granted.exclusive:
+        service.seen.note(group, client_id, subscriptions) if online else service.seen.gone(group, client_id)
+    return {
+        "consume_strategy": "exclusive" if granted.exclusive else "shared",
+        "authorized_until_ms": service.now_ms() + granted.authorized_ms,
+        "authorized_ms": granted.authorized_ms,
+        "allocation": {topic: list(partitions) for topic, partitions in granted.allocation.items()},
+        "routes_epoch": service.topics.state.routes_epoch,
+        "allocation_epoch": granted.epoch,
+    }

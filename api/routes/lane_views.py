@@ -1,0 +1,174 @@
+"""How far a group is in each partition of a topic, as the API shows it: a fold of the offsets and of the tables.
+
+The lanes of other processes' brokers are shown as these say: they are sent the same request, and answer with what is
+theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from api.host import Call, Peer, Relayed, lanes_of, together
+from api.queue import settle_overdue
+from api.routes.topics import rfc3339
+from api.service import Service
+from mq.errors import Corrupt, Unavailable, Unknown
+from mq.meta import Topic
+from mq.names import split_partition
+from mq.queue import Bounds, LaneKey, lag_messages
+
+__all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
+
+
+class LaneView(BaseModel):
+    """One partition as the group sees it.
+
+    `retry`: the group's retried messages of the topic on one broker. `lag` counts messages that the group has not
+    committed, all of them where it has committed nothing; `in_flight` those that clients hold, or that wait to be
+    delivered again because their time is over. What is not known of a damaged partition is null. `last_consume_time`
+    is that of the last pop, acknowledgement, commit, or pull under a lock; null for what was before the service began.
+    `epoch`: since which reset, or life of the group, these offsets are.
+    """
+
+    partition: str
+    retry: bool
+    committed_offset: int | None
+    min_offset: int | None = None
+    end_offset: int | None = None
+    lag: int | None = None
+    in_flight: int
+    last_consume_time: str | None
+    epoch: int | None = None
+
+
+async def lane_views(
+    service: Service, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
+) -> list[LaneView]:
+    """All partitions of a topic in route order, retries last; with `consumed` none when the group has touched none.
+
+    A retry partition that does not exist yet is left out. What lanes of other processes' brokers are, `others` say;
+    without them there are only the lanes of this process.
+    """
+    lanes = lanes_of(group, topic)
+    await settle_overdue(service.lanes, lanes)
+    if others is None:
+        lanes = [lane for lane in lanes if service.hosting.hosts(_broker(lane))]
+    for broker in sorted({_broker(lane) for lane in lanes}):
+        if service.hosting.hosts(broker):
+            await service.lanes.follow_streams(broker)
+    begun = [
+        await _begun(service, lane) if service.hosting.hosts(_broker(lane)) else _told(others, topic, lane)
+        for lane in lanes
+    ]
+    if consumed and not any(map(_is_touched, begun)):
+        return []
+    bounds = await asyncio.gather(*(_readable_bounds(service, lane, topic.name) for lane in lanes))
+    return [
+        _with_bounds(view, found)
+        for view, found in zip(begun, bounds, strict=True)
+        if found is not None or not view.retry or _is_touched(view)
+    ]
+
+
+class Others:
+    """What other processes said of the lanes of their brokers."""
+
+    def __init__(self) -> None:
+        self._views: dict[tuple[str, str], LaneView] = {}
+
+    def add(self, topic: str, views: Iterable[Mapping[str, object]]) -> None:
+        """What one of them answered about a topic."""
+        for view in views:
+            told = LaneView.model_validate(view)
+            self._views[topic, told.partition] = told
+
+    @property
+    def topics(self) -> set[str]:
+        """The names of the topics that they spoke of."""
+        return {topic for topic, _ in self._views}
+
+    def get(self, topic: str, partition: str) -> LaneView | None:
+        """The lane, if somebody who serves it has said that its group has touched it."""
+        return self._views.get((topic, partition))
+
+
+async def ask_others(
+    service: Service, brokers: Iterable[str], call: Call, *, all_of_them: bool
+) -> list[dict[str, Any]]:
+    """The answers of the processes that serve these brokers to a request that came here; each says what it has.
+
+    With `all_of_them` it is an error that one of them cannot be asked, else it has nothing to say.
+    """
+    peers: set[Peer] = set()
+    for broker in sorted(brokers):
+        try:
+            peer = service.owners.of(broker, call)
+        except Unavailable:
+            if all_of_them:
+                raise
+            continue
+        if peer is not None:
+            peers.add(peer)
+
+    async def asked(peer: Peer) -> dict[str, Any] | None:
+        try:
+            return await service.owners.ask(peer, call)
+        except (Unavailable, Unknown, Relayed):
+            if all_of_them:
+                raise
+            return None
+
+    return [answer for answer in await together([asked(peer) for peer in sorted(peers)]) if answer is not None]
+
+
+def _broker(lane: LaneKey) -> str:
+    return split_partition(lane.partition)[1]
+
+
+def _told(others: Others | None, topic: Topic, lane: LaneKey) -> LaneView:
+    told = None if others is None else others.get(topic.name, lane.partition)
+    return told or LaneView(
+        partition=lane.partition, retry=lane.retry, committed_offset=None, in_flight=0, last_consume_time=None
+    )
+
+
+def _is_touched(view: LaneView) -> bool:
+    return view.committed_offset is not None or view.in_flight > 0 or view.last_consume_time is not None
+
+
+async def _begun(service: Service, lane: LaneKey) -> LaneView:
+    """What memory knows of a lane."""
+    committed = await service.lanes.committed(lane)
+    last_ms = service.lanes.last_consumed_ms(lane)
+    return LaneView(
+        partition=lane.partition,
+        retry=lane.retry,
+        committed_offset=None if committed is None else committed.offset,
+        in_flight=service.lanes.in_flight(lane),
+        last_consume_time=None if last_ms is None else rfc3339(last_ms * 1000),
+        epoch=service.groups.state.epoch_of(lane) if committed is None else committed.epoch,
+    )
+
+
+def _with_bounds(view: LaneView, bounds: Bounds | None) -> LaneView:
+    if bounds is None:
+        return view
+    lag = lag_messages(view.committed_offset, bounds)
+    return view.model_copy(update={"min_offset": bounds.min_offset, "end_offset": bounds.end_offset, "lag": lag})
+
+
+async def _readable_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
+    try:
+        return await lane_bounds(service, lane, topic)
+    except Corrupt:
+        return None
+
+
+async def lane_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
+    """What the lane's partition holds now, whoever wrote it; None for a retry partition that does not exist yet."""
+    log = await service.lanes.partition_of(lane, topic).look()
+    return None if log is None else Bounds(log.min_offset, log.end_offset)

@@ -1,0 +1,252 @@
+"""`POST`, `DELETE /v1/groups/{group}/topics/{topic}/locks`: pull locks of an exclusive group (SPEC ORDER-4, ORDER-5).
+
+A request may name partitions of several brokers. It is split by the processes that have them, and joined again: what
+one of them did not answer is neither granted nor refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+
+from api.host import Call, Peer, is_forwarded
+from api.order import Asked, Taken
+from api.routes.groups import GroupName
+from api.routes.order_request import LocksAsked, LocksReleased, LocksRequest, ReleaseRequest, locks_of, release_of
+from api.routes.topics import Running, TopicName
+from api.service import Service
+from api.wire import Client, json_object, json_request, problems
+from mq.errors import Conflict, Unavailable, Unknown
+from mq.meta import Group, Topic
+from mq.names import split_partition
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["order"])
+
+
+class LocksAnswer(BaseModel):
+    """What became of the partitions that were named.
+
+    `partitions` are those whose locks the client has now, `locks` the locks' numbers, `offsets` where the group goes on
+    there, and `attempts` how often the message at that offset was tried before, if it was. `refused` are those that
+    another client has, or that are not allocated to this one. `unanswered` are neither: the process that has their
+    broker did not answer.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "partitions": ["orders@broker-a"],
+                    "locks": {"orders@broker-a": 12_884_901_889},
+                    "offsets": {"orders@broker-a": 120},
+                    "attempts": {"orders@broker-a": 1},
+                    "refused": [],
+                    "unanswered": [],
+                }
+            ]
+        }
+    )
+    partitions: list[str]
+    locks: dict[str, int]
+    offsets: dict[str, int]
+    attempts: dict[str, int]
+    refused: list[str]
+    unanswered: list[str]
+
+
+class ReleaseAnswer(BaseModel):
+    """The partitions whose locks the client had."""
+
+    partitions: list[str]
+
+
+class _Share(NamedTuple):
+    """The partitions of one process; `owner` is None for this one."""
+
+    owner: Peer | None
+    partitions: tuple[str, ...]
+
+
+@router.post(
+    "",
+    summary="Ask for pull locks, or renew them",
+    response_model=LocksAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=json_request(LocksRequest),
+)
+async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    found, hosted = await _exclusive(service, group, topic)
+    asked = locks_of(body, hosted)
+    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
+    wait_ms = asked.wait_ms if len(shares) == 1 and not nobody else 0
+    client = Client(request.receive)
+    try:
+        parts: list[Awaitable[Taken]] = [
+            _take_here(service, found, hosted, asked, share, wait_ms, client)
+            if share.owner is None
+            else _take_there(service, request, asked, share, share.owner, wait_ms, client)
+            for share in shares
+        ]
+        return _joined(await asyncio.gather(*parts), nobody)
+    finally:
+        client.close()
+
+
+@router.delete(
+    "",
+    summary="Give pull locks back",
+    response_model=ReleaseAnswer,
+    responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
+    openapi_extra=json_request(ReleaseRequest),
+)
+async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
+    body = await json_object(request)
+    _, hosted = await _exclusive(service, group, topic)
+    asked = release_of(body, hosted)
+    shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
+    released: set[str] = set()
+    for share in shares:
+        if share.owner is None:
+            released.update(service.locks.release(group, hosted, asked.client, share.partitions, asked.numbers))
+    parts = [_release_there(service, request, asked, share, share.owner) for share in shares if share.owner]
+    for there in await asyncio.gather(*parts):
+        released.update(there)
+    if nobody:
+        raise Unavailable(f"nobody serves the broker of {nobody[0]} now; ask again", code="broker_unavailable")
+    return {"partitions": [partition for partition in asked.partitions if partition in released]}
+
+
+async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, Topic]:
+    """Group and topic; a group that is not exclusive has no pull locks."""
+    hosted = await service.topics.require(topic)
+    found = await service.groups.require(group)
+    if found.settings.consume_strategy != "exclusive":
+        found = (await service.meta.refresh()).groups.group(group)
+    if found.settings.consume_strategy != "exclusive":
+        raise Conflict(
+            f"group {group} is shared: its partitions need no locks", code="group_not_exclusive", field="group"
+        )
+    return found, hosted.topic
+
+
+def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
+    """Which process serves which partitions, and those that nobody serves."""
+    by_owner: dict[Peer | None, list[str]] = {}
+    nobody: list[str] = []
+    for partition in partitions:
+        try:
+            by_owner.setdefault(service.owners.of(split_partition(partition)[1], call), []).append(partition)
+        except Unavailable:
+            if is_forwarded(call.headers):
+                raise
+            nobody.append(partition)
+    return [_Share(owner, tuple(those)) for owner, those in by_owner.items()], nobody
+
+
+# Taking ---------------------------------------------------------------------------------------------------------------
+
+
+async def _take_here(
+    service: Service, group: Group, topic: Topic, asked: LocksAsked, share: _Share, wait_ms: int, client: Client
+) -> Taken:
+    here = Asked(group, topic, asked.client, share.partitions, asked.held.intersection(share.partitions))
+    try:
+        return await service.locks.take_or_wait(here, wait_ms, client)
+    except Unavailable:
+        return Taken(unanswered=list(share.partitions))
+
+
+async def _take_there(
+    service: Service,
+    request: Request,
+    asked: LocksAsked,
+    share: _Share,
+    owner: Peer,
+    wait_ms: int,
+    client: Client,
+) -> Taken:
+    body: dict[str, object] = {
+        "client_id": asked.client,
+        "partitions": share.partitions,
+        "held": sorted(asked.held.intersection(share.partitions)),
+        "wait_ms": wait_ms,
+    }
+    try:
+        found = await _ask(service, request, owner, body, wait_ms, client)
+    except (Unavailable, Unknown):
+        return Taken(unanswered=list(share.partitions))
+    answer = msgspec.convert(found, LocksFound)
+    return Taken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
+
+
+class LocksFound(msgspec.Struct):
+    """A `LocksAnswer` of another process."""
+
+    locks: dict[str, int]
+    offsets: dict[str, int]
+    attempts: dict[str, int]
+    refused: list[str]
+    unanswered: list[str]
+
+
+def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:
+    whole = Taken(unanswered=list(nobody))
+    for part in parts:
+        whole.numbers |= part.numbers
+        whole.offsets |= part.offsets
+        whole.attempts |= part.attempts
+        whole.refused += part.refused
+        whole.unanswered += part.unanswered
+    return {
+        "partitions": list(whole.numbers),
+        "locks": whole.numbers,
+        "offsets": whole.offsets,
+        "attempts": whole.attempts,
+        "refused": whole.refused,
+        "unanswered": whole.unanswered,
+    }
+
+
+# Giving back ----------------------------------------------------------------------------------------------------------
+
+
+async def _release_there(
+    service: Service, request: Request, asked: LocksReleased, share: _Share, owner: Peer
+) -> list[str]:
+    body: dict[str, object] = {
+        "client_id": asked.client,
+        "partitions": share.partitions,
+        "locks": {name: number for name, number in asked.numbers.items() if name in share.partitions},
+    }
+    return msgspec.convert((await _ask(service, request, owner, body, 0, None))["partitions"], list[str])
+
+
+async def _ask(
+    service: Service,
+    request: Request,
+    owner: Peer,
+    body: Mapping[str, object],
+    wait_ms: int,
+    client: Client | None,
+) -> Mapping[str, object]:
+    """The answer of another process to its share of the request.
+
+    Raises
+    ------
+    Unavailable
+        It did not answer, or not as asked.
+    """
+    call = Call.of(request.scope, msgspec.json.encode(body), wait_ms=wait_ms)
+    answer = await service.peers.ask(*owner, call, client)
+    if answer.status != 200:
+        raise Unavailable(f"the process that serves a broker answered {answer.status}; ask again")
+    assert isinstance(answer.body, bytes)
+    return msgspec.json.decode(answer.body, type=dict[str, object])

@@ -1,0 +1,101 @@
+"""A pop whose brokers another process serves, and acknowledgements in a pop that are another process's.
+
+    acks of third processes, and ours --> done first    then the pop with the acks that are its own --> its answer
+
+What was refused meanwhile is added to that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from api.host import Call, Peer, failed_of
+from api.queue import ARROW_TYPE, FAILED_KEY
+from api.service import Service
+from api.wire import Answer, Client, FailedHandle, PopRequest
+
+__all__ = ["ack_elsewhere", "pop_elsewhere"]
+
+_REFUSED: Final = msgspec.json.Decoder(list[FailedHandle])
+
+
+class _Passed(msgspec.Struct):
+    """A pop's answer whose messages are passed on as they are."""
+
+    messages: msgspec.Raw
+    pop_time: str
+    invisible_ms: int
+    rest: int
+    failed_acks: list[FailedHandle] = []
+
+
+async def ack_elsewhere(
+    service: Service, group: str, handles: list[str], call: Call, peer: Peer | None
+) -> tuple[list[str], list[FailedHandle]]:
+    """Acknowledge what the process that answers a pop, `peer` or this one, is not to acknowledge itself.
+
+    Returns
+    -------
+    tuple
+        The handles that are left for it, and those that were refused.
+    """
+    split = service.owners.split(group, handles, call)
+    left = split.ours if peer is None else split.theirs.pop(peer, [])
+    refused: list[FailedHandle] = []
+    if peer is not None and split.ours:
+        ours = [handles[at] for at in split.ours]
+        failed = await service.handles.finish(service.handles.begin_ack(group, ours))
+        refused += [FailedHandle(ours[at], code) for at, code in sorted(failed.items())]
+    if split.theirs:
+        # A pop's path is that of its group, its topic and the call.
+        target = b"/".join([*call.target.split(b"/")[:4], b"ack"])
+        ack = Call("POST", target, [(b"content-type", b"application/json")], b"")
+        refused += failed_of(await service.owners.ask_all(split.theirs, ack, {"handles": handles}))
+    return [handles[at] for at in left], refused
+
+
+async def pop_elsewhere(
+    service: Service,
+    peer: Peer,
+    request: PopRequest,
+    handles: list[str],
+    refused: Sequence[FailedHandle],
+    *,
+    call: Call,
+    client: Client,
+) -> Answer:
+    """The answer of `peer`, with the handles that were refused before."""
+    body = msgspec.json.encode(msgspec.structs.replace(request, ack=handles))
+    headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
+    answer = await service.peers.ask(peer.host, peer.address, call._replace(body=body, headers=headers), client)
+    return _with_refused(answer, refused) if refused and answer.status == 200 else answer
+
+
+def _with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
+    assert isinstance(answer.body, bytes), "answers of other processes are whole"
+    if dict(answer.headers).get(b"content-type") == ARROW_TYPE.encode():
+        body, count = _arrow_with_refused(answer.body, refused)
+        kept = [(name, value) for name, value in answer.headers if name not in (b"content-length", b"mq-failed")]
+        return Answer(200, [*kept, (b"content-length", b"%d" % len(body)), (b"mq-failed", b"%d" % count)], body)
+    passed = msgspec.json.decode(answer.body, type=_Passed)
+    passed.failed_acks += refused
+    body = msgspec.json.encode(passed)
+    return Answer(200, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))], body)
+
+
+def _arrow_with_refused(stream: bytes, refused: Sequence[FailedHandle]) -> tuple[bytes, int]:
+    """The same stream with more handles in its schema's metadata, and how many those are now."""
+    with pa.ipc.open_stream(stream) as reader:
+        table = reader.read_all()
+    before = (table.schema.metadata or {}).get(FAILED_KEY)
+    failed = [*(_REFUSED.decode(before) if before is not None else []), *refused]
+    schema = table.schema.with_metadata({FAILED_KEY: msgspec.json.encode(failed)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    return sink.getvalue().to_pybytes(), len(failed)

@@ -1,0 +1,180 @@
+"""Dead letters are sent back: to where they came from, for all groups, or to the retry partition of their own.
+
+    chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
+
+Each is a request of its own (see `mq.queue.replay`), so a replay that was cut short is simply asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from api.log import Part, Partition, Pending, not_known
+from api.service import HostedTopic, Service
+from api.wire import ArrowRows
+from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
+from mq.limits import MIB
+from mq.meta import Group
+from mq.queue import Replay, origin_of, retry_broker
+from tables.delta import ProducerStamp
+from tables.log import PartitionLog, Picked, TooMuch, pick
+from tables.queue import Known, retry_ref, sent_back
+from tables.settings import Flush
+
+__all__ = ["Replayed", "Target", "replay"]
+
+Target = Literal["origin", "retry"]
+Int64s = NDArray[np.int64]
+
+#: So many messages, and bytes of them, are under way at once.
+_STEP_MESSAGES: Final = 1_000
+_STEP_BYTES: Final = 32 * MIB
+#: So many failures are told one by one.
+_FAILED_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What became of the dead letters that were chosen."""
+
+    replayed: int = 0
+    #: Stored by an earlier copy of the request.
+    duplicates: int = 0
+    #: (partition, offset, code), the first of them; `failed_total` counts all.
+    failed: list[tuple[str, int, str]] = field(default_factory=list)
+    failed_total: int = 0
+
+    def fail(self, place: tuple[str, int], code: str) -> None:
+        self.failed_total += 1
+        if len(self.failed) < _FAILED_MAX:
+            self.failed.append((*place, code))
+
+
+async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target) -> Replayed:
+    """Send back the dead letters at the `chosen` offsets, ascending; durable when this returns.
+
+    Raises
+    ------
+    Unknown, Unavailable
+        Some may be stored; asking again stores none of them twice.
+    """
+    done = Replayed()
+    for log, offsets in chosen.items():
+        here = int(np.searchsorted(offsets, log.end_offset))
+        for offset in offsets[here:].tolist():
+            done.fail((log.ref.name, offset), "offset_out_of_range")
+        left = offsets[:here]
+        while len(left):
+            picked, taken = await service.run(partial(_some, log, left))
+            left = left[taken:]
+            for offset in picked.gone:
+                done.fail((log.ref.name, offset), "offset_out_of_range")
+            for offset in picked.unreadable:
+                done.fail((log.ref.name, offset), "corrupt")
+            await _send(service, group, log.ref.name, picked, to, done)
+    return done
+
+
+def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
+    """The messages at as many of the offsets as may be under way at once, and how many these are."""
+    count = min(len(offsets), _STEP_MESSAGES)
+    while True:
+        try:
+            return pick(log, offsets[:count], bytes_max=_STEP_BYTES if count > 1 else None), count
+        except TooMuch:
+            count = max(1, count // 4)
+
+
+async def _send(service: Service, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
+    """Append what was picked, and count it."""
+    rows = picked.rows
+    targets = _Targets(service, group, dead, to)
+    found = []
+    columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
+    for at, (offset, origin, key) in enumerate(zip(*columns, strict=True)):
+        target = await targets.of(offset, origin, key)
+        if target is None:
+            done.fail((dead, offset), "topic_not_found")
+        else:
+            found.append((at, offset, target))
+    if not found:
+        return
+    back = sent_back(rows, to_retry=to == "retry")
+    pending = Pending(len(found), service.loop)
+    sent = []
+    for at, offset, target in found:
+        name = Replay(group.name, group.epoch, dead, offset)
+        stamp = ProducerStamp(name.producer_id, name.producer_seq, None, 1)
+        row = back.slice(at, 1)
+        part = Part(ArrowRows(1, row.nbytes, row), pending, Flush.SYNC, stamp=stamp, known=target.known)
+        sent.append((part, offset))
+        target.partition.queue.put(part)
+    await pending.wait()
+    for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
+        if isinstance(error, Fenced):
+            # Whoever asks again finds us knowing more.
+            await service.meta.refresh()
+            raise not_known(target.partition.name, error)
+    for part, offset in sent:
+        if part.error is not None:
+            _count_failure(part.error, (dead, offset), done)
+        elif part.appended is not None and part.appended.duplicate:
+            done.duplicates += 1
+        else:
+            done.replayed += 1
+
+
+def _count_failure(error: DeltaMQError, place: tuple[str, int], done: Replayed) -> None:
+    if isinstance(error, (Unknown, Unavailable)):
+        raise error
+    done.fail(place, error.code)
+
+
+class _Target(NamedTuple):
+    """A partition, and what an append there knows of fences."""
+
+    partition: Partition
+    known: Known
+
+
+class _Targets:
+    """Where the dead letters of one partition go."""
+
+    def __init__(self, service: Service, group: Group, dead: str, to: Target) -> None:
+        self._service = service
+        self._group = group
+        self._dead = dead
+        self._to = to
+        self._topics: dict[str, HostedTopic | None] = {}
+
+    async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
+        """The partition for the dead letter at `offset`; None when its topic is gone."""
+        topic = await self._topic(origin["topic"])
+        if topic is None:
+            return None
+        if self._to == "retry":
+            retry = self._retry(topic)
+            return _Target(retry, self._service.fencing.known(retry.name))
+        places = self._service.topics.placement(topic)
+        name = origin_of(origin["partition"], key, offset, places)
+        return _Target(topic.partition(name), places.known[name])
+
+    async def _topic(self, name: str) -> HostedTopic | None:
+        if name not in self._topics:
+            try:
+                self._topics[name] = await self._service.topics.require(name)
+            except NotFound:
+                self._topics[name] = None
+        return self._topics[name]
+
+    def _retry(self, topic: HostedTopic) -> Partition:
+        """On the broker of the dead letters, if the topic is there."""
+        broker = retry_broker(self._dead, topic.route.partitions)
+        ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.topic.generation, broker)
+        return self._service.partitions.of(ref)

@@ -1,0 +1,99 @@
+"""Server-sent events: a fetch that stays open.
+
+    id: orders@broker-a:120          the place to go on from, sent back as `Last-Event-ID` after a reconnect
+    data: {"offset":120, ...}        the message as in a JSON fetch
+                                     a comment line keeps proxies from closing a quiet stream
+
+The stream ends when the service stops; the browser's EventSource connects again by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from api.log import Partition
+from api.order import Gate
+from api.routes.read import FetchQuery, read
+from api.service import Service
+from api.wire import Client, ClientGone, Send, stored_messages
+from mq.errors import Conflict, Unavailable, Unprocessable
+from mq.limits import OFFSET_MAX
+from tables.log import Fetched, FetchStatus
+
+__all__ = ["EVENTS_TYPE", "stream_events"]
+
+EVENTS_TYPE: Final = "text/event-stream"
+KEEP_ALIVE_MS: Final = 15_000
+#: One piece of the stream: small enough for a slow reader to take it soon.
+_PIECE_MESSAGES: Final = 500
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def stream_events(
+    service: Service,
+    partition: Partition,
+    query: FetchQuery,
+    last_event_id: str | None,
+    client: Client,
+    send: Send,
+    gate: Gate | None = None,
+) -> None:
+    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client or the service goes.
+
+    A client that may not read any more is told why by the last event.
+    """
+    offset = _resumed(last_event_id, partition.name)
+    query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
+    # The first look comes before the headers, so that a refusal still has its own status.
+    found = await read(service, partition, replace(query, wait_ms=0), client, gate)
+    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+    query = replace(query, wait_ms=KEEP_ALIVE_MS)
+    while not client.gone.done():
+        await _piece(send, _text(partition.name, found), last=False)
+        if service.stopping or found.status is FetchStatus.OFFSET_TOO_LARGE:
+            break
+        query = replace(query, offset=found.next_offset)
+        try:
+            found = await read(service, partition, query, client, gate)
+        except ClientGone:
+            return
+        except (Conflict, Unavailable) as error:
+            why = msgspec.json.encode({"code": error.code, "detail": error.detail, **error.extra})
+            await _piece(send, b"event: refused\ndata: %s\n\n" % why, last=False)
+            break
+    await _piece(send, b"", last=True)
+
+
+async def _piece(send: Send, body: bytes, *, last: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+def _resumed(last_event_id: str | None, partition: str) -> int | None:
+    """The offset after `<partition>:<offset>`; None without a header."""
+    if not last_event_id:
+        return None
+    name, _, offset = last_event_id.rpartition(":")
+    if name != partition or not offset.isdecimal() or int(offset) >= OFFSET_MAX:
+        raise Unprocessable(f"Last-Event-ID: write {partition}:<offset>", field="Last-Event-ID")
+    return int(offset) + 1
+
+
+def _text(partition: str, found: Fetched) -> bytes:
+    """The events of one read; a comment when there is nothing to tell."""
+    if found.status is FetchStatus.NO_NEW_MESSAGE:
+        return b": waiting\n\n"
+    if found.status is not FetchStatus.FOUND:
+        place = {"next_offset": found.next_offset, "min_offset": found.min_offset, "max_offset": found.max_offset}
+        return b"event: %s\ndata: %s\n\n" % (found.status.value.encode(), msgspec.json.encode(place))
+    name = partition.encode()
+    return b"".join(
+        b"id: %s:%d\ndata: %s\n\n" % (name, message.offset, msgspec.json.encode(message))
+        for message in stored_messages(found.rows)
+    )

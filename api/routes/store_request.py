@@ -1,0 +1,330 @@
+"""Storing a produce request: where each message goes, the commits that hold it, and where it is then.
+
+    request --placement--> shares --append--> stored ------------------------> {"ranges": ...}
+                             ^                  | refused by a fence
+                             '-- route again <--+ what this process did not know is known now
+
+A fence is put up when a broker changes hands, or an ordered topic's keys move (see `tables.log.fences`); what it
+refuses is not stored, so it goes where it belongs now. The parts of the request that were stored stay where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import UNSET, Meta, UnsetType
+
+from api.host import draw_of, passes
+from api.log import Part, Partition, Pending, not_known
+from api.queue import split_shares
+from api.service import HostedTopic, Service
+from api.wire import ArrowRows, Indexes, Named, Producer, Rows, Share, check_named, replayed, rerouted, route_messages
+from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
+from mq.limits import FETCH_BYTES_MAX
+from mq.producer import Part as StoredPart
+from mq.routing import Route
+from tables.delta import ProducerStamp
+from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
+from tables.queue import AT_ONCE, Known, Placement, Times, producer_in_delay
+from tables.settings import Flush
+
+__all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "check_new", "store"]
+
+#: Bodies above this are worked on in a thread; below, the hand-over would cost more than the work.
+INLINE_BYTES: Final = 64 * 1024
+_FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
+_REUSED: Final = "producer_sequence_reused"
+#: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
+_FENCED_S: Final = 15.0
+_AGAIN_S: Final = 0.005
+_AGAIN_S_MAX: Final = 0.25
+
+
+class Range(msgspec.Struct, omit_defaults=True):
+    """Where some messages of the request went: offsets `[base_offset, base_offset + count)`, in request order.
+
+    `delayed`: they wait there until they are due.
+    """
+
+    partition: str
+    base_offset: Annotated[int, Meta(ge=0)]
+    count: Annotated[int, Meta(ge=1)]
+    indexes: list[int] | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    delayed: bool | UnsetType = UNSET
+
+
+class ProduceAnswer(msgspec.Struct):
+    """The answer after the commits that hold the messages; `duplicate`: some of it was stored by an earlier copy."""
+
+    ranges: list[Range]
+    duplicate: bool
+    durable: bool
+    message_ids: list[str] | UnsetType = UNSET
+
+
+class ProduceRequest:
+    """A decoded and checked request; `draw` places messages without a key, the same way each time."""
+
+    __slots__ = ("draw", "expected_offset", "flush", "messages", "named", "now_ms", "producer", "times", "want_ids")
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.times: Times | None = None
+        self.want_ids = False
+        self.flush: str | None = None
+        self.expected_offset: int | None = None
+        self.named: Named = None
+        self.producer: Producer | None = None
+        self.messages: Rows | ArrowRows
+        self.draw = 0
+
+
+def check_new(topic: str, request: ProduceRequest, route: Route) -> None:
+    """Return unless a topic that is about to be made by this route would refuse the request that it is made for."""
+    check_named(topic, request.messages.count, request.named, route)
+    if request.expected_offset:
+        raise OffsetMismatch(
+            f"expected_offset is {request.expected_offset}, the end offset is 0: there is no topic {topic}",
+            field="expected_offset",
+            extra={"end_offset": 0},
+        )
+
+
+async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -> ProduceAnswer:
+    """Route the request, wait for its commits, and say where its messages are."""
+    producer = request.producer
+    if producer is None:
+        request.draw = topic.draw(service.loop.time())
+        places = service.topics.placement(topic)
+        shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
+        return await _commit(service, topic, request, places, await _split(service, topic, request, shares))
+    request.draw = draw_of(producer)
+    await topic.gate.turn(producer)
+    with topic.gate.claim(producer):
+        try:
+            return await _store_once(service, topic, request, producer)
+        except Conflict as error:
+            if error.code != _REUSED:
+                raise
+        # Another process may have stored a part of this very request by a route that we did not know: look, decide.
+        await service.meta.refresh()
+        await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
+        return await _store_once(service, topic, request, producer)
+
+
+async def _store_once(
+    service: Service, topic: HostedTopic, request: ProduceRequest, producer: Producer
+) -> ProduceAnswer:
+    """Store what is not stored yet of a request, as far as this process knows; the caller has claimed it."""
+    # A copy at another process may have been too early for what is due now: that waits there, and goes nowhere else.
+    look = request.times is not None and not service.hosting.alone
+    logs, waiting = await topic.logs(), await service.delays.logs(look=look)
+    waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
+    places = service.topics.placement(topic)
+    await topic.see(places.ends)
+    stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
+    here = {name: parts for name, parts in stored.items() if name not in waiting}
+    if here:
+        shares = replayed(topic.name, request.messages, request.named, places, request.draw, here)
+    else:
+        shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
+    return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored))
+
+
+async def _split(
+    service: Service,
+    topic: HostedTopic,
+    request: ProduceRequest,
+    shares: list[Share],
+    stored: Mapping[str, Sequence[StoredPart]] = {},
+) -> list[Share]:
+    """The shares, those of messages that must wait apart."""
+    times = request.times
+    if times is None:
+        if not stored or stored.keys() <= set(topic.route.partitions):
+            return shares
+        # Another request had this number. Its parts are where they are.
+        times = np.full(request.messages.count, AT_ONCE, dtype=np.int64)
+    split = partial(
+        split_shares,
+        topic.topic,
+        request.messages,
+        shares,
+        times,
+        now_ms=request.now_ms,
+        delays=service.delays.names(topic.topic),
+        stored=stored,
+    )
+    return split() if request.messages.nbytes <= INLINE_BYTES else await service.run(split)
+
+
+async def _commit(
+    service: Service, topic: HostedTopic, request: ProduceRequest, places: Placement, shares: Sequence[Share]
+) -> ProduceAnswer:
+    """Append the shares, those that a fence refuses where they belong then; the answer when all are stored."""
+    stored: list[tuple[Share, Part]] = []
+    until = 0.0
+    while True:
+        refused = []
+        for share, part in await _append(service, topic, request, places, shares):
+            if isinstance(part.error, Fenced):
+                refused.append((share, part.error))
+            elif part.error is not None:
+                raise part.error
+            else:
+                stored.append((share, part))
+        if not refused:
+            return await _placed(service, topic, request, stored)
+        until = until or service.loop.time() + _FENCED_S
+        places = await _caught_up(service, topic, refused, until)
+        shares = [one for share, error in refused for one in _again(topic, request, places, share, error)]
+
+
+async def _append(
+    service: Service, topic: HostedTopic, request: ProduceRequest, places: Placement, shares: Sequence[Share]
+) -> list[tuple[Share, Part]]:
+    """One commit for each share, or a part of one with others; each with its outcome."""
+    pending = Pending(len(shares), service.loop)
+    flush = _FLUSHES.get(request.flush or topic.settings.flush or "", service.flush_default)
+    parts = []
+    for share in shares:
+        part = Part(
+            share.messages,
+            pending,
+            flush if share.delay_broker is None else Flush.SYNC,
+            indexes=share.indexes,
+            stamp=_stamp(topic, request, share),
+            expected_offset=request.expected_offset,
+            known=_known(service, places, share),
+        )
+        parts.append((share, part))
+        _partition_of(service, topic, share).queue.put(part)
+    await pending.wait()
+    return parts
+
+
+def _known(service: Service, places: Placement, share: Share) -> Known:
+    """What the append of a share knows of fences."""
+    return places.known[share.partition] if share.delay_broker is None else service.fencing.known(share.partition)
+
+
+async def _caught_up(
+    service: Service, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float
+) -> Placement:
+    """The placement that knows what these shares were refused for.
+
+    Raises
+    ------
+    Unavailable
+        `fenced`: that is not known yet.
+    """
+    wait_s = _AGAIN_S
+    while True:
+        await service.meta.refresh()
+        places = service.topics.placement(topic)
+        left = [one for one in refused if not passes(_known(service, places, one[0]), one[1])]
+        if not left:
+            return places
+        if service.loop.time() >= until or service.stopping:
+            share, error = left[0]
+            raise not_known(share.partition, error)
+        await service.sealer.seal(topic)
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+
+
+def _again(
+    topic: HostedTopic, request: ProduceRequest, places: Placement, share: Share, error: Fenced
+) -> Sequence[Share]:
+    """Where the messages of a share that was refused belong now."""
+    if share.delay_broker is not None or error.extra.get("fence") != ROUTE_FENCE:
+        return [share]
+    return rerouted(topic.name, share, request.named, places, request.draw)
+
+
+def _partition_of(service: Service, topic: HostedTopic, share: Share) -> Partition:
+    if share.delay_broker is None:
+        return topic.partition(share.partition)
+    return service.delays.partition(share.delay_broker)
+
+
+def _stamp(topic: HostedTopic, request: ProduceRequest, share: Share) -> ProducerStamp | None:
+    producer = request.producer
+    if producer is None:
+        return None
+    name = producer.id if share.delay_broker is None else producer_in_delay(topic.topic.id, producer.id)
+    indexes = None if share.indexes is None else tuple(int(i) for i in share.indexes)
+    return ProducerStamp(name, producer.seq, indexes, request.messages.count)
+
+
+async def _placed(
+    service: Service, topic: HostedTopic, request: ProduceRequest, stored: Sequence[tuple[Share, Part]]
+) -> ProduceAnswer:
+    """The answer to a request whose parts are all stored."""
+    ranges = []
+    duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
+    durable = True
+    for (share, part), duplicate in zip(stored, duplicates, strict=True):
+        appended = part.appended
+        assert appended is not None, "a part without an error has its place"
+        if appended.count != part.messages.count:
+            raise Conflict(
+                "producer.seq: it was used for a request of another size",
+                code=_REUSED,
+                field="producer.seq",
+            )
+        durable = durable and appended.durable
+        placed = Range(share.partition, appended.base_offset, appended.count, _indexes(share.indexes))
+        if duplicate and not all(duplicates):
+            placed.duplicate = True
+        if share.delay_broker is not None:
+            placed.delayed = True
+        ranges.append(placed)
+    answer = ProduceAnswer(ranges, any(duplicates), durable)
+    if request.want_ids:
+        answer.message_ids = await _message_ids(service, topic, request.messages.count, stored)
+    return answer
+
+
+def _indexes(indexes: Indexes | None) -> list[int] | UnsetType:
+    if indexes is None:
+        return UNSET
+    return indexes.tolist() if isinstance(indexes, np.ndarray) else list(indexes)
+
+
+async def _message_ids(
+    service: Service, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, Part]]
+) -> list[str]:
+    """The ids of all messages, in request order; those of a replay are read back."""
+    ids = [""] * count
+    for share, part in stored:
+        appended = part.appended
+        assert appended is not None
+        found = appended.message_ids
+        if appended.duplicate:
+            found = await service.run(partial(_stored_ids, _partition_of(service, topic, share).open(), appended))
+        for index, message_id in zip(
+            share.indexes if share.indexes is not None else range(count), found.to_pylist(), strict=True
+        ):
+            ids[index] = message_id
+    return ids
+
+
+def _stored_ids(log: PartitionLog, appended: Appended) -> pa.ChunkedArray:
+    """The ids in `[base_offset, base_offset + count)`; fewer when retention has passed by."""
+    ids: list[str] = []
+    while len(ids) < appended.count:
+        fetched = log.read(
+            appended.base_offset + len(ids), max_messages=appended.count - len(ids), max_bytes=FETCH_BYTES_MAX
+        )
+        if fetched.status is not FetchStatus.FOUND:
+            raise NotFound("the messages of this request are no longer stored", code="offset_out_of_range", field="ids")
+        ids += fetched.rows.column("message_id").to_pylist()
+    return pa.array(ids, pa.string())

@@ -1,0 +1,123 @@
+"""Parts that the descriptions of calls share; `api.openapi.document` makes one document of them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from mq.limits import NAME_LENGTH_MAX
+
+__all__ = [
+    "PROBLEM",
+    "REF",
+    "TOPIC_PATTERN",
+    "Json",
+    "header",
+    "json_request",
+    "name_in_path",
+    "problem",
+    "problems",
+    "query",
+    "whole",
+]
+
+#: Where schemas are.
+REF: Final = "#/components/schemas/"
+TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{NAME_LENGTH_MAX}}}$"
+Json = dict[str, Any]
+
+PROBLEM: Final[Json] = {
+    "title": "Problem",
+    "type": "object",
+    "description": "RFC 9457. `code` is stable; `field` names what in the request is wrong, `limit` its limit.",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "field": {"type": "string"},
+        "limit": {"type": "integer"},
+    },
+    "additionalProperties": True,
+}
+
+#: Status -> (what it means, an example's code and detail).
+_STATUSES: Final[dict[int, tuple[str, str, str]]] = {
+    400: ("What the request says is wrong; `field` names it", "invalid_request", "offset: not a whole number"),
+    404: ("There is no such thing", "topic_not_found", "there is no topic orders"),
+    405: ("The path does not take this method", "method_not_allowed", "this path takes POST"),
+    408: ("The body did not arrive in time", "request_timeout", "the body did not arrive within 60 s"),
+    409: ("The present state forbids it", "conflict", "the topic has 4 partitions and cannot have fewer"),
+    412: ("`expected_offset` is not the end offset", "offset_mismatch", "expected_offset is 3, the end offset is 5"),
+    413: ("Over a size limit", "request_too_large", "body: at most 67108864 bytes are taken in one request"),
+    415: ("Not a media type that this call takes", "unsupported_media_type", "content-type text/csv is not taken"),
+    422: ("Well-formed, but against a rule", "invalid_value", "wait_ms: must be from 0 to 20000"),
+    429: ("A queue is full; try again after `Retry-After`", "queue_full", "4096 produce requests are waiting"),
+    431: ("The headers are over their limit", "headers_too_large", "path and headers: at most 65536 bytes"),
+    500: ("The partition is damaged and has stopped, or the service failed", "corrupt", "a file is damaged"),
+    503: ("Starting, stopping, or the outcome is not known: repeat", "outcome_unknown", "the outcome is not known"),
+    507: ("The disk is full; nothing was stored", "storage_full", "the disk is full; nothing was stored"),
+}
+_RETRY_AFTER: Final = (429, 503, 507)
+
+
+def problems(*statuses: int) -> dict[int | str, Json]:
+    """The `responses` of a call that can refuse with these statuses."""
+    return {status: problem(status) for status in statuses}
+
+
+def problem(status: int) -> Json:
+    text, code, detail = _STATUSES[status]
+    example = {
+        "type": f"urn:deltamq:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    answer: Json = {
+        "description": text,
+        "content": {"application/problem+json": {"schema": {"$ref": f"{REF}Problem"}, "example": example}},
+    }
+    if status in _RETRY_AFTER:
+        answer["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+    return answer
+
+
+def name_in_path(kind: str, example: str) -> Json:
+    """The path parameter of a topic or a group."""
+    schema = {"type": "string", "pattern": TOPIC_PATTERN}
+    return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
+
+
+def json_request(model: type[BaseModel]) -> Json:
+    """The `openapi_extra` of a call whose route reads its JSON body itself; parts of the model stand in place."""
+    schema = model.model_json_schema()
+    parts: Json = schema.pop("$defs", {})
+
+    def whole_of(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole_of(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        name = str(value.get("$ref", "")).removeprefix("#/$defs/")
+        return {key: whole_of(one) for key, one in parts.get(name, value).items()}
+
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": whole_of(schema)}}}}
+
+
+def query(name: str, schema: Json, description: str) -> Json:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+
+
+def header(name: str, schema: Json, description: str) -> Json:
+    return {"name": name, "in": "header", "required": False, "schema": schema, "description": description}
+
+
+def whole(low: int, high: int, default: int | None = None) -> Json:
+    schema: Json = {"type": "integer", "minimum": low, "maximum": high}
+    return schema if default is None else {**schema, "default": default}

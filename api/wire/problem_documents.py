@@ -1,0 +1,153 @@
+"""Errors as RFC 9457 problem documents: one shape for every answer that is not a success.
+
+    DeltaMQError -> Answer(status, headers, body)
+        {"type", "title", "status", "detail", "code", "field"?, ...facts such as "limit" or "end_offset"}
+
+An error that nobody foresaw becomes 500 `internal` without its text: the log has it, the client must not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from api.wire.answer import Answer
+from mq.errors import DeltaMQError, Refused, Unknown, Unprocessable
+from tables.failpoints import FailpointHit
+
+__all__ = ["PROBLEM_TYPE", "answer_of", "as_deltamq_error", "install"]
+
+log = logging.getLogger("deltamq.api")
+
+PROBLEM_TYPE = b"application/problem+json"
+
+
+def answer_of(error: DeltaMQError) -> Answer:
+    """The problem document of `error`, with `Retry-After` where trying again helps."""
+    document: dict[str, Any] = {
+        "type": f"urn:deltamq:problem:{error.code}",
+        "title": HTTPStatus(error.status).phrase,
+        "status": error.status,
+        "detail": error.detail,
+        "code": error.code,
+    }
+    if error.field is not None:
+        document["field"] = error.field
+    document.update(error.extra)
+    body = msgspec.json.encode(document)
+    headers = [(b"content-type", PROBLEM_TYPE), (b"content-length", b"%d" % len(body))]
+    retry_after_s: int | None = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % retry_after_s))
+    return Answer(error.status, headers, body)
+
+
+def as_deltamq_error(error: BaseException) -> DeltaMQError:
+    """Map whatever an endpoint raised to our tree; an unforeseen error is logged and says nothing."""
+    if isinstance(error, DeltaMQError):
+        return error
+    if isinstance(error, FailpointHit):
+        return Unknown("the outcome is not known; repeat the request with the same producer sequence")
+    log.error("event=unhandled_error kind=%s", type(error).__name__, exc_info=error)
+    return DeltaMQError("the service failed to handle this request; its log says why")
+
+
+class _MethodNotAllowed(Refused):
+    """The resource does not take this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+#: Kinds of pydantic errors that mean "well-formed, but outside its bounds" (422); all others are 400.
+_BOUNDS = (
+    "greater_than",
+    "less_than",
+    "too_short",
+    "too_long",
+    "string_pattern",
+    "enum",
+    "literal_error",
+    "value_error",
+)
+
+
+def validation_error(errors: Iterable[Any]) -> Refused:
+    """The first of FastAPI's validation errors, naming the field and its limit."""
+    first = next(iter(errors))
+    where = [str(part) for part in first.get("loc", ())]
+    field = ".".join(where[1:]) or (where[0] if where else "body")
+    kind = str(first.get("type", ""))
+    limits = {k: v for k, v in (first.get("ctx") or {}).items() if isinstance(v, (int, float))}
+    extra = {"limit": next(iter(limits.values()))} if limits else {}
+    if kind == "json_invalid":
+        return Refused("the body is not valid JSON", code="invalid_json", field="body")
+    if kind == "extra_forbidden":
+        return Refused(f"{field} is not a field of this request", code="unknown_field", field=field)
+    cls = Unprocessable if any(part in kind for part in _BOUNDS) else Refused
+    return cls(f"{field}: {first.get('msg', 'is not valid')}", field=field, extra=extra)
+
+
+def _http_error(error: HTTPException) -> DeltaMQError:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        mapped: DeltaMQError = Refused("there is no such path", code="path_not_found")
+    else:
+        mapped = Refused(str(error.detail), code="invalid_json" if error.status_code == 400 else None)
+    mapped.status = error.status_code
+    return mapped
+
+
+def _methods(app: FastAPI, path: str) -> str:
+    """Every method that some call takes at this path; Starlette only tells those of the first route."""
+    found = {
+        method.upper()
+        for template, calls in app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path)
+        for method in calls
+    }
+    return ", ".join(sorted(found))
+
+
+def method_not_allowed(allow: str) -> Answer:
+    """405 with the methods that the path takes."""
+    answer = answer_of(_MethodNotAllowed(f"this path takes {allow}", field="method"))
+    answer.headers.append((b"allow", allow.encode()))
+    return answer
+
+
+def as_response(answer: Answer) -> Response:
+    """The same answer for Starlette."""
+    assert isinstance(answer.body, bytes), "problems are small"
+    response = Response(answer.body, status_code=answer.status)
+    response.raw_headers = list(answer.headers)
+    return response
+
+
+def install(app: FastAPI) -> None:
+    """Make every error that FastAPI or a route raises a problem document."""
+
+    async def on_deltamq(_: Request, error: Exception) -> Response:
+        return as_response(answer_of(as_deltamq_error(error)))
+
+    async def on_validation(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return as_response(answer_of(validation_error(error.errors())))
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            return as_response(method_not_allowed(_methods(app, request.scope["path"])))
+        return as_response(answer_of(_http_error(error)))
+
+    app.add_exception_handler(DeltaMQError, on_deltamq)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)

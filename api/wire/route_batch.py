@@ -1,0 +1,255 @@
+"""Which partition each message of a request goes to: one request in, a few `Share`s out.
+
+    named partition            -> there, whatever the key (SPEC ROUTE-7)
+    key                        -> the partition of its logical partition (ROUTE-5)
+    neither                    -> slices of the request over the partitions, from a random one on (ROUTE-5)
+
+A replay is routed by what was stored, not by the route of today: `replayed` (SPEC SEND-5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from api.wire.arrow_body import ArrowRows
+from api.wire.rows import Indexes, Rows
+from mq.errors import Conflict, NotFound
+from mq.meta import Blocked, first_blocked
+from mq.producer import Part
+from mq.routing import Places, logical_partition, spread
+from tables.key_column import lps_of_keys
+
+__all__ = [
+    "Column",
+    "Indexes",
+    "Named",
+    "Share",
+    "check_named",
+    "check_same_request",
+    "first_held_back",
+    "replayed",
+    "rerouted",
+    "route_messages",
+]
+
+#: The partitions that messages name: one for all, or a column.
+Column: TypeAlias = Sequence[str | None] | pa.StringArray
+Named: TypeAlias = str | Column | None
+
+#: Keys seen lately and their logical partitions: hashing one in Python costs twenty times as much as a look-up.
+_SEEN_KEYS_MAX: Final = 65_536
+#: From so many unseen keys on, hashing them as one Arrow column is faster.
+_COLUMN_MIN: Final = 16
+_seen_keys: dict[str, int] = {}
+
+
+@dataclass(slots=True)
+class Share:
+    """The messages of one request for one partition; `indexes` is None when they are the whole request.
+
+    The partition of messages that must wait is the delay partition of `delay_broker`.
+    """
+
+    partition: str
+    messages: Rows | ArrowRows
+    indexes: Indexes | None
+    delay_broker: str | None = None
+
+
+def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: Places, draw: int) -> list[Share]:
+    """Split a request by partition, in request order inside each share; `draw` places messages without a key."""
+    if isinstance(named, str):
+        return [Share(route.partitions[_index_of(topic, named, route, "partition")], messages, None)]
+    if named is None and messages.key is None:
+        return _spread(messages, route, draw)
+    if named is None and len(route.partitions) == 1:
+        return [Share(route.partitions[0], messages, None)]
+    if messages.count == 1:
+        return [Share(route.partitions[_one(topic, messages, named, route, draw)], messages, None)]
+    targets = _targets(topic, messages, named, route, draw)
+    return _grouped(messages, targets, route.partitions, np.arange(messages.count))
+
+
+def check_named(topic: str, count: int, named: Named, route: Places) -> None:
+    """Return if the route has every partition that the `count` messages name, else refuse the first that it has not."""
+    if isinstance(named, str):
+        _index_of(topic, named, route, "partition")
+    elif named is not None:
+        _name(topic, named, route, np.full(count, -1, dtype=np.int16))
+
+
+def replayed(
+    topic: str,
+    messages: Rows | ArrowRows,
+    named: Named,
+    route: Places,
+    draw: int,
+    stored: Mapping[str, Sequence[Part]],
+) -> list[Share]:
+    """The shares of a request of which `stored` holds some parts by partition: those, and the rest by today's route.
+
+    Raises
+    ------
+    Conflict
+        `producer_sequence_reused` when the stored request had another number of messages.
+    """
+    shares = []
+    left = np.ones(messages.count, dtype=bool)
+    for partition, part in ((name, part) for name, parts in stored.items() for part in parts):
+        check_same_request(part, messages.count)
+        if part.indexes is None:
+            return [Share(partition, messages, None)]
+        indexes = np.array(part.indexes, dtype=np.int64)
+        left[indexes] = False
+        shares.append(Share(partition, messages.take(indexes), indexes))
+    rest = np.flatnonzero(left)
+    if rest.size:
+        shares += rerouted(topic, Share("", messages.take(rest), rest), named, route, draw)
+    return shares
+
+
+def rerouted(topic: str, share: Share, named: Named, route: Places, draw: int) -> list[Share]:
+    """The messages of one share of a request by another route; `named` and `draw` are the request's."""
+    if share.indexes is None:
+        return route_messages(topic, share.messages, named, route, draw)
+    indexes = np.asarray(share.indexes, dtype=np.int64)
+    if named is not None and not isinstance(named, str):
+        named = [_value(named, at) for at in indexes.tolist()]
+    shares = route_messages(topic, share.messages, named, route, draw)
+    for one in shares:
+        one.indexes = indexes if one.indexes is None else indexes[np.asarray(one.indexes)]
+    return shares
+
+
+def check_same_request(part: Part, count: int) -> None:
+    """Refuse a request of `count` messages that has the number of another one, of which `part` is stored."""
+    if part.total != count:
+        raise Conflict(
+            f"producer.seq: {part.seq} was used for a request of {part.total} messages, this one has {count}",
+            code="producer_sequence_reused",
+            field="producer.seq",
+            extra={"last_seq": part.seq},
+        )
+
+
+def _spread(messages: Rows | ArrowRows, route: Places, draw: int) -> list[Share]:
+    if messages.count == 1:
+        return [Share(route.partitions[route.table[draw % len(route.table)]], messages, None)]
+    slices = spread(messages.count, route, draw)
+    if len(slices) == 1:
+        return [Share(route.partitions[slices[0][0]], messages, None)]
+    return [Share(route.partitions[at], messages.slice(low, high), range(low, high)) for at, low, high in slices]
+
+
+def _value(column: Column, index: int) -> str | None:
+    value = column[index]
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _index_of(topic: str, partition: str, route: Places, field: str) -> int:
+    try:
+        return route.partitions.index(partition)
+    except ValueError:
+        raise NotFound(
+            f"{field}: topic {topic} has no partition {partition!r}", code="partition_not_found", field=field
+        ) from None
+
+
+def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int) -> int:
+    """The partition's index for a request of one message."""
+    partition = None if named is None else _value(named, 0)
+    if partition is not None:
+        return _index_of(topic, partition, route, "messages[0].partition")
+    key = None if messages.key is None else _value(messages.key, 0)
+    return int(route.table[draw % len(route.table) if key is None else _lp(key)])
+
+
+def _lp(key: str) -> int:
+    lp = _seen_keys.get(key)
+    if lp is None:
+        lp = logical_partition(key)
+        _remember({key: lp})
+    return lp
+
+
+def _remember(keys: dict[str, int]) -> None:
+    if len(_seen_keys) + len(keys) > _SEEN_KEYS_MAX:
+        _seen_keys.clear()
+    _seen_keys.update(keys)
+
+
+def _targets(
+    topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int
+) -> NDArray[np.int16]:
+    """The index of each message's partition."""
+    targets = np.full(messages.count, -1, dtype=np.int16)
+    key = messages.key
+    if isinstance(key, pa.Array):
+        lps = lps_of_keys(key)
+        targets = np.where(lps >= 0, route.table[lps], targets)
+    elif key is not None:
+        lps = _list_lps(key)
+        targets = np.where(lps >= 0, route.table[lps], targets)
+    if named is not None:
+        _name(topic, named, route, targets)
+    keyless = np.flatnonzero(targets < 0)
+    if keyless.size:
+        for at, low, high in spread(keyless.size, route, draw):
+            targets[keyless[low:high]] = at
+    return targets
+
+
+def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) -> None:
+    """Overwrite the targets of messages that name their partition."""
+    column = named if isinstance(named, pa.Array) else pa.array(named, pa.string())
+    encoded = column.dictionary_encode()
+    codes = np.asarray(pc.fill_null(encoded.indices, -1))
+    for code, partition in enumerate(encoded.dictionary.to_pylist()):
+        at = codes == code
+        first = int(np.argmax(at))
+        targets[at] = _index_of(topic, partition, route, f"messages[{first}].partition")
+
+
+def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
+    """How many of the messages, in their order, lie before the first whose key must wait (SPEC ROUTE-6)."""
+    if blocked is None or not rows.num_rows:
+        return int(rows.num_rows)
+    lps = np.concatenate([lps_of_keys(chunk) for chunk in rows.column("key").chunks])
+    return first_blocked(blocked, lps, lps >= 0)
+
+
+def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:
+    """The LP of each key of a list, -1 for None."""
+    seen = [-1 if k is None else _seen_keys.get(k, -2) for k in key]
+    if -2 in seen:
+        unseen = {k for k, lp in zip(key, seen, strict=True) if lp == -2 and k is not None}
+        fresh = _hashed(list(unseen))
+        seen = [fresh[k] if lp == -2 and k is not None else lp for k, lp in zip(key, seen, strict=True)]
+        _remember(fresh)
+    return np.array(seen, dtype=np.int16)
+
+
+def _hashed(keys: list[str]) -> dict[str, int]:
+    if len(keys) < _COLUMN_MIN:
+        return {k: logical_partition(k) for k in keys}
+    lps: list[int] = lps_of_keys(pa.array(keys, pa.string())).tolist()
+    return dict(zip(keys, lps, strict=True))
+
+
+def _grouped(
+    messages: Rows | ArrowRows, targets: NDArray[np.int16], partitions: Sequence[str], indexes: NDArray[np.int64]
+) -> list[Share]:
+    """One share for each partition that occurs in `targets`."""
+    first = targets[0]
+    if (targets == first).all():
+        return [Share(partitions[first], messages, None)]
+    order = np.argsort(targets, kind="stable")
+    edges = np.flatnonzero(np.diff(targets[order])) + 1
+    return [Share(partitions[targets[part[0]]], messages.take(part), indexes[part]) for part in np.split(order, edges)]

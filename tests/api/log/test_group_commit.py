@@ -1,0 +1,252 @@
+"""Group commit: what waits during a commit is the next one, in order, and one bad part fails nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from api.log.group_commit import CommitQueue, Part, Pending
+from api.log.workers import Workers
+from api.wire.arrow_body import ArrowRows
+from api.wire.rows import Rows
+from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
+from tables.delta.encode import ProducerStamp, RowsPart
+from tables.log.batch import Appended
+from tables.settings import Flush
+
+
+class FakeLog:
+    """A partition in memory: it notes every commit, and can be held or made to fail."""
+
+    def __init__(self) -> None:
+        self.commits: list[list[Any]] = []
+        self.flushes: list[Flush | None] = []
+        self.knew: list[Mapping[str, int] | None] = []
+        self.end = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self.error: DeltaMQError | None = None
+
+    def append_rows(
+        self,
+        rows: pa.RecordBatch,
+        parts: Sequence[RowsPart],
+        *,
+        flush: Flush | None = None,
+        expected_offset: int | None = None,
+        known: Mapping[str, int] | None = None,
+    ) -> list[Appended]:
+        self.entered.release()
+        assert self.gate.wait(10)
+        bodies = rows.column("body").to_pylist()
+        if self.error is not None:
+            raise self.error
+        if b"conflict" in bodies:
+            raise Conflict("no")
+        if b"bug" in bodies:
+            raise RuntimeError("surprise")
+        if expected_offset not in (None, self.end):
+            raise OffsetMismatch("no")
+        self.commits.append(bodies)
+        self.knew.append(known)
+        self.flushes.append(flush)
+        results = []
+        for part in parts:
+            ids = pa.array([f"id{self.end + i}" for i in range(part.count)])
+            results.append(
+                Appended(
+                    base_offset=self.end,
+                    count=part.count,
+                    duplicate=False,
+                    durable=flush is Flush.SYNC,
+                    version=len(self.commits),
+                    message_ids=ids,
+                )
+            )
+            self.end += part.count
+        return results
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+
+    def committed(self, parts: Sequence[Part]) -> None:
+        self.groups.append(len(parts))
+
+
+class Bench:
+    """A queue over a fake log."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.workers = Workers(2, name="test-commit")
+        self.observer = Observer()
+        self.loop = asyncio.get_running_loop()
+        self.queue = CommitQueue(lambda: self.log, self.workers, self.loop, self.observer)
+
+    def put(self, *bodies: str, flush: Flush = Flush.SYNC, **part: Any) -> Part:
+        pending = Pending(1, self.loop)
+        rows = Rows(len(bodies), sum(map(len, bodies)), body=list(bodies))
+        made = Part(rows, pending, flush, **part)
+        self.queue.put(made)
+        return made
+
+    async def committing(self) -> None:
+        await asyncio.to_thread(self.log.entered.acquire)
+
+
+def on_a_queue(test: Any) -> Any:
+    def run() -> None:
+        async def inside() -> None:
+            bench = Bench()
+            try:
+                await asyncio.wait_for(test(bench), 20)
+            finally:
+                bench.log.gate.set()
+                await asyncio.to_thread(bench.workers.stop)
+
+        asyncio.run(inside())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_a_queue
+async def test_an_idle_partition_commits_at_once(bench: Bench) -> None:
+    part = bench.put("a")
+    await part.pending.wait()
+    assert part.appended is not None and part.appended.base_offset == 0
+    assert bench.log.commits == [[b"a"]]
+
+
+@on_a_queue
+async def test_what_arrives_during_a_commit_is_the_next_one(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a")]
+    await bench.committing()
+    parts += [bench.put("b"), bench.put("c", "d"), bench.put("e")]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b", b"c", b"d", b"e"]]
+    assert [p.appended and (p.appended.base_offset, p.appended.count) for p in parts] == [
+        (0, 1),
+        (1, 1),
+        (2, 2),
+        (4, 1),
+    ]
+    assert [p.appended and p.appended.message_ids.to_pylist() for p in parts][2] == ["id2", "id3"]
+    assert bench.observer.groups == [1, 3]
+
+
+@on_a_queue
+async def test_requests_of_producers_keep_their_own_stamps_among_others(bench: Bench) -> None:
+    bench.log.gate.clear()
+    first = bench.put("0")
+    await bench.committing()
+    stamp = ProducerStamp("p", 0, None, 1)
+    parts = [bench.put("1"), bench.put("2", stamp=stamp), bench.put("3"), bench.put("4")]
+    batch = pa.RecordBatch.from_pydict({"body": [b"5"], "key": ["k"]})
+    arrow = Part(ArrowRows(1, 9, batch), Pending(1, bench.loop), Flush.SYNC)
+    bench.queue.put(arrow)
+    bench.log.gate.set()
+    for part in (first, *parts, arrow):
+        await part.pending.wait()
+    assert bench.log.commits == [[b"0"], [b"1", b"2", b"3", b"4", b"5"]]
+    assert [p.appended and p.appended.base_offset for p in (*parts, arrow)] == [1, 2, 3, 4, 5]
+
+
+@on_a_queue
+async def test_expected_offset_is_a_commit_of_its_own_in_its_place(bench: Bench) -> None:
+    bench.log.gate.clear()
+    first = bench.put("a")
+    await bench.committing()
+    right, wrong = bench.put("b", expected_offset=1), bench.put("x", expected_offset=1)
+    after = bench.put("c")
+    bench.log.gate.set()
+    for part in (first, right, wrong, after):
+        await part.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b"], [b"c"]]
+    assert isinstance(wrong.error, OffsetMismatch) and after.error is None
+
+
+@on_a_queue
+async def test_meta_02_parts_that_know_of_other_fences_are_commits_of_their_own(bench: Bench) -> None:
+    bench.log.gate.clear()
+    parts = [bench.put("a", known={"broker": 1})]
+    await bench.committing()
+    parts += [bench.put(body, known={"broker": epoch}) for body, epoch in (("b", 1), ("c", 1), ("d", 2), ("e", 1))]
+    bench.log.gate.set()
+    for part in parts:
+        await part.pending.wait()
+    assert bench.log.commits == [[b"a"], [b"b", b"c"], [b"d"], [b"e"]]
+    assert bench.log.knew == [{"broker": 1}, {"broker": 1}, {"broker": 2}, {"broker": 1}]
+
+
+@on_a_queue
+async def test_a_refused_part_does_not_fail_its_neighbours(bench: Bench) -> None:
+    bench.log.gate.clear()
+    first = bench.put("a")
+    await bench.committing()
+    good, bad, late = bench.put("b"), bench.put("conflict"), bench.put("c")
+    bench.log.gate.set()
+    for part in (first, good, bad, late):
+        await part.pending.wait()
+    assert isinstance(bad.error, Conflict) and good.error is None and late.error is None
+    assert bench.log.commits == [[b"a"], [b"b"], [b"c"]]
+
+
+@on_a_queue
+async def test_a_full_disk_fails_what_was_in_the_commit_and_the_queue_goes_on(bench: Bench) -> None:
+    bench.log.error = StorageFull()
+    part = bench.put("a")
+    await part.pending.wait()
+    assert isinstance(part.error, StorageFull)
+    bench.log.error = None
+    again = bench.put("a")
+    await again.pending.wait()
+    assert again.error is None and bench.log.commits == [[b"a"]]
+
+
+@on_a_queue
+async def test_a_failure_that_nobody_foresaw_is_an_unknown_outcome(bench: Bench) -> None:
+    part = bench.put("bug")
+    await part.pending.wait()
+    assert isinstance(part.error, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("flushes", "used"), [((Flush.ASYNC, Flush.ASYNC), Flush.ASYNC), ((Flush.ASYNC, Flush.SYNC), Flush.SYNC)]
+)
+def test_a_commit_is_as_durable_as_any_of_its_requests_wants(flushes: tuple[Flush, ...], used: Flush) -> None:
+    @on_a_queue
+    async def run(bench: Bench) -> None:
+        bench.log.gate.clear()
+        parts = [bench.put("a")]
+        await bench.committing()
+        parts += [bench.put("b", flush=f) for f in flushes]
+        bench.log.gate.set()
+        for part in parts:
+            await part.pending.wait()
+        assert bench.log.flushes[1] is used
+        assert all(p.appended is not None and p.appended.durable is (used is Flush.SYNC) for p in parts[1:])
+
+    run()
+
+
+def test_workers_run_what_was_submitted_before_they_stop_and_survive_errors() -> None:
+    workers = Workers(1, name="test")
+    done: list[int] = []
+    workers.submit(lambda: 1 // 0 and None)
+    for i in range(100):
+        workers.submit(partial(done.append, i))
+    workers.stop()
+    assert done == list(range(100))
