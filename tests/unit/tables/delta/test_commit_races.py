@@ -128,7 +128,7 @@ def test_send_05_a_request_that_lost_its_race_to_its_own_repeat_is_stored_once(
 def test_r8_an_append_gives_up_after_a_limit_of_lost_races(
     store: FaultyStore, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tables.log.RACES_MAX", 3)
+    monkeypatch.setattr("tables.log.log.RACES_MAX", 3)
     one, two = open_log(store), open_log()
     store.before["put_if_absent"] = in_between(lambda: two, b"other")
     with pytest.raises(Unavailable) as refused:
