@@ -1,1 +1,9 @@
 """The commands `deltamq jobs` and `deltamq verify`."""
+
+from __future__ import annotations
+
+from jobs.cli.jobs_group import jobs_command
+
+__all__ = [
+    "jobs_command",
+]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobs.cli.place import conf_of, errors_told, session, show, with_options, with_place
-from jobs.run.storage import storage
+from jobs.tasks import storage
 
 if TYPE_CHECKING:
-    from jobs.export.definition import Definition
+    from jobs.export import Definition
 
 __all__ = ["export_group"]
 
@@ -40,7 +40,7 @@ _defining: Final = with_options(
 
 
 def _defined(given: dict[str, Any]) -> Definition:
-    from jobs.export.definition import definition_of
+    from jobs.export import definition_of
 
     path = given["json_schema"]
     return definition_of(
@@ -59,7 +59,7 @@ def _defined(given: dict[str, Any]) -> Definition:
 @with_place
 def add_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Define an export, or change its schema; the job `export` runs it from then on."""
-    from jobs.export.definition import save
+    from jobs.export import save
 
     with errors_told():
         # only Spark can tell whether a DDL is one: the first run does
@@ -73,9 +73,7 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
 @with_place
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""
-    from jobs.export.definition import save
-    from jobs.export.export import run_export
-    from jobs.export.typed_body import fields_of
+    from jobs.export import fields_of, run_export, save
 
     with errors_told():
         conf = conf_of(profile, warehouse)
@@ -110,8 +108,7 @@ def _stopped() -> threading.Event:
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every export: what goes where, and how far it is."""
-    from jobs.export.definition import definitions
-    from jobs.export.plan import Plans
+    from jobs.export import Plans, definitions
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -130,7 +127,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @with_place
 def remove_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Forget an export and how far it is; its tables stay."""
-    from jobs.export.definition import remove_definition
+    from jobs.export import remove_definition
 
     with errors_told():
         remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name)
@@ -142,8 +139,7 @@ def remove_command(name: str, warehouse: str | None, profile: str | None) -> Non
 @with_place
 def replay_quarantine_command(name: str, warehouse: str | None, profile: str | None) -> None:
     """Parse what is in quarantine again, by the export's schema of now; what fits moves to the table."""
-    from jobs.export.definition import read_definition
-    from jobs.export.export import replay_quarantine
+    from jobs.export import read_definition, replay_quarantine
 
     with errors_told():
         conf = conf_of(profile, warehouse)

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from jobs.cli.place import conf_of, errors_told, moment_of, session, with_place
-from jobs.run.last_run import utc_now
-from jobs.run.registry import with_spark_engine
-from jobs.run.storage import storage
+from jobs.run import utc_now, with_spark_engine
+from jobs.tasks import storage
 from mq.errors import Refused
 from tables.config import Config
 
 if TYPE_CHECKING:
-    from jobs.stream.sink_place import SinkSettings
+    from jobs.sink import SinkSettings
 
 __all__ = ["replay_command", "reset_command"]
 
 
 def _settings(conf: Config) -> SinkSettings:
-    from jobs.stream.sink_place import SinkSettings
+    from jobs.sink import SinkSettings
 
     storage(conf.warehouse.uri)  # a warehouse that is not there is not made
     return SinkSettings.of(conf, conf.warehouse.uri)
@@ -51,7 +50,7 @@ def replay_command(
 
     Asked for again, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
     """
-    from jobs.export.replay import Chosen, replay_dead_letters
+    from jobs.export import Chosen, replay_dead_letters
 
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse)
@@ -93,8 +92,8 @@ def reset_command(
     profile: str | None,
 ) -> None:
     """Put a group elsewhere in a topic, in a new epoch; first look where, then say --apply."""
-    from jobs.export.reset import reset_offsets, target_of
-    from jobs.stream.sink_place import place_of
+    from jobs.export import reset_offsets, target_of
+    from jobs.sink import place_of
 
     with errors_told():
         if (to is None) == (not offsets):

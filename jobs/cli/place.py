@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobs.run.warehouses import absolute
-from jobs.setup.jars import JarsUnusable
-from jobs.setup.java import JavaMissing
+from jobs.setup import JarsUnusable, JavaMissing
+from jobs.tasks import absolute
 from mq.errors import DeltaMQError, Refused
 from mq.request_values import zoned_time
 from tables.config import Config, load

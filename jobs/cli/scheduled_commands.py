@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobs.cli.place import conf_of, errors_told, moment_of, show, with_options, with_place
-from jobs.export.durations import duration_s
-from jobs.run.last_run import utc_now
-from jobs.run.storage import storage
+from jobs.export import duration_s
+from jobs.run import utc_now
+from jobs.tasks import storage
 from mq.errors import Refused
 
 if TYPE_CHECKING:
-    from jobs.export.scheduled import AnyScheduled
+    from jobs.export import AnyScheduled
 
 __all__ = ["scheduled_group"]
 
@@ -43,7 +43,7 @@ _when: Final = with_options(
 @with_place
 def add_replay_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Send a group's dead letters back: at first all, then each time those that are new."""
-    from jobs.export.scheduled import ScheduledReplay
+    from jobs.export import ScheduledReplay
 
     with errors_told():
         _add(ScheduledReplay(to=given["to"], topics=given["topics"], **_times(given)), profile, warehouse)
@@ -57,7 +57,7 @@ def add_replay_command(warehouse: str | None, profile: str | None, **given: Any)
 @with_place
 def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
     """Put a group elsewhere in a topic, each time in a new epoch."""
-    from jobs.export.scheduled import ScheduledReset
+    from jobs.export import ScheduledReset
 
     with errors_told():
         what = {name: given[name] for name in ("topic", "to", "retries")}
@@ -69,7 +69,7 @@ def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) 
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
     """Show what is scheduled, and when each is due next."""
-    from jobs.export.scheduled import KINDS, read_state, scheduled
+    from jobs.export import KINDS, read_state, scheduled
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -88,7 +88,7 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @with_place
 def remove_command(kind: str, name: str, warehouse: str | None, profile: str | None) -> None:
     """Forget one; what it did stays."""
-    from jobs.export.scheduled import remove_scheduled
+    from jobs.export import remove_scheduled
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
@@ -111,7 +111,7 @@ def _times(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(wanted: AnyScheduled, profile: str | None, warehouse: str | None) -> None:
-    from jobs.export.scheduled import save_scheduled
+    from jobs.export import save_scheduled
 
     save_scheduled(storage(conf_of(profile, warehouse).warehouse.uri), wanted)
     click.echo(

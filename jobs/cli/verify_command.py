@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from jobs.run.warehouses import absolute
+from jobs.tasks import absolute
 from mq.client.cli import Check, Health, Subject
 from mq.errors import DeltaMQError
 from tables.config import load

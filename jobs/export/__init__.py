@@ -1,1 +1,47 @@
 """Topics into typed tables, and what is done by hand: replay of dead letters, reset of offsets."""
+
+from __future__ import annotations
+
+from jobs.export.definition import Definition, definition_of, definitions, read_definition, remove_definition, save
+from jobs.export.durations import duration_s
+from jobs.export.export import replay_quarantine, run_export
+from jobs.export.plan import Plans
+from jobs.export.replay import Chosen, replay_dead_letters
+from jobs.export.reset import reset_offsets, target_of
+from jobs.export.schedules import (
+    KINDS,
+    AnyScheduled,
+    ScheduledReplay,
+    ScheduledReset,
+    read_state,
+    remove_scheduled,
+    save_scheduled,
+    scheduled,
+)
+from jobs.export.typed_body import fields_of
+
+__all__ = [
+    "KINDS",
+    "AnyScheduled",
+    "Chosen",
+    "Definition",
+    "Plans",
+    "ScheduledReplay",
+    "ScheduledReset",
+    "definition_of",
+    "definitions",
+    "duration_s",
+    "fields_of",
+    "read_definition",
+    "read_state",
+    "remove_definition",
+    "remove_scheduled",
+    "replay_dead_letters",
+    "replay_quarantine",
+    "reset_offsets",
+    "run_export",
+    "save",
+    "save_scheduled",
+    "scheduled",
+    "target_of",
+]

@@ -21,13 +21,11 @@ from pyspark.sql import functions as F
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
 from jobs.export.plan import ExportState, Plan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
-from jobs.run.registry import WHOLE, Facts, job
-from jobs.run.shard_lock import shard_lock
-from jobs.run.storage import storage
-from jobs.sql.datasource import WAREHOUSE_SETTING
-from jobs.sql.offset_range import resolve
-from jobs.sql.read_options import parse_options
-from jobs.sql.reader import read_topic
+from jobs.read import parse_options, resolve
+from jobs.run import WHOLE, Facts, job, shard_lock
+from jobs.spark import WAREHOUSE_SETTING
+from jobs.sql import read_topic
+from jobs.tasks import storage
 from mq.errors import DeltaMQError, NotFound, Refused, Unavailable
 from tables.config import Config
 from tables.failpoints import failpoint

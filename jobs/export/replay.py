@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.run.tasks import run_in_tasks
-from jobs.stream.sink_place import FENCED_S, SinkPlace, SinkSettings, place_of
+from jobs.sink import FENCED_S, SinkPlace, SinkSettings, place_of
+from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import split_partition

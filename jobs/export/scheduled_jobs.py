@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jobs.export.replay import Chosen, replay_dead_letters
 from jobs.export.reset import reset_offsets, target_of
-from jobs.export.scheduled import (
+from jobs.export.schedules import (
     AnyScheduled,
     Kind,
     ScheduledReplay,
@@ -20,10 +20,9 @@ from jobs.export.scheduled import (
     scheduled_names,
     write_state,
 )
-from jobs.run.registry import WHOLE, Facts, job, with_spark_engine
-from jobs.run.storage import storage
-from jobs.run.warehouses import warehouse_of
-from jobs.stream.sink_place import SinkSettings
+from jobs.run import WHOLE, Facts, job, with_spark_engine
+from jobs.sink import SinkSettings
+from jobs.tasks import storage, warehouse_of
 from mq.errors import DeltaMQError, NotFound, Unavailable
 from tables.config import Config
 from tables.failpoints import failpoint

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from jobs.flights.failure import JobFailed
 from jobs.flights.run import Plan, Run
-from jobs.run.warehouses import absolute
-from jobs.setup.jars import PROJECT_FOLDER, JarsUnusable
-from jobs.setup.java import JavaMissing, find_java
+from jobs.setup import PROJECT_FOLDER, JarsUnusable, JavaMissing, find_java
+from jobs.tasks import absolute
 from mq.errors import DeltaMQError
 from tables.config import load
 

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 from jobs.flights.group_account import GroupAccount
 from jobs.flights.group_left import GroupsLeft
 from jobs.flights.statements import statements
-from jobs.merge.state_tables import STATE_TABLES
-from jobs.run.storage import storage
-from jobs.sql.reader import read_topic
-from jobs.sql.views import register_views
+from jobs.merge import STATE_TABLES
+from jobs.sql import read_topic, register_views
+from jobs.tasks import storage
 from mq.queue import RetryTopic
 from tables.config import load
 from tables.delta import load as load_snapshot

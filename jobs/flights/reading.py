@@ -104,7 +104,7 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
 
 def account(spark: SparkSession, topic: str, **options: str) -> Account:
     """Return Spark's account of the topic; the bodies are read once and their fingerprints kept meanwhile."""
-    from jobs.sql.reader import read_topic
+    from jobs.sql import read_topic
 
     views = _Views(spark, read_topic(spark, topic, **options))
     with views.kept("fingerprints"):

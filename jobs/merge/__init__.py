@@ -1,1 +1,14 @@
 """The job that merges the queue's own logs into state tables."""
+
+from __future__ import annotations
+
+from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from jobs.merge.state_tables import STATE_TABLES, spark_schema
+
+__all__ = [
+    "BATCH_SCHEMA",
+    "STATE_TABLES",
+    "decode",
+    "fold",
+    "spark_schema",
+]

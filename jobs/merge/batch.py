@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
-from jobs.run.connect import is_connect, local_checkpoint
+from jobs.tasks import is_connect, local_checkpoint
 from tables.queue import Meta
 
 __all__ = ["Batch"]

@@ -24,8 +24,7 @@ from jobs.merge.checkpoint_batch import BATCH_SCHEMA
 from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
 from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.merge.offset_source import known_progress
-from jobs.run.storage import storage
-from jobs.run.tasks import frame_of_tasks, in_tasks
+from jobs.tasks import frame_of_tasks, in_tasks, storage
 from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA, Progress
 
 __all__ = ["checkpoint_source"]

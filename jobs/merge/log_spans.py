@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from jobs.run.tasks import task_failpoint
+from jobs.tasks import task_failpoint
 from mq.errors import Corrupt
 from tables.delta import DataFile, FileReader, RowCache, load
 from tables.log import PartitionLog

@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame
 from jobs.merge import lost_batch
 from jobs.merge.batch import Batch
 from jobs.merge.log_spans import LogSpan, decoded
-from jobs.run.storage import storage
-from jobs.run.tasks import frame_of_tasks
+from jobs.tasks import frame_of_tasks, storage
 from tables.schema import TIME
 
 __all__ = ["SOURCE_SCHEMA", "loss_source"]

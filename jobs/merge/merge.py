@@ -26,8 +26,8 @@ from jobs.merge.meta_tables import MetaTables
 from jobs.merge.state_tables import STATE_TABLES, writing_session
 from jobs.merge.table_merge import Merged, TableMerge, Tuning
 from jobs.merge.targets import TARGETS
-from jobs.run.registry import Facts, job
-from jobs.run.warehouses import warehouse_of
+from jobs.run import Facts, job
+from jobs.tasks import warehouse_of
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import MERGED_TABLES, MetaLog

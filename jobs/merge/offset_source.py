@@ -20,8 +20,7 @@ from jobs.merge import offset_batch
 from jobs.merge.batch import Batch
 from jobs.merge.forget import Lives
 from jobs.merge.log_spans import LogSpan, decoded, shares
-from jobs.run.storage import storage
-from jobs.run.tasks import frame_of_tasks
+from jobs.tasks import frame_of_tasks, storage
 from mq.names import split_partition
 from mq.queue import Committed, LaneKey
 from tables.state import (

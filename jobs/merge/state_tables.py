@@ -16,7 +16,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run.connect import cloned_session, is_connect
+from jobs.tasks import cloned_session, is_connect
 from mq.limits import MIB
 from tables.state import (
     ALLOCATIONS,

@@ -22,7 +22,7 @@ from jobs.merge.batch import Batch
 from jobs.merge.log_spans import SHARE_RECORDS, SPAN_RECORDS_MAX, spans_of
 from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missing_columns, table_at
 from jobs.merge.targets import Target
-from jobs.run.tasks import errors_of_tasks
+from jobs.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
 from mq.queue import REVIVE_QUEUES
 from tables.delta import PartitionNotFound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.run.warehouses import warehouse_of
+from jobs.tasks import warehouse_of
 from mq.names import split_partition
 from tables.config import Config
 from tables.log import Warehouse

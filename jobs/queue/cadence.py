@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.run.registry import with_spark_engine
+from jobs.run import with_spark_engine
 from tables.config import Config
 
 __all__ = ["delay_every_s", "revive_every_s"]

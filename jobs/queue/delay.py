@@ -20,9 +20,8 @@ from jobs.queue.cadence import delay_every_s
 from jobs.queue.delay_batch import DelayBatch, DelayOutcome
 from jobs.queue.delay_in_tasks import TaskForwarder
 from jobs.queue.delay_queue import DelayQueue
-from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.tasks import run_in_tasks
-from jobs.run.warehouses import warehouse_of
+from jobs.run import Facts, job, with_spark_engine
+from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jobs.queue.delay_task import DELAY_COUNTS, DelayItem, forward_shard
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
-from jobs.run.registry import Facts
+from jobs.run import Facts
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import DELAY, system_ref

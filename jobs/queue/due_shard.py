@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
+from jobs.merge import BATCH_SCHEMA, decode, fold
 from mq.errors import Unavailable
 from mq.queue import ACK_SETTLE_MS
 from tables.delta import RowCache

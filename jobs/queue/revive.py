@@ -23,9 +23,8 @@ from jobs.queue.revive_batch import ReviveBatch
 from jobs.queue.revive_case import Outcome
 from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.queue.revive_task import batches
-from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.tasks import run_in_tasks
-from jobs.run.warehouses import warehouse_of
+from jobs.run import Facts, job, with_spark_engine
+from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue import JOB_BATCH_MESSAGES_MAX, Due
 from tables.config import Config

@@ -12,7 +12,7 @@ from typing import Final
 from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
-from jobs.run.registry import Facts
+from jobs.run import Facts
 from mq.queue import REVIVE_QUEUES
 from tables.config import Config
 from tables.log import Warehouse

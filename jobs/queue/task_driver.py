@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.queue.brokers import brokers_of
-from jobs.run.registry import Facts
+from jobs.run import Facts
 from mq.errors import DeltaMQError
 from tables.config import Config
 from tables.log import Warehouse
@@ -31,7 +31,7 @@ Shard = tuple[str, int]
 
 
 class Tasks(Protocol):
-    """What does the work of each item, in a task of its own: Spark (`jobs.run.tasks`), or a test."""
+    """What does the work of each item, in a task of its own: Spark (`jobs.tasks.tasks`), or a test."""
 
     def __call__(
         self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema

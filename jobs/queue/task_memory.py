@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from jobs.queue.due_shard import DueShard
-from jobs.run.warehouses import warehouse_of
+from jobs.tasks import warehouse_of
 from mq.limits import MIB
 from tables.config import Config
 from tables.config_sections import WarehouseSettings

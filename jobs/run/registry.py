@@ -54,7 +54,7 @@ _MODULES: Final = (
     "jobs.upkeep.retain",
     "jobs.queue.revive",
     "jobs.upkeep.verify",
-    "jobs.sql.register_tables",
+    "jobs.sql.catalog",
 )
 _registered: Final[dict[str, Job]] = {}
 

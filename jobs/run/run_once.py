@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.run.application import Holder
-from jobs.run.job_shards import JobShards
 from jobs.run.last_run import utc_now
 from jobs.run.registry import Facts, Job, jobs_named
-from jobs.run.storage import storage
+from jobs.run.shards import JobShards
+from jobs.tasks import storage
 from tables.config import Config
 from tables.store import Store
 

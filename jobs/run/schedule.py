@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 
 from jobs.run.application import Application, Applications, Holder
 from jobs.run.last_run import LastRun, Recorder, utc_now
+from jobs.run.locks import ShardLock
 from jobs.run.registry import Facts, Job
-from jobs.run.shard_lock import ShardLock
 from jobs.run.telling import error_text, job_line, shard_text
 from jobs.run.work import Work
 from mq.errors import DeltaMQError

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from jobs.run.application import Holder
-from jobs.run.job_shards import JobShards
 from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_until_due
 from jobs.run.registry import Job
 from jobs.run.running import Running, forget_running, note_running
+from jobs.run.shards import JobShards
 from jobs.run.telling import Telling, error_text
 from mq.errors import DeltaMQError
 from tables.config import Config

@@ -1,1 +1,19 @@
 """What `make setup` does, with the standard library alone: packages, Java, jars."""
+
+from __future__ import annotations
+
+from jobs.setup.jars import DELTA, PROJECT_FOLDER, S3A, JarSet, JarsUnusable, jars_folder, pinned_jars, wrong_jars
+from jobs.setup.java import JavaMissing, find_java
+
+__all__ = [
+    "DELTA",
+    "PROJECT_FOLDER",
+    "S3A",
+    "JarSet",
+    "JarsUnusable",
+    "JavaMissing",
+    "find_java",
+    "jars_folder",
+    "pinned_jars",
+    "wrong_jars",
+]

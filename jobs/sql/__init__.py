@@ -1,10 +1,17 @@
-"""Topics in Spark: the session, `format("mq")`, DataFrames, views."""
+"""The queue and its topics in SQL: DataFrames, views, a catalog's tables."""
 
 from __future__ import annotations
 
+from jobs.spark import spark_session
+from jobs.sql.catalog import register_tables
+from jobs.sql.notebook import notebook_conf
 from jobs.sql.reader import read_topic
-from jobs.sql.register_tables import register_tables
-from jobs.sql.session import spark_session
 from jobs.sql.views import register_views
 
-__all__ = ["read_topic", "register_tables", "register_views", "spark_session"]
+__all__ = [
+    "notebook_conf",
+    "read_topic",
+    "register_tables",
+    "register_views",
+    "spark_session",
+]

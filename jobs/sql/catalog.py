@@ -1,89 +1,178 @@
-"""Which topics a warehouse has and how their partitions are numbered, read without opening anything for writing.
+"""Topics, groups and dead letters in a Spark catalog, Unity Catalog included (SPEC SPARK-11).
 
-The metadata log says it: a topic's route keeps the order of its partitions for ever and new ones come last, so a
-partition's place in it is the number that a job from Kafka knows it by. A warehouse without a metadata log (tables that
-were written by `tables` alone) is taken as its folders show it.
+    what is there (one SHOW)  +  what should be (metadata, folders)  -->  CREATE and DROP of what differs, no more
+
+Tables are external: dropping one leaves the data where it is. Views are unions of tables, which Spark plans natively:
+columns are pruned and files skipped as with `format("delta")`. A run follows expansions, deletions and topics that were
+made again; see `jobs.sql.catalog_entries` for the names.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import groupby
+from typing import Final
 
-from mq.errors import NotFound
-from mq.meta import MetaState
-from mq.names import split_partition
-from tables.log import refs
-from tables.paths import PartitionRef, Space
-from tables.queue import read_meta
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jobs.read import literal, quoted
+from jobs.run import Facts, job
+from jobs.sql.catalog_entries import PARTITIONS, entries_of
+from jobs.sql.catalog_plan import Entry, Made, Step, made_of, plan_steps
+from jobs.sql.queue_source import register_queue_sources
+from jobs.tasks import absolute, storage
+from mq.errors import Conflict, Refused
+from tables.config import Config, load
 from tables.store import Store
 
-__all__ = ["Catalog", "TopicPartition"]
+__all__ = ["register_tables"]
+
+_SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)?")
+_COMMENT: Final = re.compile(r"^Comment:\s*(.*)$", re.MULTILINE)
+_VIEW: Final = re.compile(r"^Type:\s*VIEW\s*$", re.MULTILINE)
+_SHOWN_MAX: Final = 5
+_IN_MEMORY: Final = "in-memory"
+_STATEMENTS_AT_ONCE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPartition:
-    """A partition and its number in its topic."""
+@job(name="catalog", every_s=lambda conf: conf.jobs.catalog_every_s)
+def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
+    """Keep the catalog's tables and views in step with the topics.
 
-    ref: PartitionRef
-    number: int
+    Input: the metadata, the folders of partitions, the state tables; what the catalog has.
+    Output: the schema `jobs.catalog_schema` with a table for each partition and views for topics, groups and dead
+    letters; the state table `state/partitions`.
+    Idempotent: what is there and unchanged is left alone; what this job did not make is never touched.
+    A kill at any line leaves some statements done; the next run does the others.
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """What an option may call it."""
-        return self.ref.name, str(self.number)
+    A catalog in memory ends with this application and nobody else sees it: nothing is done there. Use
+    `register_tables` in the session that needs it, or a metastore (`spark.sql.catalogImplementation=hive`).
 
-
-class Catalog:
-    """The topics of a warehouse as they are when this is made."""
-
-    def __init__(self, store: Store, state: MetaState | None = None) -> None:
-        """Take the topics from `state`; without one from the metadata log, or from the folders if there is none."""
-        self._store = store
-        if state is None:
-            meta = read_meta(store)
-            state = None if meta is None else meta.topics
-        self._state = state
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        if self._state is not None:
-            return sorted(self._state.topics)
-        return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
-
-    def topic_id(self, topic: str) -> str:
-        """Return what tells this life of the topic from others of its name; empty where no metadata log says it."""
-        known = self._state.topics.get(topic) if self._state is not None else None
-        return "" if known is None else known.id
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return a topic's partitions by number.
-
-        Raises
-        ------
-        NotFound
-            There is no such topic.
-        """
-        found = self._of_state(topic) if self._state is not None else self._folders(topic)
-        if not found:
-            raise NotFound(
-                f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
-            )
-        return [TopicPartition(ref, n) for n, ref in enumerate(found)]
-
-    def _of_state(self, topic: str) -> list[PartitionRef]:
-        known = self._state.topics.get(topic) if self._state is not None else None
-        names = known.route.partitions if known is not None else ()
-        generation = known.generation if known is not None else 0
-        return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]
-
-    def _folders(self, topic: str) -> list[PartitionRef]:
-        found = [ref for ref in refs(self._store, Space.TOPICS) if ref.topic == topic]
-        return sorted(found, key=lambda ref: _order(ref.name))
+    Raises
+    ------
+    Conflict
+        A name is taken by a table that this job did not make; all others are as they should be.
+    """
+    implementation = spark.conf.get("spark.sql.catalogImplementation", _IN_MEMORY)
+    if "." not in conf.jobs.catalog_schema and implementation == _IN_MEMORY:
+        return {"skipped": "in-memory-catalog"}
+    done = _registered(spark, conf, conf.jobs.catalog_schema)
+    return {"made": sum(step.make is not None for step in done), "dropped": sum(step.make is None for step in done)}
 
 
-def _order(partition: str) -> tuple[int, str, str]:
-    """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as routes name them."""
-    name, broker = split_partition(partition)
-    numbered = re.search(r"#(\d+)$", name)
-    return (int(numbered[1]) if numbered else 0), broker, name
+def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config | None = None) -> list[str]:
+    """Make, change and drop tables and views so that a schema shows a warehouse as it is now.
+
+    Parameters
+    ----------
+    spark
+        A session of `jobs.sql.spark_session`, or any with Delta.
+    schema
+        SCHEMA, or CATALOG.SCHEMA; it is made if it is not there.
+    conf
+        Whose warehouse; by default that of the profile.
+
+    Returns
+    -------
+    list of str
+        The names of all tables and views that there should be, sorted.
+
+    Raises
+    ------
+    Conflict
+        A name is taken by a table or view that this function did not make; all others are as they should be.
+
+    Examples
+    --------
+    >>> register_tables(spark, "deltamq")                                      # doctest: +SKIP
+    >>> spark.sql("SELECT tag, count(*) FROM deltamq.topic_orders GROUP BY 1") # doctest: +SKIP
+    """
+    found = conf or load()
+    _registered(spark, found, schema)
+    return sorted(one.name for one in _found(spark, schema) if one.warehouse == absolute(found.warehouse.uri))
+
+
+def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Step]:
+    if _SCHEMA.fullmatch(schema) is None:
+        raise Refused(f"schema must be SCHEMA or CATALOG.SCHEMA, not {schema!r}", field="schema")
+    warehouse = absolute(conf.warehouse.uri)
+    store = storage(warehouse)
+    _write_partitions(spark, store, warehouse)
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(*schema.split('.'))} COMMENT 'Topics of DeltaMQ'")
+    steps, taken = plan_steps(entries_of(store, schema), _found(spark, schema), warehouse)
+    done = list(_carried_out(steps, lambda step: _do(spark, store, schema, step, warehouse)))
+    if taken:
+        told = ", ".join(taken[:_SHOWN_MAX])
+        raise Conflict(
+            f"{schema} has {len(taken)} tables or views that DeltaMQ did not make from {warehouse}: {told}; "
+            "drop them, or take another schema",
+            code="catalog_name_taken",
+        )
+    return done
+
+
+def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[Step]:
+    """Carry out the steps in order, adjacent ones that are about tables at once; yield those that were not void.
+
+    A metastore answers in tens of milliseconds, and a first run makes a table for each of thousands of partitions.
+    """
+    with ThreadPoolExecutor(_STATEMENTS_AT_ONCE) as pool:
+        for kind, group in groupby(steps, key=_kind):
+            found = list(group)
+            run = map(do, found) if kind == "view" else pool.map(do, found)
+            yield from (step for step, done in zip(found, run, strict=True) if done)
+
+
+def _kind(step: Step) -> str:
+    """Return what a step is about; only steps that are alike are taken at once, and views may name each other."""
+    if step.drop_view or (step.make is not None and step.make.query):
+        return "view"
+    return "drop" if step.drop_table else "make"
+
+
+def _write_partitions(spark: SparkSession, store: Store, warehouse: str) -> None:
+    """Write where partitions begin and end: a persistent view cannot read a source of ours."""
+    register_queue_sources(spark)
+    rows = spark.read.format("mq_partitions").option("warehouse", warehouse).load().coalesce(1)
+    rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(PARTITIONS))
+
+
+def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
+    """Yield what a schema holds, by one statement: a look at each of ten thousand tables would take minutes."""
+    for row in spark.sql(f"SHOW TABLE EXTENDED IN {quoted(*schema.split('.'))} LIKE '*'").collect():
+        if not row.isTemporary:
+            comment = _COMMENT.search(row.information)
+            is_view = _VIEW.search(row.information) is not None
+            yield made_of(row.tableName, is_view, comment[1] if comment else "")
+
+
+def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: str) -> bool:
+    """Carry out a step; False for one that is void, since the partition was deleted a moment ago."""
+    name = quoted(*schema.split("."), step.name)
+    if step.make is None:
+        spark.sql(f"DROP {'VIEW' if step.drop_view else 'TABLE'} IF EXISTS {name}")
+        return True
+    try:
+        spark.sql(_statement(name, step.make, warehouse))
+    except PySparkException:
+        # A topic that was deleted since the plan was made: its tables are gone, and its view has nothing to stand on.
+        if _still_wanted(store, schema, step.make):
+            raise
+        return False
+    return True
+
+
+def _still_wanted(store: Store, schema: str, entry: Entry) -> bool:
+    """Whether the warehouse still wants just this."""
+    return any(one.name == entry.name and one.digest == entry.digest for one in entries_of(store, schema))
+
+
+def _statement(name: str, entry: Entry, warehouse: str) -> str:
+    comment = literal(entry.comment(warehouse))
+    if entry.query:
+        return f"CREATE OR REPLACE VIEW {name} COMMENT {comment} AS {entry.query}"
+    return f"CREATE TABLE IF NOT EXISTS {name} USING delta COMMENT {comment} LOCATION {literal(entry.location)}"

@@ -20,10 +20,9 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.merge.state_tables import STATE_TABLES
-from jobs.sql.catalog import Catalog
+from jobs.merge import STATE_TABLES
+from jobs.read import Catalog, dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.catalog_plan import Entry
-from jobs.sql.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
 from jobs.sql.views import VIEWS
 from mq.queue import DEAD_REASON_HEADER
 from tables.log import refs

@@ -14,10 +14,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run.job_state import ShardState, behind_of, jobs_seen, shard_states
-from jobs.run.last_run import newest_run, read_runs, seconds_behind, utc_now
-from jobs.run.shard_lock import known_shards
-from jobs.run.storage import storage
+from jobs.run import (
+    ShardState,
+    behind_of,
+    jobs_seen,
+    known_shards,
+    newest_run,
+    read_runs,
+    seconds_behind,
+    shard_states,
+    utc_now,
+)
+from jobs.tasks import storage
 from mq.errors import Refused
 from tables.schema import TIME
 from tables.store import Store

@@ -21,9 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.run.storage import storage
-from jobs.run.worker import keep_imports
 from jobs.sql.jobs_source import JobsSource
+from jobs.tasks import keep_imports, storage
 from mq.errors import Refused
 from mq.names import split_partition
 from mq.queue import RetryTopic

@@ -24,12 +24,20 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.run.storage import storage
-from jobs.sql.datasource import WAREHOUSE_SETTING
-from jobs.sql.identifiers import quoted
-from jobs.sql.offset_range import OffsetRange, resolve, split
-from jobs.sql.read_options import EARLIEST, LATEST, ReadOptions, parse_options
-from jobs.sql.row_format import schema_of, sql_columns
+from jobs.read import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    ReadOptions,
+    parse_options,
+    quoted,
+    resolve,
+    schema_of,
+    split,
+    sql_columns,
+)
+from jobs.spark import WAREHOUSE_SETTING
+from jobs.tasks import storage
 from tables.store import Store
 
 __all__ = ["read_topic"]

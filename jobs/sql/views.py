@@ -25,10 +25,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from jobs.merge.state_tables import STATE_TABLES, spark_schema
-from jobs.run.storage import storage
-from jobs.run.warehouses import absolute
+from jobs.merge import STATE_TABLES, spark_schema
 from jobs.sql.queue_source import register_queue_sources
+from jobs.tasks import absolute, storage
 from mq.queue import CONDEMNED, DEAD_REASON_HEADER, REJECTED
 from tables.config import Config, load
 from tables.queue import TOPIC_LIVES_MAX

@@ -15,10 +15,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from jobs.run.storage import storage
-from jobs.sql.catalog import Catalog, TopicPartition
-from jobs.sql.offset_range import selected
-from jobs.sql.read_options import ReadOptions, Strategy
+from jobs.read import Catalog, ReadOptions, Strategy, TopicPartition, selected
+from jobs.tasks import storage
 from mq.errors import NotFound
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import DataFile, PartitionNotFound

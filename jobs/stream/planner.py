@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from jobs.sql.offset_range import OffsetRange, check_named, check_start_found, offset_of
-from jobs.sql.read_options import ReadOptions
+from jobs.read import OffsetRange, ReadOptions, check_named, check_start_found, offset_of
 from jobs.stream.followed import Followed, FollowedTopics
 from mq.errors import NotFound, Refused
 from mq.jobs import StreamOffset, TopicOffset, admitted

@@ -27,9 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from jobs.sql.offset_range import split
-from jobs.sql.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows
-from jobs.sql.read_options import ReadOptions, Strategy
+from jobs.read import ROWS_PER_TASK_MAX, RangePartition, RangeRows, ReadOptions, Strategy, split
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner
 from mq.jobs import StreamOffset

@@ -1,1 +1,3 @@
 """What `spark-submit` is given."""
+
+from __future__ import annotations

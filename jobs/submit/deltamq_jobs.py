@@ -18,7 +18,7 @@ except ImportError:  # the project is not installed where the driver runs: this 
     sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
     import jobs
 
-from jobs.cli.jobs_command import jobs_command
+from jobs.cli import jobs_command
 
 __all__ = ["jobs"]
 

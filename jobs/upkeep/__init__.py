@@ -1,1 +1,3 @@
 """Jobs that look after the files of partitions: retention and verification."""
+
+from __future__ import annotations

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.warehouses import warehouse_of
+from jobs.run import Facts, job, with_spark_engine
+from jobs.tasks import warehouse_of
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import runner_of

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from jobs.queue.brokers import brokers_of
-from jobs.run.registry import Facts, job, with_spark_engine
-from jobs.run.warehouses import warehouse_of
+from jobs.queue import brokers_of
+from jobs.run import Facts, job, with_spark_engine
+from jobs.tasks import warehouse_of
 from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable

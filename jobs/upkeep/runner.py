@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.run.tasks import run_in_tasks
+from jobs.tasks import run_in_tasks
 
 __all__ = ["Runner", "in_this_process", "runner_of"]
 

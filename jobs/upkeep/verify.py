@@ -21,9 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.run.registry import Facts, job
-from jobs.run.storage import storage
-from jobs.run.tasks import frame_of_tasks
+from jobs.run import Facts, job
+from jobs.tasks import frame_of_tasks, storage
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.spark_count import count_with_spark
 from jobs.upkeep.verify_result import RESULT_ROW, Result, short

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from mq.limits import MIB
 from tables.config import Config, load
 from tables.log.batch import Batch

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.run.tasks import run_in_tasks
-from jobs.run.warehouses import warehouse_of
 from jobs.sql import spark_session
+from jobs.tasks.tasks import run_in_tasks
+from jobs.tasks.warehouses import warehouse_of
 from tables.config import load
 
 _MIB: Final = 1 << 20

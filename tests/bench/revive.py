@@ -23,7 +23,7 @@ import pyarrow as pa
 from jobs.queue.delay import Forwarder
 from jobs.queue.due_checkpoints import DueCheckpoints
 from jobs.queue.revive import Reviver
-from jobs.run.warehouses import close_warehouses, warehouse_of
+from jobs.tasks.warehouses import close_warehouses, warehouse_of
 from mq.meta.group import Group, decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.run.tasks import run_in_tasks
-from jobs.run.warehouses import close_warehouses, warehouse_of
+from jobs.tasks.tasks import run_in_tasks
+from jobs.tasks.warehouses import close_warehouses, warehouse_of
 from mq.queue.checkpoint import Checkpoint, Span
 from mq.queue.limits import REVIVE_QUEUES
 from tests.bench.figure import Figure

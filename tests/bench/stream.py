@@ -98,7 +98,7 @@ class _Planner:
     """The reader as Spark's planner process has it."""
 
     def __init__(self, uri: str, start: dict[str, Any] | None = None) -> None:
-        from jobs.sql.datasource import MessageSource
+        from jobs.spark.datasource import MessageSource
 
         source = MessageSource({"topic": "orders", "warehouse": uri, "startingOffsets": "earliest"})
         self.reader = source.streamReader(source.schema())

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import Final
 
-from jobs.run.warehouses import warehouse_of
+from jobs.tasks.warehouses import warehouse_of
 from jobs.upkeep.compact import CompactItem, PlanItem, compact_ranges, plan_partitions
 from tables import failpoints
 from tables.config import Config, load

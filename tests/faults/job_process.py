@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from jobs.cli.jobs_command import jobs_command
+from jobs.cli.jobs_group import jobs_command
 from jobs.run.registry import all_jobs
 from tables import failpoints
 

@@ -10,7 +10,7 @@ import random
 import sys
 
 from tables.store.local import LocalStore
-from tests.unit.jobs.stream.sinks import Sink, keyed
+from tests.unit.jobs.sink.sinks import Sink, keyed
 
 ROWS = 60
 

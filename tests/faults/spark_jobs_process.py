@@ -22,9 +22,9 @@ from typing import Any
 
 from jobs.run.application import Holder
 from jobs.run.registry import Facts, Job
-from jobs.run.runner import SparkRunner
 from jobs.run.schedule import Scheduler
-from jobs.run.storage import storage
+from jobs.spark.runner import SparkRunner
+from jobs.tasks.warehouse_files import storage
 from tables.config import Config, load
 
 ROWS = 1_000

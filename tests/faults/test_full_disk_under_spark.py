@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from jobs.merge.merge import merge
 from jobs.queue.delay import delay
 from jobs.queue.revive import revive
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.limits import KIB
 from mq.queue.limits import ACK_SETTLE_MS

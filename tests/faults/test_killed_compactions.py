@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from tables.log.warehouse import Warehouse
 from tables.ops.verification import Gravity, verify
 from tests import witness

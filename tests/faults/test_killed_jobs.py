@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.shard_lock import holder_of, known_shards
-from jobs.run.storage import storage
+from jobs.run.locks import holder_of, known_shards
+from jobs.tasks.warehouse_files import storage
 from mq.queue.limits import ACK_SETTLE_MS
 from tests.faults.job_process import JobProcess, JobRuns, job_runs
 from tests.faults.test_shared_shards import until

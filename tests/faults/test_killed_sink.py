@@ -12,7 +12,7 @@ import pytest
 
 from tables.store.local import LocalStore
 from tests.faults.sink_process import ROWS
-from tests.unit.jobs.stream.sinks import Sink
+from tests.unit.jobs.sink.sinks import Sink
 
 STEPS = (
     "sink.before_manifest",

@@ -13,7 +13,7 @@ import pytest
 _DRIVER = """
 import sys, time
 from jobs.sql import spark_session
-from jobs.stream.sink_place import SinkPlace, SinkSettings
+from jobs.sink.place import SinkPlace, SinkSettings
 from tables.config import load
 
 folder, kills = sys.argv[1], sys.argv[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run.shard_lock import holder_of
+from jobs.run.locks import holder_of
 from tables.store.local import LocalStore
 from tests.faults.shard_process import JOB
 

@@ -15,7 +15,7 @@ from typing import Final
 import pyspark
 
 from jobs.setup.jars import PROJECT_FOLDER, jars_folder, pinned_jars
-from jobs.sql.shipped import pack
+from jobs.spark.shipped import pack
 from tests.spark.cluster import free_port, python_without_project
 
 __all__ = ["ConnectServer", "connect_server"]

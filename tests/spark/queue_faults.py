@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from jobs.queue.delay_in_tasks import TaskForwarder
 from jobs.queue.revive_in_tasks import TaskReviver
-from jobs.run.tasks import run_in_tasks
 from jobs.sql import spark_session
+from jobs.tasks.tasks import run_in_tasks
 from tables import failpoints
 from tables.log.warehouse import Warehouse
 from tests.queue_tables import QueueTables

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.merge import merge
-from jobs.run.warehouses import close_warehouses
-from jobs.sql import register_tables
-from jobs.sql.register_tables import catalog
+from jobs.sql import catalog as register_tables
+from jobs.sql.catalog import catalog
+from jobs.tasks.warehouses import close_warehouses
 from mq.errors import Conflict, Refused
 from mq.queue.checkpoint import LaneKey
 from mq.queue.progress import Committed, OffsetRecord

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 _READ = """
 import json, sys
 from jobs.sql import read_topic, register_views, spark_session
-from jobs.sql.session import another_session
+from jobs.spark.session import another_session
 from tables.config import load
 
 conf = load(overrides={"warehouse.uri": sys.argv[1]})

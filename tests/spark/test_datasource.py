@@ -13,12 +13,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In
 
-from jobs.run.storage import storage
-from jobs.sql.datasource import MessageReader, PushdownReader, RangePartition, read_range
-from jobs.sql.offset_range import resolve
-from jobs.sql.read_options import parse_options
+from jobs.read.offset_range import resolve
+from jobs.read.options import parse_options
+from jobs.read.range_reader import RangePartition, read_range
+from jobs.read.row_format import schema_of
+from jobs.spark.datasource import MessageReader, PushdownReader
 from jobs.sql.reader import read_topic
-from jobs.sql.row_format import schema_of
+from jobs.tasks.warehouse_files import storage
 from mq.errors import Corrupt, NotFound, Refused
 from tables.paths import PartitionRef, Space
 from tables.schema import MESSAGE_SCHEMA

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from jobs.export.definition import definitions
 from jobs.export.export import export_topic, replay_quarantine
-from jobs.run.storage import storage
+from jobs.tasks.warehouse_files import storage
 from tables.failpoints import FailpointHit, arm
 from tests.unit.jobs.warehouses import Filled
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from jobs.run.application import Holder
 from jobs.run.last_run import LastRun, Recorder
-from jobs.run.shard_lock import shard_lock
+from jobs.run.locks import shard_lock
 from jobs.sql.views import register_views
 from tables.config import load
 from tables.store.local import LocalStore

@@ -17,7 +17,7 @@ from jobs.merge.merge import merge
 from jobs.queue.delay import delay
 from jobs.queue.revive import revive
 from jobs.run.registry import jobs_named
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from mq.queue.limits import ACK_SETTLE_MS
 from tests.queue_tables import QueueTables, at, with_spark_engine
 

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.export.replay import Chosen, Replayed, replay_dead_letters
-from jobs.export.scheduled import ScheduledReplay, save_scheduled
+from jobs.export.schedules import ScheduledReplay, save_scheduled
 from jobs.run.run_once import run_jobs
-from jobs.run.storage import storage
-from jobs.stream.sink_place import SinkSettings
+from jobs.sink.place import SinkSettings
+from jobs.tasks.warehouse_files import storage
 from mq.meta.group import decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest

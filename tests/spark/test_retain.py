@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from jobs.merge.merge import merge
 from jobs.queue.revive import Reviver
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from jobs.upkeep.retain import retain
 from mq.queue.checkpoint import LaneKey
 from mq.queue.progress import Committed, OffsetRecord

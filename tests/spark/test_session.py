@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.sql.session import spark_session
-from jobs.sql.session_settings import session_settings
+from jobs.spark.session import spark_session
+from jobs.spark.session_settings import session_settings
 from mq.errors import Refused
 from tables.config import load
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.stream.sink_place import SinkPlace, SinkSettings
+from jobs.sink.place import SinkPlace, SinkSettings
 from tables.config import load
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.run.tasks import run_in_tasks
+from jobs.tasks.tasks import run_in_tasks
 from mq.errors import Corrupt
 
 _GARBAGE = pa.schema([("kept", pa.int64()), ("collected", pa.int64())])

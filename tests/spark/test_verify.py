@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import Row, SparkSession
 
-from jobs.cli.jobs_command import jobs_command
+from jobs.cli.jobs_group import jobs_command
 from jobs.upkeep import verify
 from jobs.upkeep.spark_count import tally
 from mq.errors import Corrupt
@@ -161,7 +161,7 @@ def test_the_command_runs_it_and_the_list_shows_it(spark: SparkSession, orders: 
         assert found["last_run"]["ok"] is True
         assert found["last_run"]["facts"]["messages"] == 151
     finally:
-        from jobs.sql.datasource import register
+        from jobs.spark.datasource import register
 
         register(spark, warehouse=default)
         # the command's sessions are of this application, and Python takes the last one made for the active one

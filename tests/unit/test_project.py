@@ -89,7 +89,7 @@ def test_commands_of_other_layers_are_found_by_entry_points() -> None:
     points = PROJECT["project"]["entry-points"]["deltamq.commands"]
     assert points == {
         "serve": "api.serve:serve_command",
-        "jobs": "jobs.cli.jobs_command:jobs_command",
+        "jobs": "jobs.cli.jobs_group:jobs_command",
         "verify": "jobs.cli.verify_command:verify_command",
     }
 

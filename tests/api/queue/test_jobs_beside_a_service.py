@@ -11,7 +11,7 @@ import pytest
 
 from jobs.export.replay import Chosen, Replayed, replay_dead_letters
 from jobs.export.reset import Reset, reset_offsets, target_of
-from jobs.stream.sink_place import SinkSettings
+from jobs.sink.place import SinkSettings
 from mq.errors import NotFound, Unprocessable
 from tables.failpoints import FailpointHit, arm
 from tables.log.warehouse import Warehouse

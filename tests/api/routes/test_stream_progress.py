@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jobs.sql.read_options import Mode, parse_options
+from jobs.read.options import Mode, parse_options
 from jobs.stream.followed import FollowedTopics
 from jobs.stream.group_progress import GroupProgress
 from jobs.stream.planner import StreamPlanner

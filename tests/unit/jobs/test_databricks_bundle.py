@@ -14,7 +14,7 @@ import pytest
 import yaml
 from databricks.bundles.jobs import Job
 
-from jobs.cli.jobs_command import jobs_command
+from jobs.cli.jobs_group import jobs_command
 from jobs.run.registry import all_jobs
 from jobs.setup.jars import PROJECT_FOLDER
 from jobs.submit.task import main

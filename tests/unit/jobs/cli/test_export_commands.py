@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from jobs.cli.jobs_command import jobs_command
+from jobs.cli.jobs_group import jobs_command
 from mq.meta.group import decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import decode
 from jobs.merge.log_spans import LogSpan, decoded, log_rows, shares, spans_of
-from jobs.run.storage import storage
+from jobs.tasks.warehouse_files import storage
 from mq.errors import Corrupt
 from mq.queue.revive_record import Ack
 from tables.log.batch import Batch

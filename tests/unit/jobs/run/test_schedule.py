@@ -23,10 +23,10 @@ from jobs.run.last_run import (
     seconds_until_due,
     write_last_run,
 )
+from jobs.run.locks import DriverBusy, shard_lock
 from jobs.run.registry import Facts, Job
 from jobs.run.running import read_running
 from jobs.run.schedule import Scheduler
-from jobs.run.shard_lock import DriverBusy, shard_lock
 from jobs.run.telling import error_text
 from tables.config import Config, load
 from tables.store.local import LocalStore

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from jobs.sql.datasource import MessageSource
+from jobs.spark.datasource import MessageSource
 from jobs.stream.reader import MessageStreamReader
 
 

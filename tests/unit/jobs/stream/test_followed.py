@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.sql.read_options import Mode, parse_options
+from jobs.read.options import Mode, parse_options
 from jobs.stream.followed import FollowedTopics
 from tables.store.store import MemoryStore
 from tests.queue_tables import QueueTables

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.run.warehouses import close_warehouses, warehouse_of
+from jobs.tasks.warehouses import close_warehouses, warehouse_of
 from jobs.upkeep.chunks import chunks_of
 from jobs.upkeep.compact import CompactItem, PlanItem, compact, compact_ranges, plan_partitions
 from mq.errors import Corrupt

@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from jobs.run.registry import Facts
-from jobs.run.warehouses import close_warehouses
+from jobs.tasks.warehouses import close_warehouses
 from jobs.upkeep.retain import retain, retain_in_tasks
 from jobs.upkeep.runner import in_this_process
 from mq.errors import Corrupt

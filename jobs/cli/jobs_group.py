@@ -1,0 +1,189 @@
+"""`deltamq jobs`: run the Spark jobs, and see what they did.
+
+`list` and `show` read small files and start no Spark; `run` starts it once, when the first job that needs it is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+from jobs.cli.export_commands import export_group
+from jobs.cli.group_commands import replay_command, reset_command
+from jobs.cli.place import conf_of, errors_told, with_place
+from jobs.cli.scheduled_commands import scheduled_group
+from jobs.cli.text import as_json, as_text
+from jobs.run import Holder, Job, Scheduler, all_jobs, job_state, jobs_named, utc_now
+from jobs.spark import SparkRunner
+from jobs.tasks import close_warehouses, storage
+from tables.config import Config
+from tables.config_sections import Engine
+from tables.store import Store
+
+__all__ = ["jobs_command"]
+
+_MASTER: Final = re.compile(
+    r"local|local\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\]|local-cluster\[.+\]|spark://.+|yarn|k8s://.+|sc://.+"
+)
+
+
+def _checked_master(_context: click.Context, _option: click.Parameter, master: str | None) -> str | None:
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise click.BadParameter(
+            f"{master!r} is not a master of Spark: local[*], local[2], spark://host:7077, yarn, k8s://..., "
+            "or sc://host:15002 for Spark Connect"
+        )
+    return master
+
+
+@click.group(name="jobs")
+def jobs_command() -> None:
+    """Run the Spark jobs, or list them with their shards, owners and last runs."""
+
+
+jobs_command.add_command(export_group)
+jobs_command.add_command(replay_command)
+jobs_command.add_command(reset_command)
+jobs_command.add_command(scheduled_group)
+
+
+@jobs_command.command(name="run")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--engine",
+    type=click.Choice([engine.value for engine in Engine]),
+    help="Instead of jobs.engine: local follows what is due in this process's memory, spark finds it in tasks.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    callback=_checked_master,
+    help="Instead of jobs.master: where Spark runs, such as local[2], spark://host:7077, sc://host:15002.",
+)
+@click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero when a job failed.")
+@click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
+@click.option("--no-wait", is_flag=True, help="Refuse when another application has a shard, instead of standing by.")
+@with_place
+def run_command(
+    names: tuple[str, ...],
+    engine: str | None,
+    master: str | None,
+    once: bool,
+    every: float | None,
+    no_wait: bool,
+    warehouse: str | None,
+    profile: str | None,
+) -> None:
+    """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C.
+
+    Several applications of one warehouse share the shards of each job, each held by one of them at a time. One that is
+    started while others hold all shards stands by, and takes over what they give back or leave when they end.
+
+    With --once, each job works on the shards that are free; it fails when another application has some.
+    """
+    # The state of the queue is millions of objects without cycles: looking for some doubles what a storm costs.
+    gc.set_threshold(100_000, 50, 100)
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse, engine=engine, master=master)
+        jobs = jobs_named(names)
+        ending.callback(close_warehouses)
+        _run(jobs, conf, ending, once=once, every_s=every, wait=not no_wait)
+
+
+def _run(
+    jobs: list[Job], conf: Config, ending: contextlib.ExitStack, *, once: bool, every_s: float | None, wait: bool
+) -> None:
+    lost: list[str] = []
+
+    def spark_lost() -> None:
+        lost.append("Spark is gone, and this process cannot start it again: start the application anew")
+        scheduler.stop()
+
+    me = Holder.this()
+    runner = SparkRunner(conf, me=me, on_lost=spark_lost)
+    ending.callback(runner.close)
+    scheduler = Scheduler(
+        jobs,
+        conf,
+        _made(conf),
+        runner=runner,
+        tell=click.echo,
+        every_s=every_s,
+        wait=wait,
+        me=me,
+    )
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        scheduler.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    succeeded = True
+    if once:
+        succeeded = scheduler.run_once()
+    else:
+        scheduler.run_until_stopped()
+    if scheduler.unfinished:
+        _end_now(scheduler.unfinished)
+    if lost:
+        raise click.ClickException(lost[0])
+    if not succeeded:
+        raise SystemExit(1)
+
+
+def _end_now(unfinished: list[str]) -> None:
+    """End although runs go on: what they left is theirs to take up, as after a kill."""
+    click.echo(
+        f"Error: {', '.join(unfinished)} did not end in time and is killed; its next run goes on from there", err=True
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@jobs_command.command(name="list")
+@click.option("--json", "as_document", is_flag=True, help="One JSON document for machines.")
+@click.option("--long", is_flag=True, help="With what each job reads and writes, and what a kill leaves.")
+@with_place
+def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
+    """Show every job: what it does, its engine and schedule, its last run, its shards and who has them."""
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse)
+        store = _made(conf)
+        now = utc_now()
+        ending.callback(close_warehouses)  # a job may look into the warehouse for its shards
+        states = [job_state(job, conf, store, now) for job in all_jobs()]
+        if as_document:
+            click.echo(json.dumps([as_json(state) for state in states], indent=2))
+            return
+        for state in states:
+            click.echo(as_text(state, long=long))
+
+
+@jobs_command.command(name="show")
+@click.argument("name")
+@with_place
+def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
+    """Show one job: what it reads and writes, what a kill leaves, its last run and its shards."""
+    with errors_told(), contextlib.ExitStack() as ending:
+        conf = conf_of(profile, warehouse)
+        ending.callback(close_warehouses)
+        (job,) = jobs_named((name,))
+        click.echo(as_text(job_state(job, conf, _made(conf), utc_now()), long=True))
+
+
+def _made(conf: Config) -> Store:
+    """Return the warehouse's files; a folder is made when it is not there: jobs may start before the service."""
+    if "://" not in conf.warehouse.uri:
+        Path(conf.warehouse.uri).mkdir(parents=True, exist_ok=True, mode=0o750)
+    return storage(conf.warehouse.uri)

@@ -1,0 +1,42 @@
+"""What a read covers and how its rows become Spark's: ranges of offsets, filters, columns."""
+
+from __future__ import annotations
+
+from jobs.read.identifiers import dead_letters_name, literal, partition_name, quoted, topic_name
+from jobs.read.offset_filter import Kept, OffsetFilter
+from jobs.read.offset_range import OffsetRange, check_named, check_start_found, offset_of, resolve, selected, split
+from jobs.read.options import EARLIEST, LATEST, Mode, ReadOptions, Strategy, parse_options
+from jobs.read.range_reader import ROWS_PER_TASK_MAX, RangePartition, RangeRows, read_range
+from jobs.read.row_format import schema_of, sql_columns
+from jobs.read.topics import Catalog, TopicPartition
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ROWS_PER_TASK_MAX",
+    "Catalog",
+    "Kept",
+    "Mode",
+    "OffsetFilter",
+    "OffsetRange",
+    "RangePartition",
+    "RangeRows",
+    "ReadOptions",
+    "Strategy",
+    "TopicPartition",
+    "check_named",
+    "check_start_found",
+    "dead_letters_name",
+    "literal",
+    "offset_of",
+    "parse_options",
+    "partition_name",
+    "quoted",
+    "read_range",
+    "resolve",
+    "schema_of",
+    "selected",
+    "split",
+    "sql_columns",
+    "topic_name",
+]

@@ -1,0 +1,131 @@
+"""Spark's filters on a read, turned into fewer offsets, partitions and files.
+
+A filter on `offset`, `topic` or `partition` is decided here completely; one on the append time only rules out ranges
+at their ends, and Spark looks at the rows that remain.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from jobs.read.offset_range import OffsetRange
+from jobs.read.options import RowFormat
+from mq.limits import OFFSET_MAX
+
+__all__ = ["Kept", "OffsetFilter"]
+
+_MILLISECOND_US: Final = 1_000
+
+
+class Kept(enum.Enum):
+    """What of a filter was taken."""
+
+    EXACTLY = "exactly"  #: rows that are read fulfil it
+    PARTLY = "partly"  #: rows that are read may not fulfil it
+    NOT = "not"  #: it changed nothing
+
+
+class OffsetFilter:
+    """The filters taken so far: an interval of offsets, one of append times, and tests of the partition."""
+
+    def __init__(self) -> None:
+        self._low, self._high = 0, OFFSET_MAX
+        self._low_us, self._high_us = 0, OFFSET_MAX
+        self._partitions: list[Callable[[OffsetRange], bool]] = []
+
+    def take(self, found: Filter, row_format: RowFormat) -> Kept:
+        """Narrow this filter by another, as far as it can be."""
+        path: tuple[str, ...] = getattr(found, "attribute", ())
+        if len(path) != 1:
+            return Kept.NOT
+        column = path[0].lower()
+        if column in ("offset", "topic", "partition") and isinstance(found, IsNotNull):
+            return Kept.EXACTLY
+        if column == "offset":
+            return self._take_offset(found)
+        if column in ("topic", "partition"):
+            return self._take_partition(found, column, row_format)
+        if column == ("append_time" if row_format is RowFormat.MESSAGE else "timestamp"):
+            return self._take_time(found)
+        return Kept.NOT
+
+    def apply(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return what is left of the ranges."""
+        left = [self._narrowed(r) for r in ranges if all(test(r) for test in self._partitions)]
+        return [r for r in left if r.rows > 0]
+
+    def _take_offset(self, found: Filter) -> Kept:
+        bounds = _interval(found)
+        if bounds is None:
+            return Kept.NOT
+        self._low, self._high = max(self._low, bounds[0]), min(self._high, bounds[1])
+        # a list of offsets is narrowed to its span
+        return Kept.PARTLY if isinstance(found, In) else Kept.EXACTLY
+
+    def _take_partition(self, found: Filter, column: str, row_format: RowFormat) -> Kept:
+        if not isinstance(found, EqualTo | In):
+            return Kept.NOT
+        wanted = set(found.value) if isinstance(found, In) else {found.value}
+
+        def passes(asked: OffsetRange) -> bool:
+            where = asked.partition
+            if column == "topic":
+                return where.ref.topic in wanted
+            return (where.number if row_format is RowFormat.KAFKA else where.ref.name) in wanted
+
+        self._partitions.append(passes)
+        return Kept.EXACTLY
+
+    def _take_time(self, found: Filter) -> Kept:
+        values = found.value if isinstance(found, In) else [getattr(found, "value", None)]
+        if not all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
+            return Kept.NOT
+        bounds = _interval(found, _microseconds)
+        if bounds is None:
+            return Kept.NOT
+        self._low_us, self._high_us = max(self._low_us, bounds[0]), min(self._high_us, bounds[1])
+        return Kept.PARTLY
+
+    def _narrowed(self, found: OffsetRange) -> OffsetRange:
+        """Cut a range to the offsets; then to the files whose times may do (append times never decrease)."""
+        files = [f for f in found.files if f.append_max_us >= self._low_us and f.append_min_us < self._high_us]
+        low = max(found.start, self._low, files[0].start if files else found.stop)
+        high = min(found.stop, self._high, files[-1].end if files else found.start)
+        return found.part(min(low, found.stop), max(min(low, found.stop), high))
+
+
+def _interval(found: Filter, number: Callable[[Any], int] = int) -> tuple[int, int] | None:
+    """Return the values `[low, high)` that a filter lets through, None if it is not an interval."""
+    if isinstance(found, In):
+        values = [number(value) for value in found.value]
+        return (min(values), max(values) + 1) if values else None
+    if isinstance(found, EqualTo):
+        return number(found.value), number(found.value) + 1
+    if isinstance(found, GreaterThan):
+        return number(found.value) + 1, OFFSET_MAX
+    if isinstance(found, GreaterThanOrEqual):
+        return number(found.value), OFFSET_MAX
+    if isinstance(found, LessThan):
+        return 0, number(found.value)
+    if isinstance(found, LessThanOrEqual):
+        return 0, number(found.value) + 1
+    return None
+
+
+def _microseconds(value: object) -> int:
+    assert isinstance(value, datetime)
+    return int((value - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000) * _MILLISECOND_US

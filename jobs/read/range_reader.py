@@ -1,0 +1,174 @@
+"""Rows of a range of offsets as Arrow batches for Spark: what tasks of batch reads and of streams do.
+
+A task gets a path and a range of offsets, nothing else. Every byte it uses was checked against the commit's checksums.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.read.offset_range import OffsetRange
+from jobs.read.options import ReadOptions
+from jobs.read.row_filter import RowFilter
+from jobs.read.row_format import arrow_columns, schema_of, source_columns
+from jobs.tasks import keep_imports, storage
+from mq.errors import Corrupt, Refused
+from mq.limits import MIB
+from tables.delta import DataFile, FileReader, PartitionNotFound, RowCache, load
+from tables.store import Store
+
+__all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]
+
+log = logging.getLogger("deltamq.jobs.sql")
+
+#: A range of more rows is cut, so that one large partition keeps several cores busy.
+ROWS_PER_TASK_MAX: Final = 2_000_000
+#: Arrow data on its way to Spark at once, for each task.
+BATCH_BYTES_MAX: Final = 16 * MIB
+_OFFSETS_AT_ONCE: Final = 1_000_000
+#: A scan reads each row group once: only footers are worth keeping.
+_CACHE_BYTES: Final = 8 * MIB
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """What a task reads."""
+
+    range: OffsetRange
+
+
+class RangeRows:
+    """The rows of ranges in the columns that were asked for; pickled with the reader, so it holds values only."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.filter = RowFilter(options.row_format)
+        self._names = _checked_names(options, schema)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range that pass the filter, in offset order."""
+        if not isinstance(partition, RangePartition):
+            return  # Spark's stand-in where there is nothing to read
+        keep_imports()
+        found, options = partition.range, self.options
+        project = arrow_columns(
+            self._names,
+            options.row_format,
+            topic=found.partition.ref.topic,
+            partition=found.partition.ref.name,
+            number=found.partition.number,
+        )
+        columns = source_columns(self._names, options.row_format) or ["offset"]
+        for rows in read_range(options.warehouse, found, columns, fail_on_data_loss=options.fail_on_data_loss):
+            wanted = self.filter.apply(rows)
+            for batch in wanted.to_batches(max_chunksize=_rows_of_batch(wanted)):
+                yield pa.RecordBatch.from_arrays(project(batch), schema=self._schema)
+
+
+def read_range(
+    warehouse: str, found: OffsetRange, columns: list[str], *, fail_on_data_loss: bool = True
+) -> Iterator[pa.Table]:
+    """Yield the rows of a range, one row group at a time.
+
+    A roll-up may have replaced the files since the range was planned, and their time may have passed; then the rows
+    are in other files, under the same offsets, and the read goes on with those.
+
+    Raises
+    ------
+    Corrupt
+        A file is damaged; or retention, or a deletion of the topic, took rows away during the read. With
+        `fail_on_data_loss` false the latter is logged, and the rows that are left are read.
+    """
+    store = storage(warehouse)
+    folder = found.partition.ref.folder
+    reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
+    at = found.start
+    for file in found.files:
+        try:
+            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
+                at += rows.num_rows
+                yield rows
+        except Corrupt:
+            if store.exists(f"{folder}/{file.path}"):
+                raise
+            break
+    if at < found.stop:
+        yield from _from_newer_files(store, reader, found, at, columns, fail_on_data_loss=fail_on_data_loss)
+
+
+def _from_newer_files(
+    store: Store, reader: FileReader, found: OffsetRange, at: int, columns: list[str], *, fail_on_data_loss: bool
+) -> Iterator[pa.Table]:
+    """Yield the rows from `at` on, out of the files that are live now."""
+    folder = found.partition.ref.folder
+    try:
+        now = load(store, folder)
+    except PartitionNotFound as error:
+        _lost(f"{folder}: the partition was deleted during the read", fail_on_data_loss, error)
+        return
+    if at < now.min_offset:
+        lost_to = min(now.min_offset, found.stop)
+        _lost(f"{folder}: offsets [{at}, {lost_to}) were removed by retention during the read", fail_on_data_loss)
+        at = lost_to
+    for file in now.files:
+        if file.end > at and file.start < found.stop:
+            for rows in _rows(reader, file, at, min(found.stop, file.end), columns):
+                at += rows.num_rows
+                yield rows
+    assert at == found.stop, "live files are dense"
+
+
+def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield rows of one file. Offsets are dense, and the log says where a file begins: they are counted, not read."""
+    stored = [name for name in columns if name != "offset"]
+    if not stored:
+        for at in range(start, stop, _OFFSETS_AT_ONCE):
+            yield pa.table([_offsets(at, min(at + _OFFSETS_AT_ONCE, stop))], ["offset"])
+        return
+    at = start
+    for rows in reader.groups(file, start, stop, stored, by_page=True):
+        end = at + rows.num_rows
+        yield rows.append_column("offset", _offsets(at, end)) if "offset" in columns else rows
+        at = end
+
+
+def _offsets(start: int, stop: int) -> pa.Array:
+    return pa.array(np.arange(start, stop, dtype=np.int64))
+
+
+def _lost(what: str, fail: bool, cause: Exception | None = None) -> None:
+    if fail:
+        raise Corrupt(f"{what}; failOnDataLoss=false reads what is left") from cause
+    log.warning("event=data_lost detail=%r", what)
+
+
+def _rows_of_batch(rows: pa.Table) -> int:
+    return max(1, int(rows.num_rows * BATCH_BYTES_MAX // max(rows.nbytes, 1)))
+
+
+def _checked_names(options: ReadOptions, schema: StructType) -> Sequence[str]:
+    """Return the asked columns; refuse a schema with one that is unknown or of another type."""
+    known = {field.name: field.dataType for field in schema_of(options, every=True)}
+    for field in schema:
+        if field.name not in known:
+            raise Refused(f"there is no column {field.name!r}; columns are {', '.join(known)}", field=field.name)
+        if field.dataType != known[field.name]:
+            told = f"{known[field.name].simpleString()}, not {field.dataType.simpleString()}"
+            raise Refused(f"column {field.name!r} is {told}", field=field.name)
+    if options.columns and list(options.columns) != schema.names:
+        raise Refused(
+            f"option columns has {', '.join(options.columns)}, the schema {', '.join(schema.names)}: give one",
+            code="invalid_option",
+            field="columns",
+        )
+    return schema.names

@@ -1,0 +1,128 @@
+"""The columns that a read returns: the message row with its place, or those of Spark's Kafka source.
+
+Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (SQL), and
+as a projection of Arrow rows. A test holds them equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.read.identifiers import literal, quoted
+from jobs.read.options import ReadOptions, RowFormat
+from mq.errors import Refused
+from tables.schema import MESSAGE_SCHEMA, TIME
+
+__all__ = ["arrow_columns", "schema_of", "source_columns", "sql_columns"]
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+MESSAGE_ROW: Final = pa.schema([*MESSAGE_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.string())])
+KAFKA_ROW: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIME),
+        ("timestampType", pa.int32()),
+        ("headers", _HEADERS),
+    ]
+)
+#: Kafka's number for "the time of the append": offsets by time are found by that time, too.
+LOG_APPEND_TIME: Final = 1
+#: Which column of the message row each Kafka column is made of.
+_KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
+_BINARY_HEADERS: Final = (
+    "transform(map_entries(`headers`), e -> named_struct('key', e.key, 'value', CAST(e.value AS BINARY)))"
+)
+
+
+def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
+    """Return the schema of a read; with `every` also the columns that the option `columns` leaves out.
+
+    Raises
+    ------
+    Refused
+        The option `columns` names one that there is not.
+    """
+    whole = from_arrow_schema(MESSAGE_ROW if options.row_format is RowFormat.MESSAGE else KAFKA_ROW)
+    if options.row_format is RowFormat.KAFKA and not options.headers:
+        whole = StructType(whole.fields[:-1])
+    if every or not options.columns:
+        return whole
+    unknown = [name for name in options.columns if name not in whole.names]
+    if unknown:
+        raise Refused(
+            f"option columns: there is no column {unknown[0]!r}; columns are {', '.join(whole.names)}",
+            code="invalid_option",
+            field="columns",
+        )
+    return StructType([whole[name] for name in options.columns])
+
+
+def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int) -> str:
+    """Return the projection of a partition's Delta table, as SQL."""
+    made = {"topic": literal(topic), "partition": literal(partition)}
+    if options.row_format is RowFormat.KAFKA:
+        made |= {
+            "key": "CAST(`key` AS BINARY)",
+            "value": "`body`",
+            "partition": str(number),
+            "timestamp": "`append_time`",
+            "timestampType": str(LOG_APPEND_TIME),
+            "headers": _BINARY_HEADERS,
+        }
+    return ", ".join(f"{made.get(name, quoted(name))} AS {quoted(name)}" for name in schema_of(options).names)
+
+
+def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
+    """Return the columns of the message row that the columns `names` of a read are made of."""
+    made_of_none = {"topic", "partition", "timestampType"}
+    if row_format is RowFormat.MESSAGE:
+        return [name for name in names if name not in made_of_none]
+    return [_KAFKA_SOURCES.get(name, name) for name in names if name not in made_of_none]
+
+
+def arrow_columns(
+    names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int
+) -> Callable[[pa.RecordBatch], list[pa.Array]]:
+    """Return the projection of a partition's Arrow rows, which need only have `source_columns`."""
+    kafka = row_format is RowFormat.KAFKA
+    makers: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
+        "topic": lambda rows: pa.repeat(topic, rows.num_rows),
+        "partition": lambda rows: pa.repeat(partition, rows.num_rows),
+    }
+    if kafka:
+        makers |= {
+            "partition": lambda rows: pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
+            "key": lambda rows: rows.column("key").cast(pa.binary()),
+            "value": lambda rows: rows.column("body"),
+            "timestamp": lambda rows: rows.column("append_time"),
+            "timestampType": lambda rows: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows.num_rows),
+            "headers": lambda rows: _kafka_headers(rows.column("headers")),
+        }
+    chosen = [makers.get(name) or _column(name) for name in names]
+    return lambda rows: [make(rows) for make in chosen]
+
+
+def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
+    return lambda rows: rows.column(name)
+
+
+def _kafka_headers(headers: pa.MapArray) -> pa.Array:
+    """Return a map of texts as a list of (key, value as bytes), null where the map is."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), _HEADERS)
+    offsets, count = headers.offsets, len(headers)
+    # a null offset makes a null list
+    starts = pc.if_else(headers.is_valid(), offsets.slice(0, count), pa.scalar(None, pa.int32()))
+    values = [headers.keys, headers.items.cast(pa.binary())]
+    entries = pa.StructArray.from_arrays(values, fields=list(_HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.concat_arrays([starts, offsets.slice(count)]), entries, type=_HEADERS)

@@ -1,0 +1,89 @@
+"""Which topics a warehouse has and how their partitions are numbered, read without opening anything for writing.
+
+The metadata log says it: a topic's route keeps the order of its partitions for ever and new ones come last, so a
+partition's place in it is the number that a job from Kafka knows it by. A warehouse without a metadata log (tables that
+were written by `tables` alone) is taken as its folders show it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mq.errors import NotFound
+from mq.meta import MetaState
+from mq.names import split_partition
+from tables.log import refs
+from tables.paths import PartitionRef, Space
+from tables.queue import read_meta
+from tables.store import Store
+
+__all__ = ["Catalog", "TopicPartition"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """A partition and its number in its topic."""
+
+    ref: PartitionRef
+    number: int
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What an option may call it."""
+        return self.ref.name, str(self.number)
+
+
+class Catalog:
+    """The topics of a warehouse as they are when this is made."""
+
+    def __init__(self, store: Store, state: MetaState | None = None) -> None:
+        """Take the topics from `state`; without one from the metadata log, or from the folders if there is none."""
+        self._store = store
+        if state is None:
+            meta = read_meta(store)
+            state = None if meta is None else meta.topics
+        self._state = state
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        if self._state is not None:
+            return sorted(self._state.topics)
+        return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
+
+    def topic_id(self, topic: str) -> str:
+        """Return what tells this life of the topic from others of its name; empty where no metadata log says it."""
+        known = self._state.topics.get(topic) if self._state is not None else None
+        return "" if known is None else known.id
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """Return a topic's partitions by number.
+
+        Raises
+        ------
+        NotFound
+            There is no such topic.
+        """
+        found = self._of_state(topic) if self._state is not None else self._folders(topic)
+        if not found:
+            raise NotFound(
+                f"there is no topic {topic!r} in {self._store.uri('')}", code="topic_not_found", field="topic"
+            )
+        return [TopicPartition(ref, n) for n, ref in enumerate(found)]
+
+    def _of_state(self, topic: str) -> list[PartitionRef]:
+        known = self._state.topics.get(topic) if self._state is not None else None
+        names = known.route.partitions if known is not None else ()
+        generation = known.generation if known is not None else 0
+        return [PartitionRef(Space.TOPICS, topic, name, generation) for name in names]
+
+    def _folders(self, topic: str) -> list[PartitionRef]:
+        found = [ref for ref in refs(self._store, Space.TOPICS) if ref.topic == topic]
+        return sorted(found, key=lambda ref: _order(ref.name))
+
+
+def _order(partition: str) -> tuple[int, str, str]:
+    """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as routes name them."""
+    name, broker = split_partition(partition)
+    numbered = re.search(r"#(\d+)$", name)
+    return (int(numbered[1]) if numbered else 0), broker, name

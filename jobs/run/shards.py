@@ -1,0 +1,187 @@
+"""The shards of one job that this application holds: looked for, taken, used by runs, and given back between them.
+
+Two threads: the keeper's, which takes what should be ours at any time, and the job's, which begins and ends runs. What
+is given back while a run uses it is let go of when that run ends, so no shard is ever worked on by two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from jobs.run.application import Holder
+from jobs.run.locks import DriverBusy, ShardLock, holder_of, take_shard
+from jobs.run.registry import Job
+from mq.errors import DeltaMQError, Fenced
+from mq.jobs import shard_share
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.config import Config
+from tables.store import Store
+
+__all__ = ["JobShards", "Tended"]
+
+#: How often a job is asked for its shards: brokers are added once in a while.
+_NAMES_EVERY_MS: Final = 5_000
+#: A shard that nobody has taken for so long is taken by whoever sees it: who should have it does not.
+_LEFT_MS: Final = 3_000
+#: What was taken so is not given back for so long, to one that again would not take it.
+_KEPT_MS: Final = 60_000
+
+
+class Tended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at the shards led to."""
+
+    #: Each with who had it before; None where nobody was seen to have it.
+    taken: Mapping[str, Holder | None]
+    given: Sequence[str]
+
+
+class JobShards:
+    """The shards of one job, as one application sees them."""
+
+    def __init__(self, job: Job, conf: Config, store: Store, me: Holder, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._job = job
+        self._conf = conf
+        self._store = store
+        self._me = msgspec.structs.replace(me, engine=job.engine(conf))
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._names: Sequence[str] = ()
+        self._names_at_ms: int | None = None
+        self._held: dict[str, ShardLock] = {}
+        self._running = False
+        self._surplus: Sequence[str] = ()
+        #: Who has the shards that are not ours.
+        self._others: dict[str, Holder] = {}
+        #: Who had them when we last saw an owner.
+        self._had: dict[str, Holder] = {}
+        self._free_since_ms: dict[str, int] = {}
+        self._kept_until_ms: dict[str, int] = {}
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The shards that this application holds."""
+        return tuple(sorted(self._held))
+
+    @property
+    def others(self) -> Mapping[str, Holder]:
+        """Who has those that it does not, when it last looked."""
+        return dict(self._others)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards that it knows of are its own."""
+        return set(self._names) <= self._held.keys()
+
+    def take_all(self) -> None:
+        """Take every shard.
+
+        Raises
+        ------
+        DriverBusy
+            Another process has one of them; those that were taken stay taken.
+        """
+        self._look_for_names(self._clock.boot_ms())
+        for shard in self._names:
+            if shard not in self._held:
+                self._held[shard] = take_shard(self._store, self._job.name, shard, self._me)
+
+    def take_free(self) -> Mapping[str, str]:
+        """Take every shard that is free; return what is said of those that are not."""
+        self._look_for_names(self._clock.boot_ms())
+        refused = {}
+        for shard in self._names:
+            try:
+                self._held[shard] = take_shard(self._store, self._job.name, shard, self._me)
+            except DriverBusy as error:
+                refused[shard] = error.detail
+        return refused
+
+    def tend(self, taking_part: Collection[str]) -> Tended:
+        """Take what should be ours, and give back what should be others' unless a run uses it.
+
+        Parameters
+        ----------
+        taking_part
+            The applications that share the shards now.
+        """
+        now_ms = self._clock.boot_ms()
+        self._look_for_names(now_ms)
+        self._look_for_owners(now_ms)
+        mine = self._me.application
+        owners = {shard: holder.application for shard, holder in self._others.items()}
+        left = [shard for shard, since_ms in self._free_since_ms.items() if now_ms - since_ms >= _LEFT_MS]
+        share = shard_share(mine, taking_part, self._names, owners | dict.fromkeys(self.held, mine), left)
+        taken = [shard for shard in share.take if self._take(shard)]
+        self._kept_until_ms |= {shard: now_ms + _KEPT_MS for shard in taken if shard in left}
+        give = [shard for shard in share.give if self._kept_until_ms.get(shard, 0) <= now_ms]
+        return Tended(taken={shard: self._had.pop(shard, None) for shard in taken}, given=self._give(give))
+
+    def begin_run(self) -> tuple[ShardLock, ...]:
+        """Return the shards to work on, which stay ours until the run ends; those that were lost are no longer held."""
+        with self._mutex:
+            for shard, lock in list(self._held.items()):
+                try:
+                    lock.check()
+                except Fenced:
+                    del self._held[shard]
+                    _release(lock)
+            self._running = bool(self._held)
+            return tuple(self._held[shard] for shard in sorted(self._held))
+
+    def end_run(self) -> None:
+        """Give back what should be others'."""
+        with self._mutex:
+            self._running = False
+            surplus, self._surplus = self._surplus, ()
+        self._give(surplus)
+
+    def release(self) -> None:
+        """Let go of all of them, but for those that a run still uses: they end with the process."""
+        with self._mutex:
+            if not self._running:
+                for shard in list(self._held):
+                    _release(self._held.pop(shard))
+
+    def _look_for_names(self, now_ms: int) -> None:
+        if self._names_at_ms is None or now_ms - self._names_at_ms >= _NAMES_EVERY_MS:
+            self._names = tuple(dict.fromkeys(self._job.shards(self._conf)))
+            self._names_at_ms = now_ms
+
+    def _look_for_owners(self, now_ms: int) -> None:
+        """Ask for those that are not ours; the free ones stay noted with since when."""
+        asked = [shard for shard in self._names if shard not in self._held]
+        found = {shard: holder_of(self._store, self._job.name, shard) for shard in asked}
+        self._others = {shard: holder for shard, holder in found.items() if holder is not None}
+        self._had |= self._others
+        free = [shard for shard, holder in found.items() if holder is None]
+        self._free_since_ms = {shard: self._free_since_ms.get(shard, now_ms) for shard in free}
+
+    def _take(self, shard: str) -> bool:
+        try:
+            lock = take_shard(self._store, self._job.name, shard, self._me, tries=1)
+        except DriverBusy:
+            return False  # somebody was faster, or just looked
+        with self._mutex:
+            self._held[shard] = lock
+        return True
+
+    def _give(self, shards: Sequence[str]) -> Sequence[str]:
+        with self._mutex:
+            if self._running:
+                self._surplus = shards
+                return ()
+            locks = [self._held.pop(shard) for shard in shards if shard in self._held]
+        for lock in locks:
+            _release(lock, forget=lock.shard not in self._names)
+        return [lock.shard for lock in locks]
+
+
+def _release(lock: ShardLock, *, forget: bool = False) -> None:
+    """Let go of it; a lease whose store is out ends by itself."""
+    with contextlib.suppress(DeltaMQError, OSError):
+        lock.release(forget=forget)

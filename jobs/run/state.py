@@ -1,0 +1,98 @@
+"""What the jobs of a warehouse are doing: shards, owners, last runs, how far behind. Read from small files, no Spark.
+
+An owner is who holds a shard's lock now, so one that was killed is none; over a lease, none from the lease's end on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from jobs.run.application import Holder
+from jobs.run.last_run import LastRun, newest_run, read_runs, seconds_behind
+from jobs.run.locks import holder_of, known_shards
+from jobs.run.registry import Job
+from jobs.run.running import Running, read_running
+from tables.config import Config
+from tables.store import Store
+
+__all__ = ["JobState", "ShardState", "behind_of", "job_state", "jobs_seen", "shard_states"]
+
+_BEHIND: Final = "behind_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardState:
+    """One shard of a job."""
+
+    shard: str
+    owner: Holder | None
+    #: The newest run that was about it, and the one that is under way.
+    last: LastRun | None
+    running: Running | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job."""
+
+    job: Job
+    engine: str
+    every_s: float
+    last: LastRun | None
+    #: How long it is overdue.
+    behind_s: float
+    shards: Sequence[ShardState]
+
+
+def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
+    """Return what a job is doing."""
+    every_s = job.every_s(conf)
+    last = newest_run(read_runs(store, job.name))
+    shards = shard_states(store, job.name, _shards(job, conf, store))
+    ran: list[LastRun | None] = [one.last for one in shards if one.last is not None]
+    return JobState(
+        job=job,
+        engine=last.engine if last is not None and last.engine else job.engine(conf),
+        every_s=every_s,
+        last=last,
+        behind_s=max(seconds_behind(one, every_s, now) for one in ran or [last]),
+        shards=shards,
+    )
+
+
+def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardState]:
+    """Return what is known of some shards of a job."""
+    runs, running = read_runs(store, job), read_running(store, job)
+    states = []
+    for shard in shards:
+        owner = holder_of(store, job, shard)
+        under_way = [
+            one for one in running if owner is not None and one.application == owner.application and shard in one.shards
+        ]
+        last = newest_run(runs, shard)
+        states.append(ShardState(shard=shard, owner=owner, last=last, running=under_way[0] if under_way else None))
+    return states
+
+
+def jobs_seen(store: Store) -> list[str]:
+    """Return the names of the jobs that have run in the warehouse or that somebody is about to run."""
+    return [name for name in store.folders("jobs") if store.names(f"jobs/{name}/runs") or known_shards(store, name)]
+
+
+def behind_of(last: LastRun | None) -> Mapping[str, int]:
+    """Return what the run said of how far behind its job is: `behind_ms`, `behind_records`."""
+    facts = last.facts if last is not None else {}
+    return {name: value for name, value in facts.items() if name.startswith(_BEHIND) and isinstance(value, int)}
+
+
+def _shards(job: Job, conf: Config, store: Store) -> list[str]:
+    """Those there are by now, and others that somebody still holds."""
+    known = known_shards(store, job.name)
+    try:
+        named = list(job.shards(conf))
+    except Exception:  # whatever a job raises about a warehouse that it cannot read: what is known is shown
+        named = known
+    return sorted({*named, *(shard for shard in known if shard not in named and holder_of(store, job.name, shard))})

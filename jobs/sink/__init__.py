@@ -1,0 +1,15 @@
+"""The sink of `format("mq")`: exactly once, through `tables/` (SPEC SPARK-3)."""
+
+from __future__ import annotations
+
+from jobs.sink.place import FENCED_S, SinkPlace, SinkSettings, place_of
+from jobs.sink.sink import batch_writer, stream_writer
+
+__all__ = [
+    "FENCED_S",
+    "SinkPlace",
+    "SinkSettings",
+    "batch_writer",
+    "place_of",
+    "stream_writer",
+]

@@ -1,0 +1,284 @@
+"""Appending a manifest: each of its requests once, whatever was killed before (SPEC SPARK-3, SEND-5).
+
+    first time      one commit for each partition, all of its requests together
+    again, or       look which rows the topic's partitions hold of a request -> append what is left by today's route,
+    refused         until no fence refuses any of it
+
+The second way is the service's for a request that is repeated: what is stored stays where it is, what is not goes where
+its key belongs now (I15). A request is only looked for where that can matter: a manifest that was put a moment ago is
+nowhere yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, SinkRequest
+from jobs.sink.place import FENCED_S, SinkPlace
+from jobs.sink.routing import NAMED, targets_again, token_of
+from jobs.sink.staging import read_sections
+from mq.errors import Corrupt, Fenced, Unknown
+from mq.meta import Topic
+from tables.delta import ProducerStamp
+from tables.failpoints import failpoint
+from tables.log import REMEMBERED_MS, Batch, PartitionLog, one_batch, pages
+from tables.queue import Known, Placement, with_destination
+from tables.settings import Flush
+
+__all__ = ["append_manifest"]
+
+#: Partitions that are appended to at once.
+THREADS_MAX: Final = 4
+#: An append without a clear answer is repeated so often before the query fails: then its restart asks.
+_UNKNOWN_TRIES: Final = 3
+_COMMIT_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
+_COMMIT_ROWS_MAX: Final = 2 * REQUEST_ROWS_MAX
+#: Columns of staged rows that say where they go.
+_OF_PLACE: Final = (NAMED, "deliver_time")
+
+Indexes = NDArray[np.int64]
+
+
+def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None, again: bool) -> list[PartitionLog]:
+    """Append all requests that are not stored yet; return the partitions that were appended to.
+
+    Parameters
+    ----------
+    flush
+        What appends wait for; None for what the topic's or the warehouse's settings say.
+    again
+        Whether an earlier run may have appended some of it.
+
+    Raises
+    ------
+    Unavailable
+        A partition is being taken over, or the disk is full: asking again is safe, here and everywhere below.
+    """
+    place.refresh()
+    by_target: dict[tuple[str, str, bool], list[SinkRequest]] = {}
+    for request in manifest.requests:
+        by_target.setdefault((request.topic, request.partition, request.waits), []).append(request)
+    appends = [_Append(place, manifest, flush, again, requests) for requests in by_target.values()]
+    for topic in {request.topic for request in manifest.requests}:
+        place.topic(topic)
+    if len(appends) == 1:
+        appends[0].run()
+    else:
+        with ThreadPoolExecutor(min(THREADS_MAX, max(1, len(appends))), "mq-sink") as pool:
+            # all of them end before the first error is raised: what is under way is not left behind
+            for outcome in [pool.submit(append.run) for append in appends]:
+                outcome.result()
+    return list({id(log): log for append in appends for log in append.touched}.values())
+
+
+@dataclass(slots=True)
+class _Left:
+    """A request that is not stored whole: its rows, and the positions of those that are left."""
+
+    request: SinkRequest
+    rows: pa.RecordBatch
+    indexes: Indexes
+
+
+class _Append:
+    """The requests of a manifest for one partition."""
+
+    def __init__(
+        self, place: SinkPlace, manifest: Manifest, flush: Flush | None, again: bool, requests: Sequence[SinkRequest]
+    ) -> None:
+        self._place = place
+        self._manifest = manifest
+        self._flush = flush
+        self._again = again
+        self._requests = requests
+        self.touched: list[PartitionLog] = []
+
+    def run(self) -> None:
+        """Store all of them, in their order."""
+        if self._again:
+            for request in self._requests:
+                self._settle(request, look=True)
+            return
+        for group in _groups(self._requests):
+            if not self._append_together(group):
+                for request in group:
+                    self._settle(request, look=False)
+
+    def _append_together(self, requests: Sequence[SinkRequest]) -> bool:
+        """Append requests by the route by which they were staged; False if that is not today's, or was refused."""
+        first = requests[0]
+        topic, placement = self._place.routed(first.topic)
+        if any(request.tokens != {token_of(topic, placement)} for request in requests):
+            return False
+        batches = [Batch(self._final(topic, one, self._rows(one)), self._stamp(one)) for one in requests]
+        try:
+            self._store(topic, first.partition, first.waits, batches, placement)
+        except Fenced:
+            return False
+        return True
+
+    def _settle(self, request: SinkRequest, *, look: bool) -> None:
+        """Store what is not stored of one request, by today's route."""
+        topic = self._place.topic(request.topic)
+        rows = self._rows(request)
+        left = _Left(request, rows, np.arange(rows.num_rows))
+        if look:
+            left.indexes = self._not_stored(topic, request, rows.num_rows)
+        until_s = time.monotonic() + FENCED_S
+        while left.indexes.size:
+            refused = self._append_left(left)
+            if refused is None:
+                return
+            self._place.learn(topic, refused, until_s)
+
+    def _append_left(self, left: _Left) -> Fenced | None:
+        """Append what is left, partition by partition; return what refused some of it, which is left then."""
+        topic, placement = self._place.routed(left.request.topic)
+        targets = targets_again(left.rows, left.request.partition, topic, placement)
+        refused: Fenced | None = None
+        for target in np.unique(targets[left.indexes]).tolist():
+            indexes = left.indexes[targets[left.indexes] == target]
+            partition = placement.partitions[target]
+            rows = left.rows.take(pa.array(indexes))
+            stamp = self._stamp(left.request, indexes)
+            batch = Batch(self._final(topic, left.request, rows, partition), stamp)
+            try:
+                self._store(topic, partition, left.request.waits, [batch], placement)
+            except Fenced as error:
+                refused = error
+            else:
+                left.indexes = np.setdiff1d(left.indexes, indexes)
+        return refused
+
+    # One append.
+
+    def _rows(self, request: SinkRequest) -> pa.RecordBatch:
+        return _one(read_sections(self._place.warehouse.store, self._manifest.files, request.sections))
+
+    def _stamp(self, request: SinkRequest, indexes: Indexes | None = None) -> ProducerStamp:
+        whole = indexes is None or len(indexes) == request.rows
+        positions = None if indexes is None or whole else tuple(indexes.tolist())
+        return ProducerStamp(self._manifest.producer_id(request), self._manifest.batch, positions, request.rows)
+
+    def _final(
+        self, topic: Topic, request: SinkRequest, rows: pa.RecordBatch, partition: str | None = None
+    ) -> pa.RecordBatch:
+        """Return staged rows as those of the partition that they are appended to."""
+        kept = rows.select([name for name in rows.schema.names if name not in _OF_PLACE])
+        if not request.waits:
+            return kept
+        at_ms = pc.divide(rows.column("deliver_time").cast(pa.int64()), 1000)
+        names = pa.repeat(pa.scalar(partition or request.partition, pa.string()), rows.num_rows)
+        return with_destination(kept, topic, names, at_ms)
+
+    def _store(self, topic: Topic, partition: str, waits: bool, batches: Sequence[Batch], placement: Placement) -> None:
+        """Append in one commit; `Fenced` when it is refused, with nothing stored."""
+        log, known, flush = self._destination(topic, partition, waits, placement)
+        tries = 0
+        failpoint("sink.before_append")
+        while True:
+            try:
+                log.append(batches, flush=flush, known=known)
+                break
+            except Unknown:
+                tries += 1
+                if tries == _UNKNOWN_TRIES:
+                    raise
+        failpoint("sink.after_append")
+        self.touched.append(log)
+
+    def _destination(
+        self, topic: Topic, partition: str, waits: bool, placement: Placement
+    ) -> tuple[PartitionLog, Known, Flush]:
+        if waits:
+            # marks name places in a delay partition: none may be taken back by a power cut
+            return self._place.delay_log(partition), self._place.delay_known(partition), Flush.SYNC
+        flush = self._place.flush_of(topic, self._flush)
+        return self._place.log(topic, partition), placement.known[partition], flush
+
+    # What is stored already.
+
+    def _not_stored(self, topic: Topic, request: SinkRequest, count: int) -> Indexes:
+        """Return the positions of the rows of a request that no partition holds."""
+        left = np.ones(count, dtype=bool)
+        producer_id, batch = self._manifest.producer_id(request), self._manifest.batch
+        for log in self._candidates(topic, request):
+            log.refresh()
+            seen = log.known_producer(producer_id)
+            for part in () if seen is None else seen.parts.get(batch, ()):
+                left[slice(None) if part.indexes is None else np.array(part.indexes, dtype=np.int64)] = False
+        if left.all() and self._place.now_ms() - self._manifest.created_ms > REMEMBERED_MS:
+            self._ask_rows(topic, request, left)
+        return np.flatnonzero(left)
+
+    def _candidates(self, topic: Topic, request: SinkRequest) -> Iterator[PartitionLog]:
+        """Yield every partition that may hold rows of a request: keys may have moved since."""
+        if request.waits:
+            yield self._place.delay_log(request.partition)
+            return
+        for partition in topic.route.partitions:
+            yield self._place.log(topic, partition)
+
+    def _ask_rows(self, topic: Topic, request: SinkRequest, left: NDArray[np.bool_]) -> None:
+        """Look a request up in the rows, for a query that stood still for longer than producers are remembered."""
+        stored = sum(self._count_rows(log, request) for log in self._candidates(topic, request))
+        if stored == len(left):
+            left[:] = False
+        elif stored:
+            name, batch = self._manifest.name, self._manifest.batch
+            raise Corrupt(
+                f"{stored} of {len(left)} rows of request {request.number} of batch {batch} of sink {name} are stored,"
+                " and nobody remembers which: the query stood still for a day amidst an expansion",
+                code="sink_request_torn",
+            )
+
+    def _count_rows(self, log: PartitionLog, request: SinkRequest) -> int:
+        producer_id, batch = self._manifest.producer_id(request), self._manifest.batch
+        count = 0
+        for page in pages(log, log.offset_at(self._manifest.created_ms * 1000)):
+            rows = page.rows
+            same = pc.and_(
+                pc.equal(rows.column("producer_id"), producer_id), pc.equal(rows.column("producer_seq"), batch)
+            )
+            count += pc.sum(same).as_py() or 0
+        return count
+
+
+def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:
+    """Yield the requests that go into one commit together."""
+    group: list[SinkRequest] = []
+    nbytes = rows = 0
+    for request in requests:
+        size = sum(section.length for section in request.sections)
+        if group and (nbytes + size > _COMMIT_BYTES_MAX or rows + request.rows > _COMMIT_ROWS_MAX):
+            yield group
+            group, nbytes, rows = [], 0, 0
+        group.append(request)
+        nbytes += size
+        rows += request.rows
+    if group:
+        yield group
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the sections' rows as one batch; a column that a section does not have is null there."""
+    if len({batch.schema for batch in batches}) == 1:
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    if not any(NAMED in batch.schema.names for batch in batches):
+        return one_batch(batches)
+    table = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+    whole = table.combine_chunks()
+    columns = [
+        pc.fill_null(column.combine_chunks(), False) if name == NAMED else column.combine_chunks()
+        for name, column in zip(whole.schema.names, whole.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=whole.schema)

@@ -1,0 +1,116 @@
+"""One batch of the sink: what each task does with its rows, and what the driver does with what they staged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from jobs.sink.append import append_manifest
+from jobs.sink.columns import SinkColumns, pieces
+from jobs.sink.manifest import Manifests, planned
+from jobs.sink.place import SinkPlace
+from jobs.sink.routing import route_rows
+from jobs.sink.staging import StagedMessage, StagedRows, Stager
+from jobs.tasks import keep_imports
+from mq.errors import DeltaMQError
+from mq.limits import MIB
+from tables.log import PartitionLog
+from tables.settings import Flush
+
+__all__ = ["commit_staged", "decoded", "stage_rows"]
+
+_log: Final = logging.getLogger("deltamq.jobs")
+#: Rows that a task converts and routes at once: Spark's batches are small, and each costs its split by partition.
+PIECE_BYTES_MAX: Final = 8 * MIB
+#: From so many rows on, those without a key are spread from another partition on in each piece.
+_SMALL_ROWS: Final = 4_096
+_decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
+_tending: Final = threading.Lock()
+
+
+def stage_rows(
+    place: SinkPlace,
+    columns: SinkColumns,
+    topic: str | None,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    name: str,
+    batch: int,
+    task: int,
+) -> StagedMessage:
+    """Stage the rows of one task; nothing is stored in a topic.
+
+    Parameters
+    ----------
+    topic
+        Where all rows go; None where a column says it.
+    name, batch, task
+        Whose batch it is, which one, and which share of it.
+
+    Raises
+    ------
+    Refused
+        A row cannot be a message; the column is named.
+    """
+    keep_imports()
+    place.refresh()
+    store = place.warehouse.store
+    stager = Stager(store, Manifests(store, name).folder, name, batch, task)
+    now_ms = place.now_ms()
+    # all tasks of a small batch put rows without a key into one partition: one commit, not several
+    draw = zlib.crc32(f"{name}#{batch}".encode())
+    for number, piece in enumerate(pieces(batches, PIECE_BYTES_MAX)):
+        at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
+        stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=at, now_ms=now_ms))
+    return stager.finish()
+
+
+def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
+    """Return what the tasks staged."""
+    return [_decode_staged.decode(message.staged) for message in messages if isinstance(message, StagedMessage)]
+
+
+def commit_staged(
+    place: SinkPlace, name: str, batch: int, staged: Sequence[StagedRows], *, flush: Flush | None = None
+) -> None:
+    """Append a batch once: what is staged, or what an earlier run of the batch has staged and put a manifest for.
+
+    Raises
+    ------
+    Unavailable
+        A partition is being taken over, or the disk is full: the same call goes on where this one ended.
+    """
+    manifests = Manifests(place.warehouse.store, name)
+    if manifests.last_done() >= batch:
+        return
+    plan = planned(name, batch, place.now_ms(), staged)
+    if not plan.requests and manifests.read(batch) is None:
+        return  # a batch without rows
+    manifest, is_new = manifests.put(plan)
+    touched = append_manifest(place, manifest, flush=flush, again=not is_new)
+    manifests.finish(batch)
+    _tend(touched)
+
+
+def _tend(logs: list[PartitionLog]) -> None:
+    """Do the upkeep that is due in the background; what is left out is due again after the next batch."""
+    if logs and _tending.acquire(blocking=False):
+        threading.Thread(target=_tend_all, args=(logs,), name="mq-sink-upkeep", daemon=True).start()
+
+
+def _tend_all(logs: list[PartitionLog]) -> None:
+    try:
+        for log in logs:
+            log.maintain()
+    except (DeltaMQError, OSError) as error:
+        # due again after the next batch; what it found wrong, that append will be told
+        _log.warning("event=upkeep_failed detail=%r", str(error))
+    finally:
+        _tending.release()

@@ -1,0 +1,180 @@
+"""The manifest of a batch: which staged rows are the batch, and as which requests they are appended.
+
+    <warehouse>/jobs/sink/<name>/00000000000000000007.manifest      put if absent: whoever comes later uses this one
+    <warehouse>/jobs/sink/<name>/00000000000000000007.done          all of it is appended
+    <warehouse>/jobs/sink/<name>/00000000000000000007-<task>-<life>-0.arrow   staged rows
+
+A batch that is played again may have its rows in another order, or in other tasks: a shuffle without an order gives
+other ones each time. Its requests must then not be made of those rows: some of the first may be stored. So the first
+manifest of a batch stands for ever, and with the same rows the same requests are made, which partitions know again.
+`done` stands beside it because partitions forget producers after a day. What is older than the last batch is swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from jobs.sink.staging import Section, StagedFile, StagedRows
+from mq.errors import Corrupt, Unknown
+from mq.limits import MIB
+from mq.names import encode_path
+from tables.failpoints import failpoint
+from tables.store import FileMissing, Store
+
+__all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "planned", "sweep_writes"]
+
+FOLDER: Final = "jobs/sink"
+#: One request, and what one thread holds in memory of it; far below a commit's bound.
+REQUEST_BYTES_MAX: Final = 32 * MIB
+REQUEST_ROWS_MAX: Final = 500_000
+#: What is left of a batch write is swept when nothing of it has changed for so long: staged rows of one that was
+#: killed, and the mark of a named one, which until then is not done again.
+_FORGOTTEN_MS: Final = 30 * 24 * 3600 * 1000
+_WRITES: Final = ("write-", "key-", "id-")
+_FORMAT: Final = 1
+
+
+class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
+    """One request of the sink's producer `number`: these sections, in this order, to one partition."""
+
+    number: int
+    topic: str
+    partition: str
+    waits: bool
+    rows: int
+    sections: list[Section]
+
+    @property
+    def tokens(self) -> set[str]:
+        """Return by which placements its rows were routed."""
+        return {section.token for section in self.sections}
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a batch is."""
+
+    name: str
+    batch: int
+    created_ms: int
+    files: list[StagedFile]
+    requests: list[SinkRequest]
+    format: int = _FORMAT
+
+    def producer_id(self, request: SinkRequest) -> str:
+        """Return the producer of a request; its sequence is the batch."""
+        return f"sink/{self.name}/{request.number}"
+
+
+_decode: Final = msgspec.msgpack.Decoder(Manifest)
+
+
+def planned(name: str, batch: int, created_ms: int, staged: Sequence[StagedRows]) -> Manifest:
+    """Return the manifest of what tasks staged: few requests for each partition, its rows in the order of tasks."""
+    files: list[StagedFile] = []
+    by_target: dict[tuple[str, str, bool], list[Section]] = {}
+    for task in sorted(staged, key=lambda one: one.task):
+        for section in task.sections:
+            moved = msgspec.structs.replace(section, file=section.file + len(files))
+            by_target.setdefault((moved.topic, moved.partition, moved.waits), []).append(moved)
+        files += task.files
+    requests: list[SinkRequest] = []
+    for (topic, partition, waits), sections in sorted(by_target.items()):
+        for run in _runs(sections):
+            rows = sum(section.rows for section in run)
+            requests.append(SinkRequest(len(requests), topic, partition, waits, rows, run))
+    return Manifest(name, batch, created_ms, files, requests)
+
+
+def _runs(sections: Sequence[Section]) -> list[list[Section]]:
+    runs: list[list[Section]] = []
+    nbytes = rows = 0
+    for section in sections:
+        if not runs or nbytes + section.length > REQUEST_BYTES_MAX or rows + section.rows > REQUEST_ROWS_MAX:
+            runs.append([])
+            nbytes = rows = 0
+        runs[-1].append(section)
+        nbytes += section.length
+        rows += section.rows
+    return runs
+
+
+class Manifests:
+    """The manifests of one name: a query's, or a batch write's."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self.folder = f"{FOLDER}/{encode_path(name)}"
+
+    def last_done(self) -> int:
+        """Return the last batch that is appended whole, -1 for none."""
+        done = [name for name in self._store.names(self.folder) if name.endswith(".done")]
+        return max((int(name[:20]) for name in done), default=-1)
+
+    def read(self, batch: int) -> Manifest | None:
+        """Return the manifest of a batch; None when it has none.
+
+        Raises
+        ------
+        Corrupt
+            It is damaged, or of a later version of DeltaMQ.
+        """
+        key = self._key(batch, "manifest")
+        try:
+            data = bytes(self._store.read(key))
+        except FileMissing:
+            return None
+        try:
+            found = _decode.decode(data)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{key} is damaged: {error}", code="manifest_corrupt") from error
+        if found.format > _FORMAT:
+            raise Corrupt(f"{key} was written by a later version (format {found.format})", code="manifest_format")
+        return found
+
+    def put(self, manifest: Manifest) -> tuple[Manifest, bool]:
+        """Store the manifest unless its batch has one; return the one that stands, and whether it is this one's first.
+
+        Raises
+        ------
+        Unknown
+            Nobody can tell which one stands: asking again is safe.
+        """
+        data = msgspec.msgpack.encode(manifest)
+        failpoint("sink.before_manifest")
+        try:
+            created = self._store.put_if_absent(self._key(manifest.batch, "manifest"), data, durable=True)
+        except Unknown:
+            created = False  # what is stored decides
+        failpoint("sink.after_manifest")
+        if created:
+            return manifest, True
+        found = self.read(manifest.batch)
+        if found is None:
+            raise Unknown(f"the manifest of batch {manifest.batch} may be stored: run the query again")
+        return found, False
+
+    def finish(self, batch: int) -> None:
+        """Note that the batch is appended, and sweep what nobody needs any more."""
+        failpoint("sink.before_done")
+        # a power cut may take it back: the partitions' memory of producers, and then the rows, say the same
+        self._store.put(self._key(batch, "done"), b"", durable=False)
+        failpoint("sink.after_done")
+        mine = f"{batch:020d}."
+        for name in self._store.names(self.folder):
+            if name[:20].isdigit() and int(name[:20]) <= batch and not name.startswith(mine):
+                self._store.delete(f"{self.folder}/{name}")
+
+    def _key(self, batch: int, kind: str) -> str:
+        return f"{self.folder}/{batch:020d}.{kind}"
+
+
+def sweep_writes(store: Store, now_ms: int) -> None:
+    """Sweep what batch writes left long ago; queries keep theirs, since they may stand still for months."""
+    for folder in store.folders(FOLDER):
+        if folder.startswith(_WRITES):
+            changed_ms = max((entry.modified_ms for entry in store.entries(f"{FOLDER}/{folder}")), default=now_ms)
+            if now_ms - changed_ms > _FORGOTTEN_MS:
+                store.delete_tree(f"{FOLDER}/{folder}")

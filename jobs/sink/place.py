@@ -1,0 +1,190 @@
+"""The warehouse as a sink's process sees it: open once for each process, its metadata followed.
+
+Spark's Python workers are used again for the next task and the next batch, so what is open stays open: a batch then
+costs no more than a look at what is new in `sys/meta`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from jobs.tasks import storage
+from mq.errors import Fenced, NotFound, Unavailable
+from mq.limits import MIB
+from mq.meta import Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
+from mq.names import check_client_topic, split_partition
+from tables.config import Config
+from tables.log import PartitionLog, Warehouse
+from tables.paths import PartitionRef, Space
+from tables.queue import DELAY, AnyEvent, Known, Meta, MetaLog, Placement, known_of_broker, seal_moves, system_ref
+from tables.settings import Flush, LogSettings
+
+__all__ = ["SinkPlace", "SinkSettings", "place_of"]
+
+#: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
+FENCED_S: Final = 15.0
+_AGAIN_S: Final = 0.005
+_AGAIN_S_MAX: Final = 0.25
+#: What a sink appends it seldom reads again.
+_TAIL_BYTES_MAX: Final = 4 * MIB
+_TAILS_BYTES_MAX: Final = 64 * MIB
+_CACHE_BYTES_MAX: Final = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """What of the settings a sink needs, in the form in which tasks get it."""
+
+    warehouse: str
+    cluster: str
+    brokers: tuple[str, ...]
+    auto_create: bool
+    log: LogSettings
+
+    @classmethod
+    def of(cls, conf: Config, warehouse: str) -> SinkSettings:
+        """Return those of a warehouse; the memory of the log's settings is the service's, not a task's."""
+        log = replace(
+            conf.log,
+            tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
+            tails_bytes_max=min(conf.log.tails_bytes_max, _TAILS_BYTES_MAX),
+            cache_bytes_max=min(conf.log.cache_bytes_max, _CACHE_BYTES_MAX),
+        )
+        service = conf.service
+        return cls(
+            warehouse=warehouse,
+            cluster=conf.warehouse.cluster,
+            brokers=service.brokers,
+            auto_create=service.auto_create_topics,
+            log=log,
+        )
+
+
+class SinkPlace:
+    """One warehouse: topics, placements, open partitions. Safe for threads."""
+
+    def __init__(self, settings: SinkSettings, warehouse: Warehouse | None = None) -> None:
+        self.settings = settings
+        self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log)
+        self.meta = MetaLog(self.warehouse)
+
+    def now_ms(self) -> int:
+        """Return the wall clock: what stamps messages, and what delays count from."""
+        return self.warehouse.clock.wall_us() // 1000
+
+    def refresh(self) -> Meta:
+        """Return the newest metadata."""
+        self.meta.refresh()
+        return self.meta.meta
+
+    def check_topic(self, name: str) -> None:
+        """Return if messages may be sent there; nothing is made.
+
+        Raises
+        ------
+        Refused
+            `system_name`, `invalid_topic_name`.
+        NotFound
+            There is no such topic, and the settings do not make one.
+        """
+        check_client_topic(name)
+        if name not in self.meta.state.topics and name not in self.refresh().topics.topics:
+            self._check_may_create(name)
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic, as far as is known; made with the default route if the settings say so (SPEC ROUTE-2)."""
+        found = self.meta.state.topics.get(name) or self.refresh().topics.topics.get(name)
+        if found is not None:
+            return found
+        check_client_topic(name)
+        self._check_may_create(name)
+        decide = partial(self._new_topic, name, str(uuid.uuid4()), self.now_ms())
+        return self.meta.submit_any(decide).topics.topic(name)
+
+    def _check_may_create(self, name: str) -> None:
+        if not self.settings.auto_create:
+            detail = f"there is no topic {name}: create it (deltamq topic create), or set service.auto_create_topics"
+            raise NotFound(detail, code="topic_not_found", field="topic")
+
+    def _new_topic(self, name: str, new_id: str, now_ms: int, meta: Meta) -> Sequence[AnyEvent]:
+        brokers = brokers_for(name, meta.brokers.available, self.settings.brokers)
+        events = decide_put_topic(meta.topics, name, TopicRequest(), brokers, new_id, now_ms)
+        return [*moves_of(meta.topics, events), *events]
+
+    def routed(self, name: str) -> tuple[Topic, Placement]:
+        """Return a topic and where its messages go now, with what their appends know: of one state of the metadata."""
+        while True:
+            self.topic(name)
+            meta = self.meta.meta
+            topic = meta.topics.topics.get(name)
+            if topic is not None:  # else it was deleted just now
+                return topic, Placement.of(topic, meta.moved_keys(topic.id), meta.brokers)
+
+    def log(self, topic: Topic, partition: str) -> PartitionLog:
+        """Return a topic's partition, made if its making was cut short."""
+        ref = PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)
+        # the same in every process that makes the table, and another in every life of the topic
+        return self.warehouse.create(ref, table_id=str(uuid.uuid5(uuid.UUID(topic.id), partition)))
+
+    def delay_log(self, partition: str) -> PartitionLog:
+        """Return the delay partition of the broker of a partition."""
+        return self.warehouse.create(system_ref(DELAY, self.settings.cluster, split_partition(partition)[1]))
+
+    def delay_known(self, partition: str) -> Known:
+        """Return what an append to that one knows of fences."""
+        return known_of_broker(self.meta.meta.brokers, split_partition(partition)[1])
+
+    def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
+        """Return what an append waits for: what the writer asks, else the topic's setting, else the warehouse's."""
+        named = topic.settings.flush
+        return asked or (Flush(named) if named is not None else self.settings.log.flush)
+
+    def learn(self, topic: Topic, refused: Fenced, until_s: float) -> None:
+        """Return when there is more to know than what an append was refused for; seal what waits for it.
+
+        Raises
+        ------
+        Unavailable
+            `fenced`: nothing of it is known by `until_s`.
+        """
+        fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
+        wait_s = _AGAIN_S
+        while True:
+            meta = self.refresh()
+            seal_moves(self.meta, topic, partial(self.log, topic))
+            _, placement = self.routed(topic.name)
+            brokers = {split_partition(partition)[1] for partition in placement.partitions}
+            known = [*placement.known.values(), *(known_of_broker(meta.brokers, broker) for broker in brokers)]
+            if isinstance(epoch, int) and any(one.get(fence, 0) >= epoch for one in known):
+                return
+            if time.monotonic() >= until_s:
+                detail = f"topic {topic.name} is being taken over ({refused.detail}); the query may be started again"
+                raise Unavailable(detail, code="fenced")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+
+
+_lock: Final = threading.Lock()
+_places: Final[dict[SinkSettings, SinkPlace]] = {}
+
+
+def place_of(settings: SinkSettings) -> SinkPlace:
+    """Return the place of these settings, opened at the first call of this process.
+
+    Raises
+    ------
+    NotFound
+        There is no such warehouse.
+    """
+    with _lock:
+        found = _places.get(settings)
+        if found is None:
+            storage(settings.warehouse)  # a misspelt warehouse is not made
+            found = _places[settings] = SinkPlace(settings)
+        return found

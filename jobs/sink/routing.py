@@ -1,0 +1,174 @@
+"""Where the rows of a write go, decided as the service decides it, column by column (SPEC ROUTE-5, ROUTE-7).
+
+    named partition -> there;   key -> the partition of its logical partition;   neither -> slices from a drawn one on
+
+A part is what one piece of rows has for one partition. Whether its rows wait there for their time is fixed with it, and
+so is by which placement it was routed: its `token` says whether another process would route it alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from jobs.sink.columns import SinkRows
+from mq.errors import NotFound
+from mq.meta import Topic
+from mq.routing import spread
+from tables.key_column import lps_of_keys
+from tables.queue import AT_ONCE, Placement
+from tables.schema import TIME
+
+__all__ = ["NAMED", "RoutedPart", "route_rows", "targets_again", "token_of"]
+
+#: A column of staged rows: whether the row named its partition, which then stands whatever its key.
+NAMED: Final = "named"
+Targets = NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPart:
+    """Rows for one partition; with `waits` for the delay partition of its broker."""
+
+    topic: str
+    partition: str
+    token: str
+    waits: bool
+    rows: pa.RecordBatch
+
+
+def token_of(topic: Topic, placement: Placement) -> str:
+    """Return what two placements have in common exactly if they put every row into the same partition."""
+    return f"{topic.id}:{len(placement.partitions)}:{zlib.crc32(placement.table.tobytes()):08x}"
+
+
+def route_rows(
+    found: SinkRows,
+    topic_named: str | None,
+    place: Callable[[str], tuple[Topic, Placement]],
+    *,
+    draw: int,
+    now_ms: int,
+) -> Iterator[RoutedPart]:
+    """Yield the rows by partition, in their order inside each.
+
+    Parameters
+    ----------
+    topic_named
+        The option's topic; None where a column names one for each row.
+    place
+        Finds a topic and its placement by name.
+    draw
+        Where rows without a key begin.
+    """
+    if topic_named is not None:
+        yield from _route(found, *place(topic_named), draw=draw, now_ms=now_ms)
+        return
+    assert found.topics is not None, "checked with the schema"
+    encoded = found.topics.dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        at = np.flatnonzero(codes == code)
+        one = found if len(at) == len(codes) else _taken(found, at)
+        yield from _route(one, *place(name), draw=draw, now_ms=now_ms)
+
+
+def _taken(found: SinkRows, at: NDArray[np.int64]) -> SinkRows:
+    index = pa.array(at)
+    named = None if found.partitions is None else found.partitions.take(index)
+    return SinkRows(found.rows.take(index), None, named, None if found.times is None else found.times[at])
+
+
+def _route(found: SinkRows, topic: Topic, placement: Placement, *, draw: int, now_ms: int) -> Iterator[RoutedPart]:
+    targets = _targets(found, topic, placement, draw)
+    waits = np.zeros(len(targets), dtype=bool) if found.times is None else found.times > now_ms
+    rows = found.rows
+    if found.partitions is not None:
+        rows = rows.append_column(NAMED, found.partitions.is_valid())
+    if waits.any():
+        assert found.times is not None
+        at = np.where(waits, found.times, 0)
+        rows = rows.append_column(pa.field("deliver_time", TIME), pa.array(at * 1000, pa.int64()).cast(TIME))
+    token = token_of(topic, placement)
+    for code, part in _grouped(rows, targets.astype(np.int32) * 2 + waits):
+        yield RoutedPart(topic.name, placement.partitions[code // 2], token, bool(code % 2), part)
+
+
+def _targets(found: SinkRows, topic: Topic, placement: Placement, draw: int) -> Targets:
+    """Return the index of each row's partition."""
+    count = found.rows.num_rows
+    targets = np.full(count, -1, dtype=np.int16)
+    at = found.rows.schema.get_field_index("key")
+    if at >= 0:
+        targets = _by_key(found.rows.column(at), placement, targets)
+    if found.partitions is not None:
+        targets = _by_name(found.partitions, topic, placement, targets)
+    keyless = np.flatnonzero(targets < 0)
+    for index, low, high in spread(keyless.size, placement, draw):
+        targets[keyless[low:high]] = index
+    return targets
+
+
+def _by_key(key: pa.StringArray, placement: Placement, targets: Targets) -> Targets:
+    if len(placement.partitions) == 1:
+        return np.zeros_like(targets)
+    lps = lps_of_keys(key)
+    return np.where(lps >= 0, placement.table[lps], targets).astype(np.int16)
+
+
+def _by_name(named: pa.StringArray, topic: Topic, placement: Placement, targets: Targets) -> Targets:
+    encoded = named.dictionary_encode()
+    codes = np.asarray(pc.fill_null(encoded.indices, -1))
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        targets[codes == code] = _index(name, topic, placement)
+    return targets
+
+
+def _index(name: str, topic: Topic, placement: Placement) -> int:
+    if name in placement.partitions:
+        return placement.partitions.index(name)
+    if name.isdigit() and int(name) < len(placement.partitions):
+        return int(name)
+    known = ", ".join(placement.partitions)
+    detail = f"partition: topic {topic.name} has no partition {name!r}; it has {known}. Drop the column to go by key"
+    raise NotFound(detail, code="partition_not_found", field="partition")
+
+
+def _grouped(rows: pa.RecordBatch, codes: NDArray[np.int32]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each code, in their order."""
+    if not len(codes):
+        return
+    if (codes == codes[0]).all():
+        yield int(codes[0]), rows
+        return
+    order = np.argsort(codes, kind="stable")
+    edges = np.flatnonzero(np.diff(codes[order])) + 1
+    for part in np.split(order, edges):
+        yield int(codes[part[0]]), rows.take(pa.array(part))
+
+
+def targets_again(rows: pa.RecordBatch, partition: str, topic: Topic, placement: Placement) -> Targets:
+    """Return where staged rows of a partition go by another placement: those with a key by it, the others stay.
+
+    Raises
+    ------
+    NotFound
+        The topic has no such partition any more: it was deleted and made again.
+    """
+    targets = np.full(rows.num_rows, _index(partition, topic, placement), dtype=np.int16)
+    at = rows.schema.get_field_index("key")
+    if at < 0:
+        return targets
+    moved = _by_key(rows.column(at), placement, targets)
+    named = rows.schema.get_field_index(NAMED)
+    return moved if named < 0 else np.where(np.asarray(rows.column(named)), targets, moved).astype(np.int16)
+
+
+assert AT_ONCE < 0, "what does not wait is due before any now"

@@ -1,0 +1,173 @@
+"""Staged rows: what a task has made of its share of a batch, before it is decided that they are the batch.
+
+    task:   rows -> routed parts -> IPC streams, one behind another, in files of about 64 MiB  -> message to the driver
+    driver: the messages of the tasks that count -> manifest -> appends
+
+A few rows travel in the message itself: no file is written for them. Whatever a task that is retried, speculated or
+killed leaves is a file that no manifest names; it is swept with the batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from jobs.sink.routing import RoutedPart
+from mq.errors import Corrupt
+from mq.limits import KIB, MIB
+from tables.failpoints import failpoint
+from tables.store import Store
+
+__all__ = ["Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
+
+#: What a task holds before it writes a file.
+FILE_BYTES_MAX: Final = 64 * MIB
+#: Up to here a task's rows travel in its message to the driver, and are stored in the manifest.
+INLINE_BYTES_MAX: Final = 64 * KIB
+_ALIGNMENT: Final = 64
+
+
+class StagedFile(msgspec.Struct, frozen=True, array_like=True):
+    """Where staged rows are: in a file of the warehouse, or here."""
+
+    key: str
+    size: int
+    data: bytes | None = None
+
+
+class Section(msgspec.Struct, frozen=True, array_like=True):
+    """One part in a staged file: an IPC stream at `[start, start + length)`; its checksum is over these bytes."""
+
+    file: int
+    start: int
+    length: int
+    crc: int
+    rows: int
+    topic: str
+    partition: str
+    token: str
+    waits: bool
+
+
+class StagedRows(msgspec.Struct, frozen=True):
+    """All that one task staged; `file` of a section counts in `files`."""
+
+    name: str
+    batch: int
+    task: int
+    files: list[StagedFile]
+    sections: list[Section]
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What Spark carries from a task to the driver."""
+
+    staged: bytes
+
+
+class Stager:
+    """Collects the routed parts of one task."""
+
+    def __init__(self, store: Store, folder: str, name: str, batch: int, task: int) -> None:
+        self._store = store
+        self._prefix = f"{folder}/{batch:020d}-{task:06d}-{uuid.uuid4().hex}"
+        self._name = name
+        self._batch = batch
+        self._task = task
+        self._files: list[StagedFile] = []
+        self._sections: list[Section] = []
+        self._held: dict[tuple[str, str, bool, str], list[pa.RecordBatch]] = {}
+        self._held_bytes = 0
+
+    def add(self, parts: Iterable[RoutedPart]) -> None:
+        """Stage parts; a full file is written, and durable then."""
+        for part in parts:
+            self._held.setdefault((part.topic, part.partition, part.waits, part.token), []).append(part.rows)
+            self._held_bytes += part.rows.nbytes
+        if self._held_bytes >= FILE_BYTES_MAX:
+            self._write(*self._streams())
+
+    def finish(self) -> StagedMessage:
+        """Return what the driver is told; all that it names is durable."""
+        streams, size = self._streams()
+        if size > INLINE_BYTES_MAX or (size and self._files):
+            self._write(streams, size)
+        elif size:
+            self._files.append(StagedFile("", size, bytes(_joined(streams, size))))
+        staged = StagedRows(self._name, self._batch, self._task, self._files, self._sections)
+        return StagedMessage(msgspec.msgpack.encode(staged))
+
+    def _streams(self) -> tuple[list[pa.Buffer | bytes], int]:
+        """Return what is held as streams, each partition's rows together, and their size; their sections are noted."""
+        streams: list[pa.Buffer | bytes] = []
+        size = 0
+        for (topic, partition, waits, token), batches in self._held.items():
+            for _, alike in groupby(batches, key=lambda batch: batch.schema):
+                rows = pa.concat_batches(alike)
+                stream = _stream(rows)
+                crc = zlib.crc32(stream)
+                place = (len(self._files), size, stream.size, crc, rows.num_rows)
+                self._sections.append(Section(*place, topic, partition, token, waits))
+                streams += [stream, bytes(-stream.size % _ALIGNMENT)]
+                size += stream.size + -stream.size % _ALIGNMENT
+        self._held, self._held_bytes = {}, 0
+        return streams, size
+
+    def _write(self, streams: Sequence[pa.Buffer | bytes], size: int) -> None:
+        key = f"{self._prefix}-{len(self._files)}.arrow"
+        failpoint("sink.before_stage")
+        self._store.put(key, _joined(streams, size), durable=True)
+        failpoint("sink.after_stage")
+        self._files.append(StagedFile(key, size))
+
+
+def _stream(rows: pa.RecordBatch) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue()
+
+
+def _joined(streams: Sequence[pa.Buffer | bytes], size: int) -> pa.Buffer:
+    whole = pa.BufferOutputStream()
+    for stream in streams:
+        whole.write(stream)
+    data = whole.getvalue()
+    assert data.size == size, "sections say where they are"
+    return data
+
+
+def read_sections(store: Store, files: Sequence[StagedFile], sections: Sequence[Section]) -> list[pa.RecordBatch]:
+    """Return the rows of each section, checked against its checksum.
+
+    Raises
+    ------
+    Corrupt
+        The bytes are not those that were staged.
+    """
+    buffers: dict[int, pa.Buffer] = {}
+    for number in dict.fromkeys(section.file for section in sections):
+        file = files[number]
+        if file.data is not None:
+            buffers[number] = pa.py_buffer(file.data)
+            continue
+        ranges = [(one.start, one.start + one.length) for one in sections if one.file == number]
+        buffers[number] = store.read_parts(file.key, file.size, ranges)
+    return [_rows(files[one.file], buffers[one.file].slice(one.start, one.length), one) for one in sections]
+
+
+def _rows(file: StagedFile, stream: pa.Buffer, section: Section) -> pa.RecordBatch:
+    if zlib.crc32(stream) != section.crc:
+        where = file.key or "the manifest"
+        raise Corrupt(f"staged rows in {where} at byte {section.start} are damaged", code="staged_rows_corrupt")
+    with pa.ipc.open_stream(stream) as reader:
+        return reader.read_next_batch()

@@ -1,0 +1,260 @@
+"""The Spark application of the jobs: made when the first job needs it, and made again when it has died.
+
+A context dies when its JVM is killed or runs out of memory, or when something in it fails for good; a Connect server
+goes away. All jobs that need Spark fail then. The first of them finds out, ends what is left, and the next run makes
+the application anew: at once, and after growing waits when it dies again soon. Jobs that need no Spark do not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jobs.run import Holder, forget_jvm, lock_jvm
+from jobs.tasks import is_connect, storage
+from mq.errors import Unavailable
+from tables.config import Config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkApplication", "SparkGone"]
+
+#: Before it is made again, by how often it died soon after it was made.
+WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+#: One that lived for so long died for a reason of its own.
+_LIVED_S: Final = 300.0
+_POOLS: Final = Path(__file__).with_name("pools.xml")
+#: A JVM that ran out of memory may do anything but work: it ends, and another is started.
+_JVM_OPTION: Final = "-XX:+ExitOnOutOfMemoryError"
+_JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+
+
+class SparkGone(Unavailable):
+    """The Spark application of the jobs died, or cannot be made now."""
+
+    code = "spark_gone"
+
+
+class SparkApplication:
+    """One application for all jobs and their threads, with a session of its own for each job."""
+
+    def __init__(
+        self,
+        conf: Config,
+        *,
+        me: Holder | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+        make: Callable[[Config], SparkSession] | None = None,
+        is_given: Callable[[], bool] | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`me` is who holds the jobs' shards; `on_lost` is called when it died and cannot be made again from here.
+
+        `make` returns a session, `is_given` says whether it is somebody else's, and to be left alone at the end.
+        """
+        self._conf = conf
+        self._me = me
+        self._on_lost = on_lost
+        self._make = make or _made
+        self._is_given = is_given or _is_given
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._first: SparkSession | None = None
+        self._ours = True
+        self._sessions: dict[str, SparkSession] = {}
+        self._made_s = 0.0
+        self._not_before_s = 0.0
+        self._deaths = 0
+        self._died_of = ""
+        self._jvm_lock: object = None
+
+    def session(self, job: str) -> SparkSession:
+        """Return the job's session.
+
+        Raises
+        ------
+        SparkGone
+            The application died or does not start, and is not to be made again yet.
+        """
+        with self._lock:
+            if self._first is None:
+                self._start()
+            assert self._first is not None, "just made"
+            found = self._sessions.get(job)
+            if found is None:
+                # importing Spark takes longer than `deltamq jobs list` should
+                from jobs.spark.session import another_session
+
+                found = another_session(self._first, self._conf.warehouse.uri)
+                self._sessions[job] = found
+            return found
+
+    def known(self, job: str) -> SparkSession | None:
+        """Return the job's session if it has one."""
+        return self._sessions.get(job)
+
+    def has_died(self, session: SparkSession, error: Exception) -> bool:
+        """Whether the application of a session is dead; then what is left of it is ended, so that the next can be made.
+
+        Parameters
+        ----------
+        error
+            What a job raised.
+        """
+        with self._lock:
+            if session not in self._sessions.values():
+                return True  # another job found out, and it may be made again already
+            if _is_alive(session):
+                return False
+            self._note_death(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            assert self._first is not None, "it had a session"
+            can_be_made = self._ours and _bury(self._first)
+            self._first = None
+            self._sessions.clear()
+        if not can_be_made:
+            self._on_lost()
+        return True
+
+    def close(self) -> None:
+        """End the application, if it was made here."""
+        if self._first is None or not self._ours:
+            return
+        if _is_alive(self._first):
+            self._first.stop()
+        else:
+            _bury(self._first)
+        if self._jvm_lock is not None and self._me is not None:
+            forget_jvm(storage(self._conf.warehouse.uri), self._me.application)
+
+    def _start(self) -> None:
+        if self._monotonic_s() < self._not_before_s:
+            raise SparkGone(f"Spark is made again soon; it ended by {self._died_of}")
+        try:
+            self._ours = not self._is_given()
+            self._first = self._make(self._conf)
+            if self._me is not None and not is_connect(self._first):
+                self._jvm_lock = lock_jvm(self._first, storage(self._conf.warehouse.uri), self._me.application)
+        except Exception as error:
+            self._first = None
+            self._made_s = self._monotonic_s()
+            self._note_death(f"{type(error).__name__}: {error}")
+            if self._ours and self._make is _made:
+                with contextlib.suppress(Exception):  # a half-made context would be in the way of the next
+                    _bury(None)
+            raise
+        self._made_s = self._monotonic_s()
+
+    def _note_death(self, of: str) -> None:
+        now_s = self._monotonic_s()
+        self._deaths = 1 if now_s - self._made_s >= _LIVED_S else self._deaths + 1
+        self._died_of = of
+        self._not_before_s = now_s + WAITS_S[min(self._deaths, len(WAITS_S)) - 1]
+
+
+def _is_given() -> bool:
+    """Whether there is a session that somebody else made, or the platform makes."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or SparkSession.getActiveSession() is not None:
+        return True
+    # jobs run in threads of their own, and a session is active in the thread that made it
+    try:
+        return _is_alive(SparkSession.active())
+    except PySparkRuntimeError:
+        return False
+
+
+def _made(conf: Config) -> SparkSession:
+    from jobs.spark.session import spark_session
+
+    if _is_given():
+        return spark_session("deltamq-jobs", conf=conf)
+    if conf.jobs.master.startswith("sc://"):
+        return spark_session("deltamq-jobs", conf=conf, **{"spark.remote": conf.jobs.master})
+    if os.environ.get("SPARK_REMOTE"):
+        return spark_session("deltamq-jobs", conf=conf)
+    bounds = {
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": _POOLS.as_uri(),
+        "spark.driver.maxResultSize": conf.jobs.result_size_max,
+    }
+    with _jvm_options():
+        return spark_session("deltamq-jobs", conf=conf, **bounds)
+
+
+@contextlib.contextmanager
+def _jvm_options() -> Iterator[None]:
+    """Add ours to those that a JVM is started with."""
+    before = os.environ.get(_JVM_OPTIONS)
+    os.environ[_JVM_OPTIONS] = f"{before or ''} {_JVM_OPTION}".strip()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_JVM_OPTIONS]
+        else:
+            os.environ[_JVM_OPTIONS] = before
+
+
+def _is_alive(session: Any) -> bool:
+    if is_connect(session):
+        try:
+            return bool(session.version)  # asks the server
+        except Exception:  # whatever the client makes of a server that is gone, or knows the session no more
+            return False
+    from py4j.protocol import Py4JError
+
+    context = session.sparkContext
+    process = getattr(context._gateway, "proc", None)
+    if context._jsc is None or (process is not None and process.poll() is not None):
+        return False
+    try:
+        return not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def _bury(session: Any) -> bool:
+    """End what is left of an application; False when another cannot be made in this process."""
+    if session is not None and is_connect(session):
+        with contextlib.suppress(Exception):
+            session.stop()
+        return True
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    untyped: Any = SparkContext
+    context, gateway = untyped._active_spark_context, untyped._gateway
+    process = getattr(gateway, "proc", None)
+    submitted = gateway is not None and process is None
+    if context is not None:
+        if not submitted:
+            context._jsc = None  # it would be asked to stop, and does not answer
+        with contextlib.suppress(Exception):
+            context.stop()
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = sessions._activeSession = None
+    if submitted:  # the JVM started us: a new context can only be made in it
+        return _answers(untyped._jvm)
+    if process is not None:
+        process.kill()
+        process.wait()
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+    untyped._gateway = untyped._jvm = None
+    return True
+
+
+def _answers(jvm: Any) -> bool:
+    try:
+        return bool(jvm.java.lang.System.nanoTime())
+    except Exception:  # whatever Py4J makes of a JVM that is gone
+        return False

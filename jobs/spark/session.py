@@ -1,0 +1,140 @@
+"""A Spark session in which Delta and the `mq` data source are ready, wherever Spark runs.
+
+    where                        which session                                        settings
+    one machine, a cluster       made here, from the jars in `.jars`                  `jobs.spark.session_settings`
+    spark-submit                 made here                                            the command's win
+    Spark Connect                the server's, by SPARK_REMOTE or a master sc://...   the server's
+    Databricks, a notebook       the one that is there                                its own
+
+Where a session is given, it is used as it is and only gets the data source.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from jobs.spark.datasource import register
+from jobs.spark.masters import check_master, check_remote, is_local, is_remote
+from jobs.spark.session_settings import is_submitted, session_settings, submitted_settings
+from jobs.spark.shipped import ship
+from jobs.tasks import absolute, cloned_session, closed_at_exit, is_connect
+from mq.errors import Refused
+from tables.config import Config, load
+
+__all__ = ["another_session", "spark_session"]
+
+
+def spark_session(
+    app_name: str = "deltamq",
+    warehouse: str | os.PathLike[str] | None = None,
+    *,
+    conf: Config | None = None,
+    **spark_conf: object,
+) -> SparkSession:
+    """Return a session with Delta and `spark.read.format("mq")`.
+
+    Parameters
+    ----------
+    app_name
+        The application's name; only used when the session is made here.
+    warehouse
+        Where `format("mq")` reads unless the option `warehouse` says otherwise: a folder or a URL. By default the
+        setting `warehouse.uri`.
+    conf
+        The settings; by default those of the profile (DELTAMQ_PROFILE, else `local`).
+    **spark_conf
+        Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In a session that
+        exists already, those that can change at run time are changed.
+
+    Raises
+    ------
+    Unavailable
+        The master, or the server of Spark Connect, does not answer.
+
+    Examples
+    --------
+    >>> spark = spark_session("report", warehouse="warehouse")                          # doctest: +SKIP
+    >>> spark.read.format("mq").option("topic", "orders").load().groupBy("tag").count().show()  # doctest: +SKIP
+    """
+    unknown = sorted(key for key in spark_conf if not key.startswith("spark."))
+    if unknown:
+        raise Refused(f"a Spark setting starts with 'spark.': {', '.join(unknown)}", field=unknown[0])
+    config = conf or load()
+    uri = absolute(os.fspath(warehouse) if warehouse is not None else config.warehouse.uri)
+    spark = _session(app_name, config, uri, spark_conf)
+    register(spark, warehouse=uri, cluster=config.warehouse.cluster)
+    return spark
+
+
+def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+    given = SparkSession.getActiveSession()
+    if given is not None:
+        return _adjusted(given, asked)
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is no notebook has its session, but none is active
+        found = SparkSession.builder.getOrCreate()
+        return _adjusted(found, {key: value for key, value in asked.items() if found.conf.isModifiable(key)})
+    remote = _remote(config, asked)
+    if remote:
+        check_remote(remote)
+        spark = _built(app_name, {**asked, "spark.remote": remote})
+        ship(spark)
+        return closed_at_exit(spark)
+    return _made(app_name, config, warehouse, asked)
+
+
+def _remote(config: Config, asked: Mapping[str, object]) -> str:
+    """Return the address of the Spark Connect server, or nothing."""
+    master = config.jobs.master
+    return str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or (master if is_remote(master) else ""))
+
+
+def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object]) -> SparkSession:
+    submitted = submitted_settings() if is_submitted() else {}
+    known = {**submitted, **asked}
+    ours = {key: value for key, value in session_settings(config, warehouse, known).items() if key not in submitted}
+    settings = {**ours, **asked}
+    master = str(known.get("spark.master", settings.get("spark.master", "")))
+    check_master(master)
+    spark = _built(app_name, settings)
+    if not is_local(master):
+        ship(spark)
+    return spark
+
+
+def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
+    """Return a session of the same application with settings and temporary views of its own."""
+    if is_connect(spark):
+        return cloned_session(spark)
+    made: Any = spark.newSession()
+    # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
+    sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
+    sessions.setActiveSession(made._jsparkSession)
+    try:
+        register(made, warehouse=absolute(warehouse))
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
+    return cast(SparkSession, made)
+
+
+def _built(app_name: str, conf: Mapping[str, object]) -> SparkSession:
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in conf.items():
+        builder = builder.config(key, _as_spark(value))
+    return builder.getOrCreate()
+
+
+def _adjusted(spark: SparkSession, conf: Mapping[str, object]) -> SparkSession:
+    for key, value in conf.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, _as_spark(value))
+        elif spark.conf.get(key, None) != _as_spark(value):
+            raise Refused(f"{key} cannot change in a running session: stop it first", field=key)
+    return spark
+
+
+def _as_spark(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

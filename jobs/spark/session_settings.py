@@ -1,0 +1,156 @@
+"""The settings of a Spark session that is made here: measured for small data on one machine, few beside on a cluster.
+
+| made by                         | what is set here                                                              |
+|---------------------------------|-------------------------------------------------------------------------------|
+| `local[...]`                    | everything below                                                              |
+| another master                  | all but what concerns this machine alone: its address, its Python, its disks  |
+| `spark-submit`                  | what the command and `spark-defaults.conf` do not say themselves              |
+| Databricks, Spark Connect       | nothing: the session is theirs                                                |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pyspark import SparkConf, SparkContext
+
+from jobs.setup import DELTA, S3A, JarSet, JarsUnusable, find_java, jars_folder, pinned_jars, wrong_jars
+from jobs.spark.masters import is_local
+from jobs.spark.s3a import is_s3, s3a_settings, task_environment
+from tables.config import Config
+
+__all__ = ["is_submitted", "session_settings", "submitted_settings"]
+
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_JAR_SETTINGS: Final = frozenset(("spark.jars", "spark.jars.packages"))
+_CLASS_SETTINGS: Final = (*sorted(_JAR_SETTINGS), "spark.driver.extraClassPath")
+_DELTA_JAR: Final = "delta-spark_*.jar"
+#: Python workers keep memory that they freed for ten seconds: each row group of a scan would be new memory otherwise,
+#: whose page faults cost a sixth of the read.
+_KEPT_MEMORY: Final = ("MIMALLOC_PURGE_DELAY", "10000")
+
+
+def session_settings(config: Config, warehouse: str, asked: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Return the settings of a session that is made here.
+
+    Parameters
+    ----------
+    config
+        Its section `jobs` says the master and sizes.
+    warehouse
+        Where the tables are: S3 needs settings of its own.
+    asked
+        The caller's settings, for what depends on them; they are not in the answer.
+    """
+    asked = asked or {}
+    master = str(asked.get("spark.master", config.jobs.master))
+    made = {**_common(config), **_jars(warehouse, asked)}
+    if master:
+        made["spark.master"] = master
+    if is_local(master):
+        made.update(_of_one_machine(warehouse))
+    if is_s3(warehouse):
+        made.update(s3a_settings(os.environ))
+        if not is_local(master):
+            made.update(task_environment(os.environ))
+    return made
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process; its JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted_settings() -> dict[str, str]:
+    """Return what spark-submit, its options and its defaults say.
+
+    Raises
+    ------
+    JarsUnusable
+        It was not given Delta: its JVM runs already, and takes no jars any more.
+    """
+    SparkContext._ensure_initialized()  # the JVM that has them; the context would connect to it a moment later
+    found = dict(SparkConf().getAll())
+    if not any("delta-spark" in found.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
+        raise JarsUnusable(
+            'spark-submit was not given Delta: --jars "$(python -m jobs.setup --jars)" names the jars of make setup, '
+            f"--packages {DELTA.coordinates[0]} fetches them"
+        )
+    return found
+
+
+def _common(config: Config) -> dict[str, object]:
+    jobs = config.jobs
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": jobs.shuffle_partitions,
+        "spark.databricks.delta.snapshotPartitions": jobs.snapshot_partitions,
+        # VACUUM lists folders with this many tasks: Spark's 10,000 are for cloud storage
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4 * jobs.shuffle_partitions,
+        # every read is checked: message files carry page checksums (RELIABILITY R4)
+        "spark.hadoop.parquet.page.verify-checksum.enabled": True,
+        "spark.sql.python.filterPushdown.enabled": True,
+        "spark.sql.execution.arrow.pyspark.enabled": True,
+        f"spark.executorEnv.{_KEPT_MEMORY[0]}": _KEPT_MEMORY[1],
+        # a long query and the jobs beside it share the cores
+        "spark.scheduler.mode": "FAIR",
+        # a result that does not fit ends its query, not the driver with all others
+        "spark.driver.maxResultSize": jobs.result_size_max,
+        "spark.ui.enabled": jobs.ui,
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.memory": jobs.driver_memory,
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"',
+    }
+
+
+def _of_one_machine(warehouse: str) -> dict[str, object]:
+    """What would be wrong on a cluster: a driver that only this machine reaches, this machine's Python and disks."""
+    find_java()
+    # Spark's Python workers are this Python, with the packages that this one has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(*_KEPT_MEMORY)
+    made: dict[str, object] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if urlsplit(warehouse).scheme in ("", "file"):
+        made["spark.sql.warehouse.dir"] = str(Path(urlsplit(warehouse).path) / "spark")
+        # Checkpoints of streams lie beside the tables. Renaming is atomic here, and this one asks the disk half as
+        # often: a micro-batch takes 130 to 150 ms instead of 255.
+        made["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
+    return made
+
+
+def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
+    """Return the setting that brings Delta, and S3A where it is needed; not what the caller or Spark itself brings."""
+    if _JAR_SETTINGS & asked.keys():
+        return {}
+    needed = [] if _spark_has(_DELTA_JAR) else [DELTA]
+    if is_s3(warehouse) and not _spark_has("hadoop-aws-*.jar"):
+        needed.append(S3A)
+    paths = [str(path) for jars in needed for path in _checked(jars)]
+    return {"spark.jars": ",".join(paths)} if paths else {}
+
+
+def _checked(jars: JarSet) -> list[Path]:
+    folder = jars_folder()
+    wrong = wrong_jars(folder, jars)
+    if wrong:
+        name, what = next(iter(wrong.items()))
+        others = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise JarsUnusable(
+            f"{folder}: {name} {what}{others}. Run {jars.remedy}, or set DELTAMQ_JARS to a folder that has them, "
+            "or pass spark.jars or spark.jars.packages"
+        )
+    return [folder / name for name in pinned_jars(jars)]
+
+
+def _spark_has(pattern: str) -> bool:
+    home = os.environ.get("SPARK_HOME")
+    return home is not None and any(Path(home, "jars").glob(pattern))

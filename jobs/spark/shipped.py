@@ -1,0 +1,57 @@
+"""The project's own code on the executors, which have its dependencies but need not have the project.
+
+Executors get a zip of the packages that this process runs, so both ends are of one version whatever is installed there.
+What the code needs (pyarrow, numpy, msgspec, obstore) must be installed on every machine, for the same Python.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+import jobs
+import mq
+import tables
+from jobs.tasks import is_connect
+
+__all__ = ["pack", "ship"]
+
+_PACKAGES: Final = (mq, tables, jobs)
+_NAME: Final = "deltamq-code.zip"
+_NOT_SHIPPED: Final = ("__pycache__",)
+
+
+def ship(spark: SparkSession) -> None:
+    """Give a session's tasks the code that this process runs; nothing where that lies in a zip that was given."""
+    if not _folder(jobs).is_dir():
+        return
+    folder = Path(tempfile.mkdtemp(prefix="deltamq-"))
+    # executors that start later, in place of lost ones, fetch it from the driver: it lives as long as this process
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    packed = str(pack(folder / _NAME))
+    if is_connect(spark):
+        spark.addArtifacts(packed, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(packed)
+
+
+def pack(target: Path) -> Path:
+    """Write the packages into a zip that Python can import from; the same bytes for the same code."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in _PACKAGES:
+            folder = _folder(package)
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and not set(_NOT_SHIPPED) & set(path.parts):
+                    entry = zipfile.ZipInfo(f"{folder.name}/{path.relative_to(folder)}")
+                    packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return target
+
+
+def _folder(package: object) -> Path:
+    return Path(str(package.__file__)).parent  # type: ignore[attr-defined]

@@ -1,0 +1,27 @@
+"""What runs in the Python workers of Spark: one item of work is one task, and errors find their way back."""
+
+from __future__ import annotations
+
+from jobs.tasks.connect import cloned_session, closed_at_exit, is_connect, local_checkpoint
+from jobs.tasks.task_errors import errors_of_tasks
+from jobs.tasks.tasks import frame_of_tasks, in_tasks, run_in_tasks, task_failpoint
+from jobs.tasks.warehouse_files import storage
+from jobs.tasks.warehouses import absolute, close_warehouses, warehouse_of
+from jobs.tasks.worker import keep_imports
+
+__all__ = [
+    "absolute",
+    "cloned_session",
+    "close_warehouses",
+    "closed_at_exit",
+    "errors_of_tasks",
+    "frame_of_tasks",
+    "in_tasks",
+    "is_connect",
+    "keep_imports",
+    "local_checkpoint",
+    "run_in_tasks",
+    "storage",
+    "task_failpoint",
+    "warehouse_of",
+]

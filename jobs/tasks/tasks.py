@@ -1,0 +1,88 @@
+"""Work in tasks of Spark: one item of work is one task, and what comes back is a few columns.
+
+    driver                                       executors
+    items --one partition each--> mapInArrow --> work(item) --> Arrow batches --> driver: counts, or a DataFrame
+
+A task may run twice, at once or one after another (retries, speculation, executors that were lost): whatever `work`
+appends, it appends as requests that are named after their cause (I11). `work` is a function of a module, since
+executors import it by name, and an item is a small value that can be pickled. Only DataFrames are used, so it runs in
+a session of Spark Connect as well.
+
+An error of ours that ends a task reaches the driver as text in an error of Spark's; `errors_of_tasks` makes it the same
+error again, with its code and what else it says (`jobs.tasks.task_errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from jobs.tasks.task_errors import as_text, errors_of_tasks
+from jobs.tasks.worker import keep_imports
+from tables.failpoints import failpoint
+
+__all__ = ["errors_of_tasks", "frame_of_tasks", "in_tasks", "run_in_tasks", "task_failpoint"]
+
+Item = TypeVar("Item")
+Work = Callable[[Item], Iterable[pa.RecordBatch]]
+Batches = Iterator[pa.RecordBatch]
+
+
+def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
+    """Return what `work` yields for each item, as a DataFrame that has not run yet.
+
+    Whoever lets it run does so within `errors_of_tasks()`.
+
+    Parameters
+    ----------
+    items
+        One task each; at least one.
+    schema
+        The columns of the batches that `work` yields.
+    """
+    assert items, "no task has nothing to do"
+    given = list(items)
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from work(given[number])
+
+    return in_tasks(spark.range(0, len(given), 1, len(given)), run, schema)
+
+
+def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+    """Return what `run` makes of the batches of each partition of `frame`, as a DataFrame that has not run yet."""
+
+    def run_there(batches: Batches) -> Batches:
+        keep_imports()
+        with as_text():
+            yield from run(batches)
+
+    return frame.mapInArrow(run_there, from_arrow_schema(schema))
+
+
+def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
+    """Run `work` for each item in a task of its own; return all that they yielded, which must be little.
+
+    Raises
+    ------
+    DeltaMQError
+        What `work` raised.
+    """
+    if not items:
+        return schema.empty_table()
+    with errors_of_tasks():
+        return frame_of_tasks(spark, items, work, schema).toArrow().cast(schema)
+
+
+def task_failpoint(name: str) -> None:
+    """A failpoint in a task: it acts in first attempts alone, so that Spark's repetition gets past it."""
+    context = TaskContext.get()
+    if context is None or context.attemptNumber() == 0:
+        failpoint(name)
