@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.queue.buffer import Buffer
@@ -82,7 +82,6 @@ def _facts(lane: Lane) -> tuple[object, ...]:
 
 
 @given(some, some, st.data())
-@settings(deadline=None)
 def test_meta_03_a_lane_of_columns_is_the_lane_of_all_its_checkpoints(
     merged: dict[CheckpointKey, CheckpointState], newer: dict[CheckpointKey, CheckpointState], data: st.DataObject
 ) -> None:

@@ -285,7 +285,7 @@ class MovingKeys(RuleBasedStateMachine):
 
 def run_moving_keys(examples: int, steps: int = 50) -> None:
     """Play so many games."""
-    chosen = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    chosen = settings(max_examples=examples, stateful_step_count=steps)
     run_state_machine_as_test(MovingKeys, settings=chosen)
 
 

@@ -48,7 +48,7 @@ def told(findings: Findings) -> set[tuple[str, str]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=seeds, steps=st.integers(1, 250))
 def test_a_history_in_which_nothing_is_wrong_is_valid(seed: int, steps: int) -> None:
     history = invent(seed, steps)
@@ -57,7 +57,7 @@ def test_a_history_in_which_nothing_is_wrong_is_valid(seed: int, steps: int) -> 
     assert brute(history) == set()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seed=seeds, steps=st.integers(1, 80), change=seeds)
 def test_the_checker_finds_what_a_look_at_every_pair_finds(seed: int, steps: int, change: int) -> None:
     history = spoil(invent(seed, steps), change)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from api.wire.arrow_body import ArrowRows
@@ -39,7 +39,6 @@ def bodies(share: Share) -> list[str]:
 
 @pytest.mark.parametrize("build", [as_rows, as_arrow])
 @given(key=keys, draw=st.integers(0, 2**30))
-@settings(deadline=None)
 def test_route_05_every_message_goes_once_and_keys_go_by_hash(build: Build, key: list[str | None], draw: int) -> None:
     shares = route_messages("t", build(key), None, ROUTE, draw)
     assert len({s.partition for s in shares}) == len(shares)
@@ -55,7 +54,6 @@ def test_route_05_every_message_goes_once_and_keys_go_by_hash(build: Build, key:
 
 
 @given(key=keys, draw=st.integers(0, 2**30))
-@settings(deadline=None)
 def test_json_and_arrow_go_to_the_same_places(key: list[str | None], draw: int) -> None:
     def places(build: Build) -> list[tuple[str, list[str]]]:
         return sorted((s.partition, bodies(s)) for s in route_messages("t", build(key), None, ROUTE, draw))

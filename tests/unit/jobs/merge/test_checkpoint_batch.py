@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import BATCH_SCHEMA, decode, fold
@@ -68,13 +68,11 @@ def columns(parts: Sequence[pa.Table]) -> dict[CheckpointKey, CheckpointState]:
     return dict(found)
 
 
-@settings(deadline=None)
 @given(logs())
 def test_pop_11_the_fold_in_columns_is_the_fold_of_the_core(records: list[Record]) -> None:
     assert columns([decode(stored_rows(records))]) == plain(core_fold({}, placed(records)))
 
 
-@settings(deadline=None)
 @given(logs(), st.integers(0, 16), st.randoms(use_true_random=False))
 def test_pop_11_pieces_repetition_and_order_do_not_matter(records: list[Record], cut: int, random: Random) -> None:
     whole = decode(stored_rows(records))

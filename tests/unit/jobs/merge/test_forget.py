@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import decode, fold
@@ -58,7 +58,6 @@ def may_go(records: list[Record], known: Meta, committed: Committed | None, now_
     return found
 
 
-@settings(deadline=None)
 @given(about_one_checkpoint(), st.integers(0, 2**37), st.integers(-2, 2))
 def test_pop_14_a_row_goes_when_the_core_says_so(records: list[Record], committed: int, late_ms: int) -> None:
     (state,) = core_fold({}, records).values()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.merge import lost_batch
@@ -47,13 +47,11 @@ def core(some: Sequence[OffsetRecord]) -> dict[LaneKey, Committed]:
     return {lane: at.join(at) for lane, at in committed_of({}, some).items()}
 
 
-@settings(deadline=None)
 @given(records)
 def test_cons_04_the_fold_in_columns_is_the_fold_of_the_core(some: list[OffsetRecord]) -> None:
     assert columns(some) == core(some)
 
 
-@settings(deadline=None)
 @given(records, small, st.randoms(use_true_random=False))
 def test_cons_04_pieces_repetition_and_order_do_not_matter(some: list[OffsetRecord], cut: int, random: object) -> None:
     pieces = [some[:cut], some[cut:], some]

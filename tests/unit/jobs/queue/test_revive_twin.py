@@ -173,7 +173,7 @@ def _of_twin(row: Row) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, COLD])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(game=games)
 def test_pop_11_the_job_over_tables_does_what_the_core_does(engine: str, game: list[tuple[Any, ...]]) -> None:
     with closing(Game(engine)) as both:

@@ -77,7 +77,7 @@ def fewest_moves(before: Allocation, names: Sequence[str], all_partitions: Seque
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), online=st.sets(st.sampled_from("abcd"), min_size=1, max_size=3), count=st.integers(0, 6))
 def test_order_01_sticky_moves_the_fewest(data: st.DataObject, online: set[str], count: int) -> None:
     """From any allocation, however uneven, with clients that left and partitions that nobody had."""

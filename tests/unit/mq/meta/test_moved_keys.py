@@ -189,7 +189,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=steps)
 def test_route_06_keys_stay_in_order_whatever_moves_and_all_arrive(steps: list[tuple[Any, ...]]) -> None:
     topic = Topic()

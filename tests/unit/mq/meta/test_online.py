@@ -174,7 +174,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=steps)
 def test_order_02_whatever_happens_the_allocation_fits_who_is_online(steps: list[tuple[str, Any]]) -> None:
     """Even, complete, of the present route; and nobody who may still hold a partition is forgotten."""

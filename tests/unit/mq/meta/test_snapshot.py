@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.errors import Corrupt
@@ -182,7 +182,6 @@ def stored(meta: Meta) -> Meta:
     return found.meta
 
 
-@settings(deadline=None)
 @given(st.lists(decisions, max_size=30), st.lists(decisions, max_size=10))
 def test_meta_3_who_starts_at_a_snapshot_knows_what_the_others_know(before: list[Decide], after: list[Decide]) -> None:
     meta = decided(decided(Meta(), PRELUDE), before)

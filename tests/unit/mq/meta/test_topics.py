@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Refused, Unavailable, Unprocessable
@@ -211,7 +211,6 @@ def decide(state: MetaState, name: str, step: str | int, id: str) -> tuple[Event
 
 
 @given(steps)
-@settings(deadline=None)
 def test_folding_all_events_at_once_or_one_by_one_or_from_json_is_the_same(
     history: list[tuple[str, str | int]],
 ) -> None:

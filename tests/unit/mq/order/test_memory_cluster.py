@@ -160,7 +160,7 @@ class LongClusterMachine(ClusterMachine):
 
 TestClusterMachineLong = pytest.mark.long(LongClusterMachine.TestCase)
 TestClusterMachineLong.settings = settings(
-    max_examples=2_000, stateful_step_count=60, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=2_000, stateful_step_count=60, phases=[Phase.reuse, Phase.generate]
 )
 
 

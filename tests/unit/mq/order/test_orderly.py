@@ -262,7 +262,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=steps, batch=st.integers(1, 3), on_failure=st.sampled_from(OnFailure), max_attempts=st.integers(1, 3))
 def test_order_07_messages_end_in_order_and_the_position_is_before_all_that_have_not(
     steps: list[tuple[Any, ...]], batch: int, on_failure: OnFailure, max_attempts: int

@@ -392,9 +392,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(
-    max_examples=400, stateful_step_count=50, deadline=None, report_multiple_bugs=False
-)
+TestQueueMachine.settings = settings(max_examples=400, stateful_step_count=50, report_multiple_bugs=False)
 
 
 class LongQueueMachine(QueueMachine):
@@ -402,4 +400,4 @@ class LongQueueMachine(QueueMachine):
 
 
 TestQueueMachineLong = pytest.mark.long(LongQueueMachine.TestCase)
-TestQueueMachineLong.settings = settings(max_examples=3_000, stateful_step_count=100, deadline=None)
+TestQueueMachineLong.settings = settings(max_examples=3_000, stateful_step_count=100)

@@ -203,7 +203,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_spark_08_in_any_order_of_steps_of_three_processes_nothing_is_lost_or_repeated(
     steps: list[tuple[str, int]],
 ) -> None:

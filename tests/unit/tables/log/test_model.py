@@ -361,7 +361,7 @@ class LogMachine(RuleBasedStateMachine):
 
 def run_log_machine(examples: int) -> None:
     """Play so many games of thirty steps."""
-    chosen = settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    chosen = settings(max_examples=examples, stateful_step_count=30)
     run_state_machine_as_test(LogMachine, settings=chosen)
 
 

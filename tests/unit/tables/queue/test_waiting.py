@@ -114,7 +114,7 @@ def test_retry_06_an_index_that_is_made_late_begins_where_retention_left_off(log
     assert found(behind, log, "c") == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30), min_size=1, max_size=8),
     st.integers(1, 40),
