@@ -78,6 +78,7 @@ class StubQueue:
         #: Answer pops that would wait at once: a service that does not know long polls.
         self.impatient = False
         self.jobs = True
+        self.passed_ms = 0
         self.gate = threading.Event()
         #: Clients that had called off their pop when the gate opened.
         self.half_closed = 0
@@ -96,6 +97,13 @@ class StubQueue:
             for n in range(start, start + count):
                 values = {name: value(n) if callable(value) else value for name, value in fields.items()}
                 self.twin.send(topic, str(n).encode(), **values)
+            self.changed.notify_all()
+
+    def let_pass(self, ms: int) -> None:
+        """The twin's clock goes forward."""
+        with self.changed:
+            self.passed_ms += ms
+            self.tick()
             self.changed.notify_all()
 
     def look(self, what: Callable[[MemoryQueue], Any]) -> Any:
@@ -127,8 +135,8 @@ class StubQueue:
             return [call for call in self.calls if call.verb == verb]
 
     def tick(self) -> None:
-        """The twin's time is the wall's; what is due is done."""
-        self.twin.advance(max(0, _wall_ms() - self.twin.now_ms))
+        """The twin's time is the wall's and what tests let pass besides; what is due is done."""
+        self.twin.advance(max(0, _wall_ms() + self.passed_ms - self.twin.now_ms))
         if self.jobs:
             self.twin.run_jobs()
 
