@@ -24,7 +24,7 @@ from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.metadata import MetaLog
-from tests.api.queue import Consumer
+from tests.api.queue_calls import Consumer
 from tests.api.running import Api, Reply, config_for, running, until
 
 KEYS = [f"k{i}" for i in range(64)]

@@ -16,7 +16,7 @@ from tables.paths import Space
 from tables.queue.records import lost_records_of
 from tables.queue.refs import LOST, system_ref
 from tables.queue.retention import Retention
-from tests.api.queue import Queue, queue_in
+from tests.api.queue_calls import Queue, queue_in
 
 HOUR = 3_600_000
 BOTH = pytest.mark.parametrize("order", [True, "key"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.exclusive import Member, exclusive_group
-from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import config_for, running, until
 
 #: Far enough in the future that nothing is ever appended at or after it.

@@ -15,7 +15,7 @@ from jobs.sink.place import SinkSettings
 from mq.errors import NotFound, Unprocessable
 from tables.failpoints import FailpointHit, arm
 from tables.log.warehouse import Warehouse
-from tests.api.queue import Queue, queue_in
+from tests.api.queue_calls import Queue, queue_in
 from tests.api.running import until
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mq.meta.group_settings import Ordering
-from tests.api.queue import Consumer, Popped, Queue, queue_in
 from tests.api.queue.test_pop_waiting import Waiting
+from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 
 ORDERS: list[Ordering] = [False, True, "key"]

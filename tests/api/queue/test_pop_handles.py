@@ -11,7 +11,7 @@ import pytest
 
 from api.queue.revive_queues import Destined
 from tables.config_sections import Secret
-from tests.api.queue import Queue, queue_in
+from tests.api.queue_calls import Queue, queue_in
 
 INVALID, EXPIRED = "handle_invalid", "handle_expired"
 

@@ -21,7 +21,7 @@ from tables.log.log import PartitionLog
 from tables.queue.records import lost_records_of
 from tables.queue.refs import LOST, revive_refs, system_ref
 from tests.api.exclusive import Member, exclusive_group
-from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
 
 MINUTE = 60_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mq.queue.retry import DEAD_REASON_HEADER
-from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.queue_calls import Consumer, Queue, queue_in
 
 MINUTE = 60_000
 

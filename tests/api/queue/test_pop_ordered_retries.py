@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mq.queue.retry import DEAD_REASON_HEADER
-from tests.api.queue import Queue, queue_in
 from tests.api.queue.test_pop_waiting import Waiting
+from tests.api.queue_calls import Queue, queue_in
 
 BOTH = pytest.mark.parametrize("order", [True, "key"])
 

@@ -17,7 +17,7 @@ from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
-from tests.api.queue import Consumer, Popped, Queue, queue_in
+from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 
 #: Far longer than a wake-up takes, and than the test runner's patience is short.

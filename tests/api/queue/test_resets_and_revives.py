@@ -10,7 +10,7 @@ import pytest
 
 from api.routes import group_offsets
 from jobs.queue.revive_batch import ReviveBatch
-from tests.api.queue import Consumer, Queue, queue_in
+from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.queue_engines import ENGINES
 
 
