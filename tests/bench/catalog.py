@@ -49,7 +49,7 @@ def catalog_views(session: Session) -> Iterator[Figure]:
 def _measured(session: Session, spark: Any) -> Iterator[Figure]:
     from pyspark.sql import DataFrame
 
-    from jobs.sql import catalog as register_tables
+    from jobs.sql import register_tables
 
     folder = session.fresh("catalog")
     warehouse = Warehouse.open(str(folder))

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.merge import merge
-from jobs.sql import catalog as register_tables
+from jobs.sql import register_tables
 from jobs.sql.catalog import catalog
 from jobs.tasks.warehouses import close_warehouses
 from mq.errors import Conflict, Refused
