@@ -66,18 +66,18 @@ class Consumer:
     def path(self) -> str:
         return f"/v1/groups/{quote(self.group, safe='')}"
 
-    def ask(self, accept: str = JSON, **request: object) -> Reply:
+    def ask(self, accept: str = JSON, **request: Any) -> Reply:
         path = f"{self.path}/topics/{quote(self.topic, safe='')}/pop"
         return self.api.call("POST", path, request, Accept=accept)
 
-    def pop(self, max_messages: int = 32, **request: object) -> Popped:
+    def pop(self, max_messages: int = 32, **request: Any) -> Popped:
         reply = self.ask(max_messages=max_messages, **request)
         assert reply.status == 200, reply
         answer = reply.json
         failed = {one["handle"]: one["code"] for one in answer["failed_acks"]}
         return Popped(answer["messages"], answer["rest"], answer["invisible_ms"], failed)
 
-    def pop_again(self, count: int, **request: object) -> Popped:
+    def pop_again(self, count: int, **request: Any) -> Popped:
         """Pop until so many have come: another process has appended them, and the service sees it in a moment."""
         found = self.pop(count, wait_ms=WAIT_MS_MAX, **request)
         while len(found.messages) < count:
@@ -86,22 +86,22 @@ class Consumer:
             found = replace(more, messages=[*found.messages, *more.messages])
         return found
 
-    def pop_arrow(self, max_messages: int = 32, **request: object) -> Reply:
+    def pop_arrow(self, max_messages: int = 32, **request: Any) -> Reply:
         reply = self.ask(ARROW, max_messages=max_messages, **request)
         assert reply.status == 200, reply
         return reply
 
-    def pop_all(self, **request: object) -> list[Json]:
+    def pop_all(self, **request: Any) -> list[Json]:
         """Pop until nothing is left."""
         found: list[Json] = []
         while messages := self.pop(1_024, **request).messages:
             found += messages
         return found
 
-    def call(self, what: str, **request: object) -> Reply:
+    def call(self, what: str, **request: Any) -> Reply:
         return self.api.call("POST", f"{self.path}/{what}", request)
 
-    def handles_call(self, what: str, handles: list[str], **request: object) -> dict[str, str]:
+    def handles_call(self, what: str, handles: list[str], **request: Any) -> dict[str, str]:
         """Ack, nack or dead; the codes of the handles that were refused, and a check of the count."""
         reply = self.call(what, handles=handles, **request)
         assert reply.status == 200, reply
@@ -113,7 +113,7 @@ class Consumer:
     def ack(self, handles: list[str]) -> dict[str, str]:
         return self.handles_call("ack", handles)
 
-    def nack(self, handles: list[str], **request: object) -> dict[str, str]:
+    def nack(self, handles: list[str], **request: Any) -> dict[str, str]:
         return self.handles_call("nack", handles, **request)
 
     def dead(self, handles: list[str], reason: str = "rejected") -> dict[str, str]:
@@ -148,7 +148,7 @@ class Queue:
         self.api: Api
         self.start()
 
-    def start(self, **queue: object) -> None:
+    def start(self, **queue: Any) -> None:
         """Start a service, with other settings of the queue if there are any."""
         if queue:
             self.config = replace(self.config, queue=replace(self.config.queue, **queue))
@@ -158,11 +158,11 @@ class Queue:
         """Stop it in order."""
         self._stack.close()
 
-    def restart(self, **queue: object) -> None:
+    def restart(self, **queue: Any) -> None:
         self.stop()
         self.start(**queue)
 
-    def crash(self, **queue: object) -> None:
+    def crash(self, **queue: Any) -> None:
         """Stop it so that what is only in its memory is forgotten; a process that is killed is in tests/faults."""
         lanes = self.api.service.lanes
 
@@ -170,7 +170,7 @@ class Queue:
             for timer in lanes._timers:
                 timer.cancel()
 
-        lanes.stop = forgetful
+        lanes.stop = forgetful  # type: ignore[method-assign] # what a killed process does not do
         self.clock.advance_ms(1)
         self.restart(**queue)
 

@@ -110,7 +110,7 @@ def arrow_stream(**columns: object) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def config_for(warehouse: Path | str, **service: Any) -> Config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 from tables.config import load
@@ -63,9 +63,13 @@ def _measured(session: Session, spark: Any) -> Iterator[Figure]:
 
     for name, query in _QUERIES.items():
         for way, made in _ways(spark, str(folder), _COLUMNS[name]).items():
-            ratios = _ratios(lambda query=query, made=made: query(made()), lambda query=query: query(plain()), session)
+            ratios = _ratios(partial(_asked, query, made), partial(_asked, query, plain), session)
             what = f"{name} through {way}, against format(delta) on the same partitions"
             yield session.figure(f"catalog.{name}.{way}.ratio", what, "", ratios)
+
+
+def _asked(query: Callable[[Any], Any], read: Callable[[], Any]) -> Any:
+    return query(read())
 
 
 def _ways(spark: Any, warehouse: str, columns: str) -> dict[str, Callable[[], Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jobs.merge.merge import Merger
 from jobs.sql import spark_session
@@ -22,7 +22,8 @@ _RUNS: Final = 3
 def main(warehouse: str, master: str) -> None:
     """Warm up, then measure some backlogs."""
     logs = Logs(Path(warehouse))
-    spark = spark_session("merge-on", warehouse=warehouse, **{"spark.master": master})
+    settings: dict[str, Any] = {"spark.master": master}
+    spark = spark_session("merge-on", warehouse=warehouse, **settings)
     merger = Merger(logs.warehouse, logs.conf)
     for _ in range(WARMUP_RUNS):
         run_once(merger, spark, logs, BACKLOG_RECORDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from mq.meta.brokers import Host, HostRenewed, decide_register
@@ -43,7 +44,7 @@ def _fill(folder: str, renewals: int, snapshot_events: int) -> Meta:
         warehouse.close()
 
 
-def _start(folder: str, expected: Meta) -> dict[str, float]:
+def _start(folder: str, expected: Meta, _: float) -> dict[str, float]:
     """Open the log in a warehouse object of its own."""
     warehouse = Warehouse.open(folder)
     try:
@@ -65,7 +66,7 @@ def metadata(session: Session) -> Iterator[Figure]:
     for name, snapshot_events in cases.items():
         folder = str(session.fresh(f"start.metadata.{name}"))
         expected = _fill(folder, renewals, snapshot_events)
-        windows = session.windows(lambda _, folder=folder, expected=expected: _start(folder, expected))
+        windows = session.windows(partial(_start, folder, expected))
         how = "from its last snapshot" if name == "snapshots" else "all of it"
         said = f"opening the metadata log after {renewals:,} renewals of leases, {how}"
         yield session.figure_of(f"start.metadata.{name}", said, "ms", "took", windows)

@@ -116,7 +116,7 @@ class Consumers:
         waiting = len(self._consumers)
         while waiting:
             for key, _ in self._selector.select():
-                consumer: _Consumer = key.data
+                consumer = key.data
                 acked += self._received(consumer)
                 now = time.perf_counter()
                 took.append((now - sent[consumer]) * 1e3)
@@ -255,7 +255,8 @@ def _receive(session: Session) -> Iterator[Figure]:
         service.make_topic("bench", 4)
 
         def window(seconds: float) -> dict[str, float]:
-            took, waited = [], []
+            took: list[float] = []
+            waited: list[float] = []
             producer, receiver = Connection(service.address), Connection(service.address)
             ack = b""
             began = time.perf_counter()

@@ -255,7 +255,8 @@ def _revive_late(queue: Queue, newest: int) -> np.ndarray:
         found, again = _times(log, "born_time"), _times(log, "append_time")
         late.append(np.stack([again, again - found - _INVISIBLE_MS]))
     both = np.concatenate(late, axis=1)
-    return both[1][np.argsort(both[0])][-newest:]
+    newest_late: np.ndarray = both[1][np.argsort(both[0])][-newest:]
+    return newest_late
 
 
 def _delay_late(queue: Queue, since_ms: int) -> np.ndarray:

@@ -156,7 +156,8 @@ def resume(session: Session) -> Iterator[Figure]:
         for _ in range(session.effort.windows):
             began = time.perf_counter()
             planner = _Planner(topic.uri, before.at)
-            rows = sum(batch.num_rows for task in planner.plan() for batch in planner.reader.read(task))
+            batches: list[pa.RecordBatch] = [batch for task in planner.plan() for batch in planner.reader.read(task)]
+            rows = sum(batch.num_rows for batch in batches)
             took.append((time.perf_counter() - began) * 1e3)
             if rows != commits:
                 raise LoadError(f"{rows} of {commits} rows")
@@ -199,7 +200,7 @@ def query_s(frame: Any, folder: Path, messages: int) -> float:
     found = sum(p.numInputRows for p in query.recentProgress)
     if found != messages:
         raise LoadError(f"the stream read {found} of {messages} rows")
-    return sum(p.durationMs["addBatch"] for p in query.recentProgress) / 1e3
+    return float(sum(p.durationMs["addBatch"] for p in query.recentProgress)) / 1e3
 
 
 @bench("stream.latency")

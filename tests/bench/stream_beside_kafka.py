@@ -76,7 +76,9 @@ def main(source: str, place: str, messages: int, folder: Path) -> None:
 
     from jobs.sql import spark_session
 
-    of_kafka = {"spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"}
+    of_kafka: dict[str, Any] = {
+        "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    }
     spark = spark_session("stream-beside", warehouse=folder, **(of_kafka if source == "kafka" else {}))
     frame = _kafka_stream(spark, place) if source == "kafka" else stream_of(spark, place)
     took = [query_s(frame, Path(tempfile.mkdtemp(dir=folder)), messages) for _ in range(WARMUP_QUERIES + _RUNS)]

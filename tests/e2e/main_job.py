@@ -82,7 +82,7 @@ class MainJob:
 
     def processes(self) -> list[psutil.Process]:
         """Everything that it started, and what that started."""
-        return psutil.Process(self._process.pid).children(recursive=True)
+        return list(psutil.Process(self._process.pid).children(recursive=True))
 
     def commands(self) -> list[str]:
         """The command lines of all these; Spark's workers come and go while they are asked."""

@@ -139,7 +139,7 @@ def one_inside_the_other(machine: Machine) -> None:
 
 def made_by_two(machine: Machine) -> None:
     """Two processes make the partition: the second acknowledges in folders that the first has not synced yet."""
-    done = []
+    done: list[bool] = []
 
     def between(name: str, path: str) -> None:
         if name == "sync_folder" and not done and machine.disk.entries(f"{machine.disk.root}/topics"):

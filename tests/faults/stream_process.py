@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,8 @@ def main() -> None:
     from jobs.sql import spark_session
 
     warehouse, folder, into = sys.argv[1], Path(sys.argv[2]), next(iter(sys.argv[3:]), None)
-    spark = spark_session("deltamq-killed-stream", warehouse=warehouse, **{"spark.master": "local[2]"})
+    settings: dict[str, Any] = {"spark.master": "local[2]"}
+    spark = spark_session("deltamq-killed-stream", warehouse=warehouse, **settings)
     query = start_query(spark, warehouse, folder, into)
     while not (folder / "end").exists():
         if query.awaitTermination(1):

@@ -54,7 +54,7 @@ class Order:
     maintain_every: int = 4
     #: After each request, let all but so many messages go; -1 keeps everything.
     keep: int = -1
-    settings: dict[str, int] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,10 @@ def _is_commit(key: str) -> bool:
     return key.startswith(_TOPICS) and key.endswith(".json") and not key.endswith(f"/{0:020}.json")
 
 
+def _break(owner: type, name: str, instead: object) -> None:
+    setattr(owner, name, instead)
+
+
 def ack_before_commit() -> None:
     """Commits of topics are written a little after they were called written."""
     put = LocalStore.put_if_absent
@@ -54,7 +58,7 @@ def ack_before_commit() -> None:
         threading.Timer(_LATE_S, lambda: put(self, key, data, durable=durable)).start()
         return True
 
-    LocalStore.put_if_absent = late
+    _break(LocalStore, "put_if_absent", late)
 
 
 def blind_append() -> None:
@@ -67,7 +71,7 @@ def blind_append() -> None:
             return True
         return put(self, key, data, durable=durable)
 
-    LocalStore.put_if_absent = blind
+    _break(LocalStore, "put_if_absent", blind)
 
 
 def drop_last_commit() -> None:
@@ -81,7 +85,7 @@ def drop_last_commit() -> None:
 
 def no_duplicate_window() -> None:
     """A repeated request is stored again."""
-    ProducerWindow.find = lambda *_: None
+    _break(ProducerWindow, "find", lambda *_: None)
 
 
 def fetch_skips() -> None:
@@ -96,7 +100,7 @@ def fetch_skips() -> None:
             return type(found)(found.status, rows.slice(1), found.next_offset, found.min_offset, found.max_offset)
         return found
 
-    PartitionLog.read = skipping
+    _break(PartitionLog, "read", skipping)
 
 
 def deliver_without_lease() -> None:
@@ -108,7 +112,7 @@ def deliver_without_lease() -> None:
         start, limit = read(self, lane)
         return (lane.committed if drawn.random() < 0.2 else start), limit
 
-    Buffer.next_read = again
+    _break(Buffer, "next_read", again)
 
 
 def ack_ignored() -> None:
@@ -119,7 +123,7 @@ def ack_ignored() -> None:
     def ignoring(self: HandleCalls, group: str, handles: Sequence[str]) -> Acking:
         return Acking(handles) if drawn.random() < 0.2 else begin(self, group, handles)
 
-    HandleCalls.begin_ack = ignoring
+    _break(HandleCalls, "begin_ack", ignoring)
 
 
 def order_ignored() -> None:
@@ -129,7 +133,7 @@ def order_ignored() -> None:
     def adding(self: KeyedPop, offset: int, key: Any) -> None:
         add(self, offset, None)
 
-    KeyedPop._add = adding
+    _break(KeyedPop, "_add", adding)
 
 
 def leases_forgotten() -> None:
@@ -141,19 +145,19 @@ def leases_forgotten() -> None:
         for flight in self.flights.values():
             flight.visible_ms = 0
 
-    OrderedLane.__init__ = beginning  # type: ignore[method-assign] # a broken build
+    _break(OrderedLane, "__init__", beginning)
 
 
 def locks_for_all() -> None:
     """Everybody gets every pull lock, and may pull and commit."""
-    PullLocks.take = lambda self, lane, client, *_, **__: 1
-    PullLocks.pull = lambda *_: None
-    PullLocks.check_commit = lambda *_, **__: None
+    _break(PullLocks, "take", lambda self, lane, client, *_, **__: 1)
+    _break(PullLocks, "pull", lambda *_: None)
+    _break(PullLocks, "check_commit", lambda *_, **__: None)
 
 
 def moves_ignored() -> None:
     """After an expansion nobody waits for what a key has in its old partition."""
-    MovedKeys.blocked = lambda *_: None
+    _break(MovedKeys, "blocked", lambda *_: None)
 
 
 #: What each build breaks, by its name.

@@ -189,8 +189,9 @@ def _behind(sends: list[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, 
 def _polls(history: History, log: Log, found: Findings) -> None:
     """`poll-skip` and `nonmonotonic-poll`, with `int-` inside one poll."""
     readers: dict[tuple[int, str], list[Poll | Assign]] = defaultdict(list)
-    for op in (*history.polls, *history.assigns):
-        readers[op.process, op.partition].append(op)
+    looked: list[Poll | Assign] = [*history.polls, *history.assigns]
+    for one in looked:
+        readers[one.process, one.partition].append(one)
     for (process, partition), ops in readers.items():
         last: int | None = None
         for op in sorted(ops, key=lambda op: (op.begun, op.ended)):
@@ -279,7 +280,7 @@ def _witnesses(history: History, found: Findings) -> None:
     for scan in history.scans:
         if scan.wrong is not None:
             continue
-        by_witness[scan.witness][scan.partition] = {tuple(read) for read in scan.reads}
+        by_witness[scan.witness][scan.partition] = {(read.offset, read.id, read.crc) for read in scan.reads}
     for partition, files in by_witness["files"].items():
         api = by_witness["api"].get(partition)
         if api is None:

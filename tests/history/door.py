@@ -88,8 +88,9 @@ class Door:
     def cut(self) -> None:
         """The connection breaks, whatever is under way; for other threads than the one that asks."""
         connection = self._connection
-        with contextlib.suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _failed(self) -> None:
         self.close()

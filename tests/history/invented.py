@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.history.ops import (
     FOREVER,
@@ -90,7 +92,7 @@ class _World:
     def pop(self) -> None:
         process = self.drawn.choice((6, 7))
         begun, moment, ended = self.around(process)
-        given = []
+        given: list[Delivered] = []
         for partition, ids in self.log.items():
             for offset, id_ in enumerate(ids):
                 until, attempts = self.leased.get(id_, (0, 0))
@@ -185,11 +187,12 @@ def spoil(history: History, seed: int) -> History:
 
 def _forget(history: History, id_: str) -> None:
     """A message that no reader has seen."""
-    for ops in (history.polls, history.scans):
+    lists: list[list[Any]] = [history.polls, history.scans]
+    for ops in lists:
         ops[:] = [replace(op, reads=tuple(read for read in op.reads if read.id != id_)) for op in ops]
 
 
-def _shifted(ops, at: int, drawn: random.Random):
+def _shifted(ops: Sequence[Any], at: int, drawn: random.Random) -> Any:
     """At another moment, but between the others of its process: nobody does two things at a time."""
     op = ops[at]
     shift = drawn.randint(-100, 100) * MS
@@ -203,7 +206,7 @@ def _shifted(ops, at: int, drawn: random.Random):
     return replace(op, begun=op.begun + shift, ended=op.ended + shift)
 
 
-def _changed(op, drawn: random.Random):
+def _changed(op: Any, drawn: random.Random) -> Any:
     kind = drawn.randrange(2)
     if isinstance(op, Send) and op.placed:
         place = op.placed[0]

@@ -293,12 +293,13 @@ class History:
             ops.sort(key=lambda op: (op.begun, op.ended))
         return self
 
-    def lists(self) -> list[list]:
+    def lists(self) -> list[list[Any]]:
         """All operations, by kind."""
         return [getattr(self, name) for name in _KINDS.values()]
 
-    def _list_of(self, op: Op) -> list:
-        return getattr(self, _KINDS[type(op)])
+    def _list_of(self, op: Op) -> list[Any]:
+        ops: list[Any] = getattr(self, _KINDS[type(op)])
+        return ops
 
 
 _KINDS: Final[dict[type, str]] = {

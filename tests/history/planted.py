@@ -92,7 +92,7 @@ def end(at: int, offset: int) -> End:
     return End(process=5, begun=at * MS, ended=at * MS + MS, partition=P, offset=offset)
 
 
-def three(**other: object) -> History:
+def three(**other: Any) -> History:
     """Three messages that were sent one after another and read."""
     return History().add(*(send(10 * i, id_, i, **other) for i, id_ in enumerate("abc")), scan(reads("abc")))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -95,13 +95,14 @@ class Popper(threading.Thread):
         if not handles:
             return
         settings, draw = self.settings, self._drawn.random()
-        for share, act in (
+        acts: tuple[tuple[float, Callable[[], object]], ...] = (
             (settings.forget, lambda: None),
             (settings.nack, lambda: self.call("nack", handles, delay_ms=self._drawn.choice((50, 200)))),
             (settings.renew, lambda: self._renew(handles, invisible_ms)),
             (settings.late, lambda: self._late(handles, invisible_ms)),
             (settings.give_up, lambda: self.call("dead", handles[:1], reason="poison")),
-        ):
+        )
+        for share, act in acts:
             if draw < share:
                 act()
                 return

@@ -136,16 +136,18 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rules(line: dict[str, Any]) -> GroupRules | TopicRules:
-    kind = GroupRules if line.pop("f") == "group" else TopicRules
+    kind: type[GroupRules] | type[TopicRules] = GroupRules if line.pop("f") == "group" else TopicRules
     known = {one.name for one in fields(kind)}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in line.items() if name in known}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in line.items() if name in known
+    }
     return kind(**given)
 
 
 def _op(line: dict[str, Any], outcome: Outcome, ended: int) -> Op:
     kind = KINDS[line["f"]]
     known = {one.name for one in fields(kind)}
-    given = {name: _value(name, value) for name, value in line.items() if name in known}
+    given: dict[str, Any] = {name: _value(name, value) for name, value in line.items() if name in known}
     return kind(**{**given, "process": line["p"], "begun": line["t"], "ended": ended, "outcome": outcome})
 
 

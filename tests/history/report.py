@@ -98,8 +98,8 @@ def _line(op: Op, ids: set[str], place: tuple[str, int] | None, receipts: set[st
         given = [(one.id, one.attempt, one.partition, one.offset) for one in op.deliveries if one.id in ids]
         return f"pop {op.group} invisible {op.invisible // MS} ms {given[:3]}" if given else ""
     if isinstance(op, Settle):
-        hits = [receipt for receipt in op.receipts if receipt in receipts]
-        return f"{op.kind} {op.group} {[op.results.get(receipt, '?') for receipt in hits]}" if hits else ""
+        results = [op.results.get(receipt, "?") for receipt in op.receipts if receipt in receipts]
+        return f"{op.kind} {op.group} {results}" if results else ""
     if isinstance(op, Handled) and op.id in ids:
         return f"handled {op.group} {op.client} {op.partition}/{op.offset} {op.id}"
     return ""

@@ -131,7 +131,8 @@ def _drive(tables: QueueTables, tasks: Any, now_ms: int, failed: list[str]) -> N
 
 
 def main(folder: Path, points: Sequence[str]) -> None:
-    spark = spark_session("queue-faults", warehouse=folder, **{"spark.master": "local[2,4]"})
+    settings: dict[str, Any] = {"spark.master": "local[2,4]"}
+    spark = spark_session("queue-faults", warehouse=folder, **settings)
     try:
         for number, point in enumerate(points):
             name, _, drivers = point.partition("*")

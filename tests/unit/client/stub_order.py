@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mq.errors import NotFound
+from mq.meta.allocation import Strategy
 from mq.meta.brokers import OwnLease
 from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import Subscription
@@ -67,7 +68,9 @@ class StubOrder:
             return self.online.seat(group, topic, partition).owner
 
     def _scan(self, over: set[Member]) -> None:
-        strategies = {group: "sticky" for group, strategy in self.strategies.items() if strategy == "exclusive"}
+        strategies: dict[str, Strategy] = {
+            group: "sticky" for group, strategy in self.strategies.items() if strategy == "exclusive"
+        }
         events = decide_scan(self.online, over=over, strategies=strategies, topics=self._topics())
         self.online = self.online.apply_all(events)
         self.changed.notify_all()

@@ -228,7 +228,12 @@ class StubQueue:
         """ack, nack, dead, invisible."""
         if verb == "invisible":
             return {"handle": self._issuer(request["handle"]).change(group, request["handle"], request["invisible_ms"])}
-        how = {"ack": StubQueue._ack, "nack": StubQueue._nack, "dead": StubQueue._dead}[verb]
+        ways: dict[str, Callable[..., None]] = {
+            "ack": StubQueue._ack,
+            "nack": StubQueue._nack,
+            "dead": StubQueue._dead,
+        }
+        how = ways[verb]
         return self.settle(group, request["handles"], how, **{k: request[k] for k in request if k != "handles"})
 
     def settle(self, group: str, handles: list[str], how: Callable[..., None], **more: Any) -> dict[str, Any]:

@@ -34,7 +34,8 @@ def spans(draw: st.DrawFn) -> Span:
     if draw(st.booleans()):
         offsets = list(range(offsets[0], offsets[0] + len(offsets)))
     each = draw(st.lists(st.integers(1, 20), min_size=len(offsets), max_size=len(offsets)))
-    return spans_of(offsets, draw(st.sampled_from([1, 3, tuple(each)])))[0]
+    attempts: list[int | tuple[int, ...]] = [1, 3, tuple(each)]
+    return spans_of(offsets, draw(st.sampled_from(attempts)))[0]
 
 
 @st.composite

@@ -43,7 +43,7 @@ class Stream:
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
         """The places that the tasks of a batch read."""
-        found = []
+        found: list[tuple[str, int]] = []
         for partition in self.reader.partitions(start, end):
             for batch in self._task.read(pickle.loads(pickle.dumps(partition))):
                 found += zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
