@@ -9,13 +9,10 @@ At rest a partition comes up again when its next clean-up or sweep is due, or af
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, Protocol, TypeVar
 
 from mq.queue import DueTimes
-
-if TYPE_CHECKING:
-    from api.log.partition import Partition
 
 __all__ = ["Tending"]
 
@@ -25,27 +22,37 @@ _REST_S_MAX: Final = 3_600.0
 _TURN_MAX: Final = 32
 
 
-class Tending:
+class Tended(Hashable, Protocol):
+    """A partition, as far as its turn is concerned."""
+
+    #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
+    tended_at_s: float
+
+
+T = TypeVar("T", bound=Tended)
+
+
+class Tending(Generic[T]):
     """The open partitions of a process by the time at which each comes up next; used on the event loop."""
 
     def __init__(self, now_s: Callable[[], float], *, every_s: float = 30.0) -> None:
         """`now_s` is the event loop's clock; a partition that is used comes up after `every_s`."""
         self.every_s = every_s
         self._now_s = now_s
-        self._due: DueTimes[Partition] = DueTimes()
+        self._due: DueTimes[T] = DueTimes()
         #: Due, and not yet taken.
-        self._ready: deque[Partition] = deque()
+        self._ready: deque[T] = deque()
 
-    def soon(self, partition: Partition) -> None:
+    def soon(self, partition: T) -> None:
         """Let a partition that is used come up after `every_s` at the latest."""
         if partition.tended_at_s > self._now_s() + self.every_s:
             self._plan(partition, self.every_s)
 
-    def again(self, partition: Partition, wait_s: float) -> None:
+    def again(self, partition: T, wait_s: float) -> None:
         """Let a partition that has come up do so again."""
         self._plan(partition, min(wait_s, _REST_S_MAX))
 
-    def take(self) -> list[Partition]:
+    def take(self) -> list[T]:
         """Partitions that come up now, a turn of them; each has to be planned again."""
         self._ready.extend(self._due.take(_ms(self._now_s())))
         turn = [self._ready.popleft() for _ in range(min(_TURN_MAX, len(self._ready)))]
@@ -53,17 +60,17 @@ class Tending:
             partition.tended_at_s = float("inf")
         return turn
 
-    def drop(self, partition: Partition) -> None:
+    def drop(self, partition: T) -> None:
         """Forget a partition: it is gone."""
         self._discard(partition)
         partition.tended_at_s = float("inf")
 
-    def _plan(self, partition: Partition, wait_s: float) -> None:
+    def _plan(self, partition: T, wait_s: float) -> None:
         self._discard(partition)
         partition.tended_at_s = self._now_s() + wait_s
         self._due.add(partition, _ms(partition.tended_at_s))
 
-    def _discard(self, partition: Partition) -> None:
+    def _discard(self, partition: T) -> None:
         if partition.tended_at_s != float("inf"):
             self._due.discard(partition, self._due.bucket_of(_ms(partition.tended_at_s)))
 

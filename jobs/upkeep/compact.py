@@ -27,7 +27,8 @@ from mq.errors import Corrupt, DeltaMQError, Unavailable
 from mq.limits import RETENTION_MS_DEFAULT
 from tables.config import Config
 from tables.delta import PartitionNotFound, load
-from tables.log import RETENTION_PART, TAIL_FILES_MAX, Compacted, Compactor, Target, Warehouse, plan_compaction, refs
+from tables.log import Warehouse, refs
+from tables.ops import RETENTION_PART, TAIL_FILES_MAX, Compacted, Compactor, Target, plan_compaction
 from tables.paths import PartitionRef, Space
 from tables.queue import read_meta
 from tables.store import Store

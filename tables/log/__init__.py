@@ -1,10 +1,8 @@
-"""One partition as a log: append, read, roll-up, compaction, fences; and the warehouse that holds all partitions."""
+"""One partition as a log: append, read, roll-up, fences; and the warehouse that holds all partitions."""
 
 from __future__ import annotations
 
 from tables.log.batch import Appended, Batch, one_batch
-from tables.log.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
-from tables.log.compactor import Compacted, Compactor
 from tables.log.dead_files import DeadFiles
 from tables.log.fences import ANY_EPOCH, BROKER_FENCE, RESET_FENCE, ROUTE_FENCE
 from tables.log.fetch import Fetched, FetchStatus, cut_to_bytes, one_record_batch, weight_of, weights_of
@@ -22,13 +20,9 @@ __all__ = [
     "BROKER_FENCE",
     "REMEMBERED_MS",
     "RESET_FENCE",
-    "RETENTION_PART",
     "ROUTE_FENCE",
-    "TAIL_FILES_MAX",
     "Appended",
     "Batch",
-    "Compacted",
-    "Compactor",
     "DeadFiles",
     "FetchStatus",
     "Fetched",
@@ -38,7 +32,6 @@ __all__ = [
     "Picked",
     "Removed",
     "StoredRequests",
-    "Target",
     "TooMuch",
     "Warehouse",
     "cut_to_bytes",
@@ -48,7 +41,6 @@ __all__ = [
     "open_store",
     "pages",
     "pick",
-    "plan_compaction",
     "refs",
     "weight_of",
     "weights_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -18,10 +18,8 @@ from tables.log.batch import Appended, appended, only, repeats, requests
 from tables.log.fences import check_fences
 from tables.log.publish import Publisher
 from tables.log.requests import Requests
+from tables.log.state import LogState
 from tables.log.tail import Tail
-
-if TYPE_CHECKING:
-    from tables.log.log import PartitionLog
 
 __all__ = ["Appender"]
 
@@ -33,7 +31,7 @@ class Appender:
 
     def __init__(
         self,
-        log: PartitionLog,
+        state: LogState,
         publisher: Publisher,
         requests: Requests,
         tail: Tail,
@@ -41,7 +39,7 @@ class Appender:
         clock: Clock,
         row_group_rows: int,
     ) -> None:
-        self._log = log
+        self._state = state
         self._publisher = publisher
         self._requests = requests
         self._tail = tail
@@ -68,12 +66,12 @@ class Appender:
         """
         stored = [self._stored_part(p) for p in parts]
         again = repeats(parts)
-        base = self._log.end_offset
+        base = self._state.end_offset
         fresh = [i for i, known in enumerate(stored) if known is None and i not in again]
         ids = _NO_IDS
         if fresh:
             if known is not None:
-                check_fences(self._log.fences, known, self._log.ref.name)
+                check_fences(self._state.fences, known, self._state.ref.name)
             if expected_offset is not None and expected_offset != base:
                 raise OffsetMismatch(
                     f"expected_offset is {expected_offset}, the end offset is {base}",
@@ -83,7 +81,7 @@ class Appender:
             if len(fresh) < len(parts):
                 rows = only(rows, parts, set(fresh))
             ids = self._commit_rows(rows, [parts[i] for i in fresh], base, durable=durable)
-        return appended(parts, stored, again, base, ids, durable=durable, version=self._log.version)
+        return appended(parts, stored, again, base, ids, durable=durable, version=self._state.version)
 
     def _stored_part(self, part: RowsPart) -> Part | None:
         stamp = part.producer
@@ -92,7 +90,7 @@ class Appender:
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
         if base + rows.num_rows > OFFSET_MAX:
-            raise Unavailable(f"{self._log.ref.name}: offsets are used up", code="offsets_exhausted")
+            raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
         batch_id = uuid.uuid4().hex
         append_us = self._append_time_us()
         stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
@@ -111,7 +109,7 @@ class Appender:
     def _append_time_us(self) -> int:
         """Now, cut to milliseconds as Delta's statistics are, and never before the append before."""
         now = self._clock.wall_us() // 1000 * 1000
-        files = self._log.files
+        files = self._state.files
         return max(now, files[-1].append_max_us) if files else now
 
     def _write_and_commit(self, encoded: Encoded, requests: Sequence[Part], batch_id: str, *, durable: bool) -> None:
@@ -122,7 +120,7 @@ class Appender:
 
         def encode(version: int) -> bytes:
             return encode_append(
-                table_id=self._log.table_id,
+                table_id=self._state.table_id,
                 version=version,
                 batch_id=batch_id,
                 file=file,

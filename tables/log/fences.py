@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mq.errors import Fenced
 from tables.clock import Clock
 from tables.delta import encode_fence
 from tables.failpoints import failpoint
 from tables.log.publish import Publisher
-
-if TYPE_CHECKING:
-    from tables.log.log import PartitionLog
+from tables.log.state import LogState
 
 __all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fences", "put_up_fence"]
 
@@ -53,7 +51,7 @@ def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str
             )
 
 
-def put_up_fence(log: PartitionLog, publisher: Publisher, clock: Clock, name: str, epoch: int) -> None:
+def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str, epoch: int) -> None:
     """Try it once, against the state that the log knows; its owner holds the append lock.
 
     Nothing is written if the fence is there. All before it, and it, are durable when this returns.
@@ -66,14 +64,14 @@ def put_up_fence(log: PartitionLog, publisher: Publisher, clock: Clock, name: st
         It may be there; asking again is safe.
     """
     publisher.settle()
-    if log.fences.get(name, 0) >= epoch:
+    if state.fences.get(name, 0) >= epoch:
         return
     batch_id = uuid.uuid4().hex
     now_ms = clock.wall_us() // 1000
 
     def encode(version: int) -> bytes:
         return encode_fence(
-            table_id=log.table_id, version=version, batch_id=batch_id, name=name, epoch=epoch, now_ms=now_ms
+            table_id=state.table_id, version=version, batch_id=batch_id, name=name, epoch=epoch, now_ms=now_ms
         )
 
     failpoint("fence.before_commit")

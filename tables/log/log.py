@@ -16,12 +16,11 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from mq.errors import Corrupt, DeltaMQError, Unavailable
+from mq.errors import DeltaMQError, Unavailable
 from mq.producer import Part, ProducerSeen
 from tables.clock import Clock
 from tables.delta import (
     ORPHAN_KEEP,
-    Checkpoint,
     Commit,
     CommitLog,
     DataFile,
@@ -43,6 +42,7 @@ from tables.log.publish import Publisher, keys_of
 from tables.log.reader import LogReader
 from tables.log.requests import Requests
 from tables.log.rewrite import Rewrite
+from tables.log.state import LogState
 from tables.log.tail import Tail, TailBudget
 from tables.log.upkeep import Upkeep
 from tables.paths import PartitionRef
@@ -81,7 +81,6 @@ class PartitionLog:
         self._lock = threading.RLock()
         self._files = FileReader(store, ref.folder, cache)
         self._tail = Tail(settings.tail_bytes_max, tails)
-        self._reader = LogReader(self, self._files, self._tail, row_group_rows=settings.row_group_rows)
         self._requests = Requests()
         self._unsynced = Unsynced(store, on_unsynced)
         self._stop = StopOnCorrupt()
@@ -98,7 +97,10 @@ class PartitionLog:
             on_reload=self._rebuild,
             on_replay=self._on_replay,
         )
-        orphan_keep_ms = min(settings.orphan_keep_ms, self.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
+        #: What is known of the log; the parts of an open partition share it.
+        self.state = LogState(ref, self._log, self._lock, self._stop)
+        self._reader = LogReader(self.state, self._files, self._tail, row_group_rows=settings.row_group_rows)
+        orphan_keep_ms = min(settings.orphan_keep_ms, self.state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._publisher = Publisher(
             store,
             ref.folder,
@@ -108,41 +110,51 @@ class PartitionLog:
             stale_ms=int(orphan_keep_ms * STALE_FRACTION),
         )
         self._appender = Appender(
-            self, self._publisher, self._requests, self._tail, clock=clock, row_group_rows=settings.row_group_rows
+            self.state,
+            self._publisher,
+            self._requests,
+            self._tail,
+            clock=clock,
+            row_group_rows=settings.row_group_rows,
         )
-        self._upkeep = Upkeep(self, store, settings=settings, clock=clock, dead=self._dead)
+        self._upkeep = Upkeep(self.state, self, store, settings=settings, clock=clock, dead=self._dead)
 
     # What a reader may ask at any time.
 
     @property
     def version(self) -> int:
         """The newest known Delta version."""
-        return self._log.snapshot.version
+        return self.state.version
 
     @property
     def min_offset(self) -> int:
         """The first offset still stored."""
-        return self._log.snapshot.min_offset
+        return self.state.min_offset
 
     @property
     def end_offset(self) -> int:
         """The next offset to be written."""
-        return self._log.snapshot.end_offset
+        return self.state.end_offset
 
     @property
     def table_id(self) -> str:
         """The table's own id: a partition deleted and made again has another."""
-        return self._log.snapshot.table_id
+        return self.state.table_id
 
     @property
     def fences(self) -> Mapping[str, int]:
         """The highest epoch of each fence (see `tables.log.fences`)."""
-        return self._log.snapshot.fences
+        return self.state.fences
 
     @property
     def files(self) -> Sequence[DataFile]:
         """Live files in offset order; do not change it."""
-        return self._log.snapshot.files
+        return self.state.files
+
+    @property
+    def checkpoint_version(self) -> int:
+        """The newest checkpoint that this process knows, -1 for none."""
+        return self.state.checkpoint_version
 
     def stats(self) -> PartitionStats:
         """Counts and places, without touching the store."""
@@ -191,9 +203,7 @@ class PartitionLog:
 
     def refresh(self) -> bool:
         """See what other writers committed; True if there was anything."""
-        self._stop.check()
-        with self._lock, self._stop:
-            return self._log.refresh()
+        return self.state.refresh()
 
     # Append.
 
@@ -277,7 +287,7 @@ class PartitionLog:
         self._stop.check()
         with self._lock, self._stop:
             self._log.refresh()
-            self._won(lambda: put_up_fence(self, self._publisher, self._clock, name, epoch))
+            self._won(lambda: put_up_fence(self.state, self._publisher, self._clock, name, epoch))
             return self.end_offset
 
     def _won(self, attempt: Callable[[], T]) -> T:
@@ -318,28 +328,9 @@ class PartitionLog:
         with self._lock:
             return self._requests.in_file(file)
 
-    def keep_ms(self, name: str, default: int) -> int:
-        """A promise in the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
-        return self._log.snapshot.keep_ms(name, default)
-
-    def state(self) -> Checkpoint:
-        """The newest known state as a checkpoint: consistent, and not changed by later appends."""
-        with self._lock:
-            return self._log.snapshot.checkpoint()
-
-    @property
-    def checkpoint_version(self) -> int:
-        """The newest checkpoint that this process knows, -1 for none."""
-        return self._log.snapshot.checkpoint_version
-
-    def checkpointed(self, version: int) -> None:
-        """Note that a checkpoint of `version` is stored."""
-        with self._lock:
-            self._log.snapshot.checkpoint_version = max(version, self._log.snapshot.checkpoint_version)
-
     def are_live(self, files: Sequence[DataFile]) -> bool:
         """Whether the newest known state still has all of these files."""
-        return {f.path for f in files} <= {f.path for f in self.files}
+        return self.state.are_live(files)
 
     def file_rows(self, file: DataFile) -> pa.Table:
         """All rows of a live file, from memory if they are there."""
@@ -362,7 +353,7 @@ class PartitionLog:
 
         `rows`, if given, are the rows of the one added file, for the tail.
         """
-        wanted = Rewrite(self, self._publisher, self._clock, adds, removes, operation=operation)
+        wanted = Rewrite(self.state, self._publisher, self._clock, adds, removes, operation=operation)
         with self._lock, self._stop:
             done = self._won(wanted.attempt)
             if done and rows is not None:
@@ -446,7 +437,3 @@ class PartitionLog:
         """Give the memory back: the partition was deleted."""
         self._tail.clear()
         self._unsynced.drop()
-
-    def stop(self, error: Corrupt) -> None:
-        """Refuse everything from now on: the stored data contradicts itself."""
-        self._stop.error = error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,9 @@ import pyarrow as pa
 from mq.errors import Corrupt
 from tables.delta import DataFile, FileReader
 from tables.log.fetch import Fetched, cut_to_bytes, fetched, status_of
+from tables.log.state import LogState
 from tables.log.tail import Tail
 from tables.schema import MESSAGE_SCHEMA
-
-if TYPE_CHECKING:
-    from tables.log.log import PartitionLog
 
 __all__ = ["LogReader", "offset_at"]
 
@@ -31,8 +29,8 @@ T = TypeVar("T")
 class LogReader:
     """Reads one open partition. Safe for threads."""
 
-    def __init__(self, log: PartitionLog, files: FileReader, tail: Tail, *, row_group_rows: int) -> None:
-        self._log = log
+    def __init__(self, state: LogState, files: FileReader, tail: Tail, *, row_group_rows: int) -> None:
+        self._state = state
         self._files = files
         self._tail = tail
         self._row_group_rows = row_group_rows
@@ -42,8 +40,8 @@ class LogReader:
         pieces = self._tail.pieces
         # What is gone is refused without a look.
         return (
-            offset >= self._log.end_offset
-            or offset < self._log.min_offset
+            offset >= self._state.end_offset
+            or offset < self._state.min_offset
             or bool(pieces and offset >= pieces[0].start)
         )
 
@@ -74,14 +72,14 @@ class LogReader:
         """
         while True:
             # The end first: files only grow, so those that are read after it reach at least as far.
-            end = self._log.end_offset
-            files = self._log.files
+            end = self._state.end_offset
+            files = self._state.files
             try:
                 return read(files, end)
             except Corrupt as error:
-                self._log.refresh()
-                if self._log.are_live(files):
-                    self._log.stop(error)
+                self._state.refresh()
+                if self._state.are_live(files):
+                    self._state.stop(error)
                     raise
 
     def _rows(self, files: Sequence[DataFile], start: int, stop: int, max_bytes: int) -> pa.Table:
@@ -126,12 +124,12 @@ class LogReader:
 
     def verify(self) -> None:
         """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
-        for file in list(self._log.files):
+        for file in list(self._state.files):
             try:
                 self._files.verify(file)
             except Corrupt:
-                self._log.refresh()
-                if self._log.are_live([file]):
+                self._state.refresh()
+                if self._state.are_live([file]):
                     raise
 
 

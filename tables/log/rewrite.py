@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tables.clock import Clock
 from tables.delta import DataFile, Encoded, encode_rewrite
 from tables.log.publish import Publisher
-
-if TYPE_CHECKING:
-    from tables.log.log import PartitionLog
+from tables.log.state import LogState
 
 __all__ = ["Rewrite"]
 
@@ -21,7 +18,7 @@ class Rewrite:
 
     def __init__(
         self,
-        log: PartitionLog,
+        state: LogState,
         publisher: Publisher,
         clock: Clock,
         adds: Sequence[Encoded],
@@ -29,7 +26,7 @@ class Rewrite:
         *,
         operation: str,
     ) -> None:
-        self._log = log
+        self._state = state
         self._publisher = publisher
         self._adds = adds
         self._removes = removes
@@ -53,14 +50,14 @@ class Rewrite:
             It may be done; asking again is safe.
         """
         self._publisher.settle()
-        if not self._log.are_live(self._removes):
+        if not self._state.are_live(self._removes):
             return False
         self._publisher.commit(self._encode, self._adds, batch_id=self._batch_id, durable=True, began_ms=self._began_ms)
         return True
 
     def _encode(self, version: int) -> bytes:
         return encode_rewrite(
-            table_id=self._log.table_id,
+            table_id=self._state.table_id,
             version=version,
             batch_id=self._batch_id,
             operation=self._operation,

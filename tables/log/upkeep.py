@@ -17,16 +17,18 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from mq.errors import Corrupt
+from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import (
     LOG_KEEP,
     ORPHAN_KEEP,
     DataFile,
+    Encoded,
     checkpoint_name,
     commit_name,
     encode_file,
@@ -35,12 +37,10 @@ from tables.delta import (
 )
 from tables.log.dead_files import DeadFiles
 from tables.log.rollup import plan_rollup
+from tables.log.state import LogState
 from tables.paths import LOG_FOLDER
 from tables.settings import LogSettings
 from tables.store import TEMP_PREFIX, Store
-
-if TYPE_CHECKING:
-    from tables.log.log import PartitionLog
 
 __all__ = ["Upkeep"]
 
@@ -50,24 +50,50 @@ _CHECKPOINTS_KEPT: Final = 2
 _CLEAN_BATCH: Final = 4_096
 
 
+class KeptLog(Protocol):
+    """What upkeep reads and changes besides the state of the log."""
+
+    def file_rows(self, file: DataFile) -> pa.Table:
+        """All rows of a live file."""
+
+    def parts_of(self, file: DataFile) -> list[Part]:
+        """The producers' requests in a live file that are still remembered."""
+
+    def rewrite(
+        self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
+    ) -> bool:
+        """Commit a rearrangement of files; False when one of `removes` is no longer live."""
+
+    def flush(self) -> None:
+        """Make everything durable that was appended."""
+
+
 class Upkeep:
     """The upkeep of one partition; one thread at a time does it, others are turned away."""
 
     def __init__(
-        self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock, dead: DeadFiles
+        self,
+        state: LogState,
+        log: KeptLog,
+        store: Store,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        dead: DeadFiles,
     ) -> None:
+        self._state = state
         self._log = log
         self._dead = dead
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._folder = log.ref.folder
-        self._log_keep_ms = max(settings.log_keep_ms, log.keep_ms(LOG_KEEP, settings.log_keep_ms))
-        self._orphan_keep_ms = max(settings.orphan_keep_ms, log.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
+        self._folder = state.ref.folder
+        self._log_keep_ms = max(settings.log_keep_ms, state.keep_ms(LOG_KEEP, settings.log_keep_ms))
+        self._orphan_keep_ms = max(settings.orphan_keep_ms, state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._sweep_every_ms = self._orphan_keep_ms // 10
         self._busy = threading.Lock()
         #: (boot time, version): versions up to this one existed at that time.
-        self._sightings = [(clock.boot_ms(), log.version)]
+        self._sightings = [(clock.boot_ms(), state.version)]
         self._cleaned_to = 0
         #: Commits and checkpoints that nobody needs any more, oldest first; an empty queue would cost half a KiB.
         self._old_log: deque[str] | None = None
@@ -96,7 +122,7 @@ class Upkeep:
 
     def _log_clean_times(self) -> list[int]:
         """When commits that a checkpoint covers are old enough to be deleted, if there are any."""
-        covered = self._log.checkpoint_version
+        covered = self._state.checkpoint_version
         if covered <= self._cleaned_to:
             return []
         known = [time for time, version in self._sightings if min(version, covered) > self._cleaned_to]
@@ -118,8 +144,8 @@ class Upkeep:
     def _sight(self, now: int) -> None:
         """Remember how far the log was, about ten times in each `log_keep_ms` while it grows."""
         time, version = self._sightings[-1]
-        if now - time >= self._log_keep_ms // 10 and version != self._log.version:
-            self._sightings.append((now, self._log.version))
+        if now - time >= self._log_keep_ms // 10 and version != self._state.version:
+            self._sightings.append((now, self._state.version))
 
     def _roll_up(self) -> bool:
         files = self._planned_rollup()
@@ -128,8 +154,8 @@ class Upkeep:
         try:
             rows = pa.concat_tables([self._log.file_rows(f) for f in files]).combine_chunks()
         except Corrupt:
-            self._log.refresh()
-            if self._log.are_live(files):
+            self._state.refresh()
+            if self._state.are_live(files):
                 raise
             # Another process rolled them up, and their time has passed while nobody here looked.
             return False
@@ -145,20 +171,20 @@ class Upkeep:
 
     def _planned_rollup(self) -> Sequence[DataFile]:
         return plan_rollup(
-            self._log.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
+            self._state.files, fanout=self._settings.rollup_files, bytes_max=self._settings.rollup_bytes_max
         )
 
     def _checkpoint_is_due(self) -> bool:
-        return self._log.version - self._log.checkpoint_version >= self._settings.checkpoint_commits
+        return self._state.version - self._state.checkpoint_version >= self._settings.checkpoint_commits
 
     def _checkpoint(self) -> bool:
         if not self._checkpoint_is_due():
             return False
-        state = self._log.state()
+        checkpoint = self._state.checkpoint()
         # A checkpoint must not be more durable than the commits it stands for.
         self._log.flush()
-        write_checkpoint(self._store, self._folder, state, now_ms=self._clock.wall_us() // 1000)
-        self._log.checkpointed(state.version)
+        write_checkpoint(self._store, self._folder, checkpoint, now_ms=self._clock.wall_us() // 1000)
+        self._state.checkpointed(checkpoint.version)
         return True
 
     def _clean_log(self, now: int) -> bool:
@@ -177,7 +203,7 @@ class Upkeep:
         aged = [version for time, version in self._sightings if now - time >= self._log_keep_ms]
         # The newest of them stays: as long as the log does not grow there is no other.
         del self._sightings[: len(aged) - 1 if aged else 0]
-        keep_from = min(aged[-1] if aged else -1, self._log.checkpoint_version)
+        keep_from = min(aged[-1] if aged else -1, self._state.checkpoint_version)
         if keep_from <= self._cleaned_to:
             return found
         commits, checkpoints = log_versions(self._store, self._folder)
@@ -201,8 +227,8 @@ class Upkeep:
         if now - self._swept_ms < self._sweep_every_ms:
             return False
         self._swept_ms = now
-        self._log.refresh()
-        live = self._dead.paths() | {f.path for f in self._log.files}
+        self._state.refresh()
+        live = self._dead.paths() | {f.path for f in self._state.files}
         log = f"{self._folder}/{LOG_FOLDER}"
         found = [f"{self._folder}/{e.name}" for e in self._store.entries(self._folder) if e.name not in live]
         found += [f"{log}/{e.name}" for e in self._store.entries(log) if e.name.startswith(TEMP_PREFIX)]

@@ -181,16 +181,6 @@ class Warehouse:
         with self._lock:
             return list(self._logs.values())
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of decoded history in memory."""
-        return self._cache.bytes
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes of recent rows in memory, over all partitions."""
-        return self._tails.bytes
-
     def _start_flusher(self) -> None:
         if self._flusher is None:
             self._flusher = threading.Thread(target=self._flush_forever, name="mq-flush", daemon=True)

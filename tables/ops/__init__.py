@@ -1,19 +1,27 @@
-"""What an operator runs over stored tables: verification, counting, repair."""
+"""What is done over stored tables now and then: compaction, verification, counting, repair."""
 
 from __future__ import annotations
 
+from tables.ops.compaction import RETENTION_PART, TAIL_FILES_MAX, Target, plan_compaction
+from tables.ops.compactor import Compacted, Compactor
 from tables.ops.offset_counts import Counted, count_offsets, finding_of
 from tables.ops.repairs import find_repair, repair
 from tables.ops.verification import Finding, Gravity, inspect, verify
 
 __all__ = [
+    "RETENTION_PART",
+    "TAIL_FILES_MAX",
+    "Compacted",
+    "Compactor",
     "Counted",
     "Finding",
     "Gravity",
+    "Target",
     "count_offsets",
     "find_repair",
     "finding_of",
     "inspect",
+    "plan_compaction",
     "repair",
     "verify",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,18 @@ def test_others_import_only_what_a_room_offers(room: str) -> None:
 def test_a_room_offers_only_what_others_import(room: str) -> None:
     taken = {name for importing, module, name in IMPORTS if module == room and not _is_in(importing, room)}
     assert [name for name in importlib.import_module(room).__all__ if name not in taken] == []
+
+
+def test_no_modules_import_each_other_in_a_circle_not_for_types_either() -> None:
+    modules = {importing for importing, _, _ in IMPORTS}
+    imported: dict[str, set[str]] = {}
+    for importing, module, name in IMPORTS:
+        found = {one for one in (module, f"{module}.{name}") if one in modules and one != importing}
+        # A room's list is imported from outside of the room: which room may import which is a contract.
+        imported.setdefault(importing, set()).update(
+            one for one in found if not (ROOT / one.replace(".", "/")).is_dir()
+        )
+    graphlib.TopologicalSorter(imported).prepare()
 
 
 @pytest.mark.parametrize("room", ROOMS)

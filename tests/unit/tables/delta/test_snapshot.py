@@ -42,10 +42,10 @@ def test_meta_3_the_state_is_what_the_writer_has(files: MemoryStore, open_log: O
         assert (found.version, found.end_offset, found.batch_id) == (
             log.version,
             log.end_offset,
-            log.state().batch_id,
+            log.state.checkpoint().batch_id,
         )
         assert found.files == list(log.files)
-        assert found.metadata == log.state().metadata
+        assert found.metadata == log.state.checkpoint().metadata
 
 
 def test_no_log_is_no_partition(files: MemoryStore) -> None:
@@ -120,7 +120,7 @@ def test_a_checkpoint_survives_its_file(files: MemoryStore, open_log: OpenLog) -
     log = open_log()
     for i in range(5):
         log.append([batch(*numbered_bodies(str(i), i + 1))])
-    state = log.state()
+    state = log.state.checkpoint()
     write_checkpoint(files, REF.folder, state, now_ms=1)
     assert read_checkpoint(files, REF.folder, state.version) == state
 

@@ -1,6 +1,6 @@
 """Compaction of one partition: adjacent files become one large file, in one commit (SPEC SPARK-8).
 
-    plan       from the live files (tables.log.compaction)
+    plan       from the live files (tables.ops.compaction)
     encode     row group by row group, every byte checked; the producers' requests are carried on
     put        the file, durably                     a kill: a file that no commit names, swept later
     commit     one file in the place of many         a kill: done, or not
@@ -23,8 +23,8 @@ from mq.errors import Corrupt
 from tables.clock import Clock
 from tables.delta import DataFile, FileReader, RowCache, encode_large_file
 from tables.failpoints import failpoint
-from tables.log.compaction import TAIL_FILES_MAX
-from tables.log.log import PartitionLog
+from tables.log import PartitionLog
+from tables.ops.compaction import TAIL_FILES_MAX
 from tables.settings import LogSettings
 from tables.store import Store
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mq.errors import Corrupt, Unknown
 from tables.delta.snapshot import load
-from tables.log.compaction import Target, plan_compaction
-from tables.log.compactor import Compactor
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
+from tables.ops.compaction import Target, plan_compaction
+from tables.ops.compactor import Compactor
 from tables.ops.verification import Gravity, verify
 from tables.settings import LogSettings
 from tables.store.store import MemoryStore

@@ -1,0 +1,92 @@
+"""What is known of one open partition: the newest state of its log, and whether it may be used.
+
+The parts of an open partition (appender, reader, fences, rewrites) share it, and know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from mq.errors import Corrupt
+from tables.delta import Checkpoint, CommitLog, DataFile
+from tables.paths import PartitionRef
+from tables.stop import StopOnCorrupt
+
+__all__ = ["LogState"]
+
+
+class LogState:
+    """The state of one partition's log. Readers take no lock: lists and tuples are replaced rather than changed."""
+
+    __slots__ = ("_commits", "_lock", "_stop", "ref")
+
+    def __init__(self, ref: PartitionRef, commits: CommitLog, lock: threading.RLock, stop: StopOnCorrupt) -> None:
+        """`lock` is the append lock of the partition."""
+        self.ref = ref
+        self._commits = commits
+        self._lock = lock
+        self._stop = stop
+
+    @property
+    def version(self) -> int:
+        """The newest known Delta version."""
+        return self._commits.snapshot.version
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset still stored."""
+        return self._commits.snapshot.min_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be written."""
+        return self._commits.snapshot.end_offset
+
+    @property
+    def table_id(self) -> str:
+        """The table's own id: a partition deleted and made again has another."""
+        return self._commits.snapshot.table_id
+
+    @property
+    def fences(self) -> Mapping[str, int]:
+        """The highest epoch of each fence (see `tables.log.fences`)."""
+        return self._commits.snapshot.fences
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Live files in offset order; do not change it."""
+        return self._commits.snapshot.files
+
+    @property
+    def checkpoint_version(self) -> int:
+        """The newest checkpoint that this process knows, -1 for none."""
+        return self._commits.snapshot.checkpoint_version
+
+    def are_live(self, files: Sequence[DataFile]) -> bool:
+        """Whether the newest known state still has all of these files."""
+        return {f.path for f in files} <= {f.path for f in self.files}
+
+    def keep_ms(self, name: str, default: int) -> int:
+        """A promise in the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
+        return self._commits.snapshot.keep_ms(name, default)
+
+    def checkpoint(self) -> Checkpoint:
+        """The newest known state as a checkpoint: consistent, and not changed by later appends."""
+        with self._lock:
+            return self._commits.snapshot.checkpoint()
+
+    def checkpointed(self, version: int) -> None:
+        """Note that a checkpoint of `version` is stored."""
+        with self._lock:
+            self._commits.snapshot.checkpoint_version = max(version, self._commits.snapshot.checkpoint_version)
+
+    def refresh(self) -> bool:
+        """See what other writers committed; True if there was anything."""
+        self._stop.check()
+        with self._lock, self._stop:
+            return self._commits.refresh()
+
+    def stop(self, error: Corrupt) -> None:
+        """Refuse everything from now on: the stored data contradicts itself."""
+        self._stop.error = error
