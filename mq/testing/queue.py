@@ -6,7 +6,7 @@
     queue.send("orders", b"...", key="customer-7")
     popped = queue.pop("billing", "orders")
     queue.ack("billing", [message.handle for message in popped])
-    queue.advance(60_000)
+    queue.advance(61_000)
     queue.run_jobs()
 
 The same rules decide as in the service, from the same modules; but time passes only in `advance`, jobs run only when

@@ -1,4 +1,4 @@
-"""What the README tells people to type is typed here."""
+"""What the documents tell people to type is typed here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -15,36 +16,53 @@ from tests.e2e.main_job import ROOT, MainJob
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```(bash|python)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+FLIGHTS = (ROOT / "jobs" / "flights" / "README.md").read_text(encoding="utf-8")
+#: Documents whose examples are run, in this order.
+DOCUMENTS = ("README.md", "mq/client/README.md", "jobs/README.md")
 ADDRESS = "http://127.0.0.1:8080"
 
 
-def title(example: tuple[str, str]) -> str:
-    """The heading above an example."""
-    return re.findall(r"^### (.+)$", README[: README.index(example[1])], re.MULTILINE)[-1]
+class Example(NamedTuple):
+    """What somebody may type."""
+
+    document: str
+    title: str
+    language: str
+    text: str
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=title)
-def test_an_example_of_the_readme_works(example: tuple[str, str], served: MainJob) -> None:
-    language, text = example
-    text = text.replace(ADDRESS, served.url)
-    command = ["bash", "-euo", "pipefail", "-c", text] if language == "bash" else [sys.executable, "-c", text]
+def examples_of(document: str) -> Iterator[Example]:
+    """The examples of a document, each with the heading above it."""
+    whole = (ROOT / document).read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(bash|python)\n(.*?)^```$", whole, re.MULTILINE | re.DOTALL):
+        headings = re.findall(r"^##+ (.+)$", whole[: found.start()], re.MULTILINE)
+        yield Example(document, headings[-1], found[1], found[2])
+
+
+EXAMPLES = [example for document in DOCUMENTS for example in examples_of(document)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"{example.document}: {example.title}")
+def test_an_example_of_the_documents_works(example: Example, served: MainJob) -> None:
+    text = example.text.replace(ADDRESS, served.url)
+    command = ["bash", "-euo", "pipefail", "-c", text] if example.language == "bash" else [sys.executable, "-c", text]
     environ = {**os.environ, "DELTAMQ_URL": served.url, "DELTAMQ_WAREHOUSE_URI": str(served.warehouse)}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
 
 
-def test_the_readme_has_an_example_of_each_door() -> None:
-    assert [title(example) for example in EXAMPLES] == [
-        "REST",
-        "Python",
-        "Groups",
-        "Order",
-        "Spark SQL",
-        "Streams",
-        "Writing, typed tables, a catalog",
-        "Command line",
+def test_the_documents_have_an_example_of_each_door() -> None:
+    assert [(example.document, example.title) for example in EXAMPLES] == [
+        ("README.md", "REST"),
+        ("README.md", "Python"),
+        ("README.md", "Groups"),
+        ("README.md", "Spark SQL"),
+        ("README.md", "Your own tests"),
+        ("mq/client/README.md", "Order"),
+        ("mq/client/README.md", "Command line"),
+        ("jobs/README.md", "Streams"),
+        ("jobs/README.md", "Writing, typed tables, a catalog"),
     ]
 
 
@@ -55,14 +73,16 @@ def test_the_readmes_first_commands_are_targets_of_make() -> None:
     assert [name for name in told if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
 
 
-def test_every_option_of_make_run_in_the_readme_is_one() -> None:
-    options = re.findall(r"^\| `([A-Z]+)=\S+` \|", README, re.MULTILINE)
+def test_every_option_of_make_run_that_is_documented_is_one() -> None:
+    options = re.findall(r"^\| `([A-Z]+)=\S+` \|", FLIGHTS, re.MULTILINE)
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nrun:")[2].partition("\n\n")[0]
     assert options == ["ONCE", "PORT", "EVENTS", "RATE", "WAREHOUSE"]
     assert [name for name in options if f"$({name})" not in recipe] == []
 
 
-def test_every_file_that_the_readme_points_to_is_there() -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert targets
-    assert [target for target in targets if not Path(ROOT / target).exists()] == []
+@pytest.mark.parametrize("document", [*DOCUMENTS, "api/README.md", "jobs/flights/README.md", "BENCHMARKS.md"])
+def test_every_file_that_a_document_points_to_is_there(document: str) -> None:
+    path = ROOT / document
+    targets = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+    assert targets or document != "README.md"

@@ -1,4 +1,4 @@
-"""A server of Spark Connect on this machine, started as the README says, and clients in processes without a JVM."""
+"""A server of Spark Connect on this machine, started as jobs/README.md says, and clients in processes without a JVM."""
 
 from __future__ import annotations
 
