@@ -34,7 +34,7 @@ from api.queue import (
 from api.wire import Admission
 from mq.errors import DeltaMQError
 from mq.meta import META_ROLE, InvisibleBounds
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
@@ -309,7 +309,7 @@ class Service:
 
 def _brokers(config: Config, meta: MetaLog) -> list[str]:
     """The brokers of the settings, and those that topics were given while the settings were others."""
-    routed = {split_partition(name)[1] for topic in meta.state.topics.values() for name in topic.route.partitions}
+    routed = {broker_of(name) for topic in meta.state.topics.values() for name in topic.route.partitions}
     return sorted(routed.union(config.service.brokers))
 
 

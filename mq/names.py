@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from mq.errors import Refused
 from mq.limits import FOLDER_LENGTH_MAX, NAME_LENGTH_MAX
 
 __all__ = [
+    "PartitionName",
+    "broker_of",
     "check_broker",
     "check_client_topic",
     "check_group",
@@ -25,7 +27,6 @@ __all__ = [
     "encode_path",
     "is_system",
     "partition_name",
-    "split_partition",
 ]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
@@ -84,22 +85,37 @@ def partition_name(name: str, broker: str) -> str:
     return f"{name}@{broker}"
 
 
-def split_partition(partition: str) -> tuple[str, str]:
-    """Split `NAME@BROKER` into its two parts.
+class PartitionName(NamedTuple):
+    """A partition's name in its two parts (SPEC MODEL-1)."""
 
-    Raises
-    ------
-    Refused
-        `invalid_partition_name` when there is no `@`, or a part is empty.
-    """
-    name, at, broker = partition.rpartition("@")
-    if not at or not name or not broker:
-        raise Refused(
-            "partition must be written NAME@BROKER, for example orders@broker-a",
-            code="invalid_partition_name",
-            field="partition",
-        )
-    return name, broker
+    name: str
+    broker: str
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionName:
+        """Split `NAME@BROKER`.
+
+        Raises
+        ------
+        Refused
+            `invalid_partition_name` when there is no `@`, or a part is empty.
+        """
+        name, at, broker = text.rpartition("@")
+        if not at or not name or not broker:
+            raise Refused(
+                "partition must be written NAME@BROKER, for example orders@broker-a",
+                code="invalid_partition_name",
+                field="partition",
+            )
+        return cls(name, broker)
+
+    def __str__(self) -> str:
+        return partition_name(self.name, self.broker)
+
+
+def broker_of(partition: str) -> str:
+    """The broker of a partition `NAME@BROKER`; raises as `PartitionName.parse` does."""
+    return PartitionName.parse(partition).broker
 
 
 def encode_path(name: str) -> str:

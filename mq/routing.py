@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
 from mq.murmur3 import hash_string, hash_strings
-from mq.names import partition_name, split_partition
+from mq.names import PartitionName, partition_name
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
 
 __all__ = [
@@ -205,7 +205,7 @@ def _named(present: tuple[str, ...], topic: str, count: int, brokers: Sequence[s
     names = list(present)
     load = dict.fromkeys(brokers, 0)
     number = 0
-    for name, broker in map(split_partition, present):
+    for name, broker in map(PartitionName.parse, present):
         load[broker] = load.get(broker, 0) + 1
         numbered = re.fullmatch(re.escape(topic) + r"#(\d+)", name)
         number = max(number, int(numbered[1])) if numbered else number

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from mq.names import decode_path, encode_path, split_partition
+from mq.names import PartitionName, decode_path, encode_path
 
 __all__ = [
     "LOG_FOLDER",
@@ -57,7 +57,7 @@ class PartitionRef:
     @property
     def folder(self) -> str:
         """The table's folder, relative to the warehouse."""
-        name, broker = split_partition(self.name)
+        name, broker = PartitionName.parse(self.name)
         life = f"{_GENERATION}{self.generation}" if self.generation else ""
         return f"{self.topic_folder}/{encode_path(name)}@{encode_path(broker)}{life}"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue.checkpoint import CheckpointKey
 from mq.queue.checkpoint_state import CheckpointState, fold
 from tables.log.warehouse import Warehouse
@@ -82,7 +82,7 @@ def _table(states: dict[CheckpointKey, CheckpointState], *, due_time: bool) -> p
     opened = [one.open for one in states.values()]
     due = [one.revive_time_ms * 1_000 if one.open else None for one in states.values()]
     derived = {
-        "broker": pa.array([split_partition(key.partition)[1] for key in states], pa.string()),
+        "broker": pa.array([broker_of(key.partition) for key in states], pa.string()),
         "in_flight": pa.array([bits.bit_count() for bits in opened], pa.int32()),
         "merged_at": pa.array([0] * len(states), pa.int64()),
         "due_time": pa.array(due, pa.int64()),

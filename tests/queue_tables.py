@@ -18,7 +18,7 @@ from mq.meta.group import Group, decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_delete_topic, decide_put_topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue.checkpoint import Checkpoint, Pop, spans_of
 from mq.queue.delay_mark import Cancelled, DelayMark
 from mq.queue.lost import LostRecord
@@ -156,7 +156,7 @@ class QueueTables:
         """What a pop of at most 32 messages makes, not stored yet."""
         name = topic.route.partitions[partition]
         if retry:
-            name = RetryTopic(group.name, topic.name).partition(split_partition(name)[1])
+            name = RetryTopic(group.name, topic.name).partition(broker_of(name))
         pop = Pop(
             topic=topic.name,
             topic_id=topic.id,
@@ -181,14 +181,14 @@ class QueueTables:
         """Store an acknowledgement."""
         bits = sum(1 << index for offset in offsets if (index := checkpoint.span.index_of(offset)) is not None)
         ack = Ack(checkpoint.key, bits, checkpoint.revive_time_ms)
-        self.record(ack, queue=checkpoint.pop.revive_queue, broker=split_partition(checkpoint.pop.partition)[1])
+        self.record(ack, queue=checkpoint.pop.revive_queue, broker=broker_of(checkpoint.pop.partition))
 
     def record(self, *records: Record, queue: int | None = None, broker: str = BROKER) -> None:
         """Append records to the revive log, checkpoints where they say."""
         for record in records:
             at = (queue or 0, broker)
             if isinstance(record, Checkpoint):
-                at = (record.pop.revive_queue, split_partition(record.pop.partition)[1])
+                at = (record.pop.revive_queue, broker_of(record.pop.partition))
             log = self.warehouse.create(revive_ref(CLUSTER, *at))
             log.append([Batch(rows_of_records([record]))])
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from api.log import not_known
 from mq.errors import Fenced
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.log import BROKER_FENCE
 from tables.queue import Known, known_of_broker
 
@@ -36,7 +36,7 @@ class Fencing:
 
     def known(self, partition: str) -> Known:
         """What an append says that it knows."""
-        broker = split_partition(partition)[1]
+        broker = broker_of(partition)
         held = self._held_since(broker)
         if held is not None:
             return {BROKER_FENCE: held}
@@ -51,7 +51,7 @@ class Fencing:
 
     def is_ours(self, partition: str) -> bool:
         """Whether appends are made as the process that has the broker."""
-        return self._held_since(split_partition(partition)[1]) is not None
+        return self._held_since(broker_of(partition)) is not None
 
     async def learn(self, partition: str, error: Fenced) -> None:
         """Return when this process knows of the fence that refused an append which anybody may make.

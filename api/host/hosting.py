@@ -38,7 +38,7 @@ from mq.meta import (
     decide_renew,
     decide_takeover,
 )
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.failpoints import failpoint
 from tables.queue import AnyEvent, Meta
 from tables.store import HostLocks
@@ -383,7 +383,7 @@ class Hosting:
 
 def _routed(meta: Meta) -> set[str]:
     """The brokers that routes name."""
-    return {split_partition(name)[1] for topic in meta.topics.topics.values() for name in topic.route.partitions}
+    return {broker_of(name) for topic in meta.topics.topics.values() for name in topic.route.partitions}
 
 
 def _shown(role: str) -> str:

@@ -21,7 +21,7 @@ from api.host.hosting import Hosting
 from api.host.peers import Call, Peer, Peers
 from api.wire import Answer, FailedHandle
 from mq.errors import DeltaMQError, Unavailable
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import HandleKeys, open_handles
 
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
@@ -84,7 +84,7 @@ class Owners:
         opened, invalid = open_handles(self._keys, group, handles)
         found = Split(ours=list(invalid))
         for one in opened:
-            _, broker = split_partition(one.lease.partition)
+            broker = broker_of(one.lease.partition)
             peer = self.of(broker, call)
             positions = found.ours if peer is None else found.theirs.setdefault(peer, [])
             positions += one.positions

@@ -21,7 +21,7 @@ from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
 from mq.errors import DeltaMQError
 from mq.meta import MoveEvent, decide_seal
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.failpoints import failpoint
 from tables.log import ROUTE_FENCE
 from tables.queue import Meta
@@ -72,7 +72,7 @@ class Sealer:
         meta = self._meta.now
         waiting = {topic_id: moved.waiting for topic_id, moved in meta.moved.items() if moved.waiting}
         for topic in meta.topics.topics.values() if waiting else ():
-            mine = {source for source in waiting.get(topic.id, ()) if self._hosts(split_partition(source)[1])}
+            mine = {source for source in waiting.get(topic.id, ()) if self._hosts(broker_of(source))}
             hosted = self._topics.find(topic.name) if mine else None
             if hosted is not None:
                 for source in sorted(mine):

@@ -269,7 +269,7 @@ class Partitions:
         self.fencing: KnownFences | None = None
         self._threads = threads
         self._found: dict[PartitionRef, Partition] = {}
-        self.tending = Tending(loop.time)
+        self.tending = Tending[Partition](loop.time)
         #: Those that somebody waits at or follows, and perhaps some where that has ended.
         self.awaited: set[Partition] = set()
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from api.log.group_commit import Part, Pending, RecordRows
 from api.log.known_fences import not_known
 from api.log.partition import Partition
+from mq.backoff import Backoff
 from mq.errors import Fenced, Unavailable, Unknown
 from tables.delta import ProducerStamp
 from tables.settings import Flush
@@ -26,9 +27,8 @@ __all__ = ["RecordLog"]
 
 Record = TypeVar("Record")
 
-#: Between two tries of an append whose outcome nobody knows; doubled up to a second.
-_AGAIN_S: Final = 0.01
-_AGAIN_S_MAX: Final = 1.0
+#: Between two tries of an append whose outcome nobody knows.
+_AGAIN_S: Final = Backoff(0.01, 1.0)
 
 
 class RecordLog(Generic[Record]):
@@ -60,7 +60,7 @@ class RecordLog(Generic[Record]):
         DeltaMQError
             They certainly are not stored.
         """
-        wait_s = _AGAIN_S
+        failures = 0
         while True:
             part, is_ours = await self._try(records, stamp)
             error, fencing = part.error, self._partition.fencing
@@ -72,8 +72,8 @@ class RecordLog(Generic[Record]):
                     raise not_known(self._partition.name, error)
                 await fencing.learn(self._partition.name, error)
             elif isinstance(error, Unknown):
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+                failures += 1
+                await asyncio.sleep(_AGAIN_S.after(failures))
             else:
                 raise error
 

@@ -21,7 +21,7 @@ from api.queue import Lanes, begin, bounds_at
 from api.wire import Client
 from mq.errors import Conflict, DeltaMQError
 from mq.meta import META_ROLE, Group, Seat, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.order import PullLocks
 from mq.queue import MAX_ATTEMPTS_MAX, Committed, LaneKey, StartKind, first_position
 from tables.clock import SYSTEM_CLOCK, Clock
@@ -159,7 +159,7 @@ class Locks:
         return locks.take(lane, asked.client, seat, self._clock.boot_ms(), held=partition in asked.held)
 
     def _place(self, group: Group, topic: Topic, partition: str) -> tuple[LaneKey, Seat, PullLocks]:
-        _, locks = self._of(split_partition(partition)[1])
+        _, locks = self._of(broker_of(partition))
         seat = self._meta.now.online.seat(group.name, topic.name, partition)
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
@@ -189,7 +189,7 @@ class Locks:
 
     async def _counted(self, lane: LaneKey, topic: Topic, committed: Committed) -> Committed:
         """The progress, and that a client that died may have tried the message there (SPEC ORDER-8); that is stored."""
-        _, locks = self._of(split_partition(lane.partition)[1])
+        _, locks = self._of(broker_of(lane.partition))
         if not locks.is_abandoned(lane):
             return committed
         opened = await self._lanes.partition_of(lane, topic.name).look()
@@ -254,7 +254,7 @@ class Locks:
         ]
 
     def _release(self, lane: LaneKey, topic: Topic, client: str, number: int | None) -> bool:
-        _, locks = self._of(split_partition(lane.partition)[1])
+        _, locks = self._of(broker_of(lane.partition))
         released = locks.release(lane, client, number=number)
         if released:
             self._wake(_Place(lane.group, topic.name, lane.partition))
@@ -263,7 +263,7 @@ class Locks:
     def void(self, lanes: Iterable[LaneKey]) -> None:
         """The epoch of these lanes is over: their holders must ask where the group goes on (SPEC POP-18)."""
         for lane in lanes:
-            locks = self._locks.get(split_partition(lane.partition)[1])
+            locks = self._locks.get(broker_of(lane.partition))
             if locks is not None and not lane.retry:
                 locks.void(lane, self._clock.boot_ms())
 
@@ -318,7 +318,7 @@ class Locks:
                 self._wake(place)
         for topic, partition in _moved(before, after):
             found = after.topics.topics.get(topic)
-            if found is not None and split_partition(partition)[1] in self._locks:
+            if found is not None and broker_of(partition) in self._locks:
                 self._partitions.get(found, partition).wake()
 
     def _wake(self, place: _Place) -> None:
@@ -337,7 +337,7 @@ class Locks:
 
 
 def _brokers(partitions: Iterable[str]) -> set[str]:
-    return {split_partition(partition)[1] for partition in partitions}
+    return {broker_of(partition) for partition in partitions}
 
 
 def _named(client: str | None, partition: str) -> str:

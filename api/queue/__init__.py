@@ -6,13 +6,13 @@ from api.queue.delays import Delays, split_shares
 from api.queue.group_start import begin, bounds_at
 from api.queue.handle_calls import Fate, HandleCalls
 from api.queue.lane_pops import LanePops
-from api.queue.lane_request import Taken
 from api.queue.lanes import Lanes
 from api.queue.logs import Dying
 from api.queue.moved_progress import HELD_BACK_S, MovedProgress
 from api.queue.overdue import settle_overdue
+from api.queue.pop_requests import Taken, TopicPopRequest
 from api.queue.popped import ARROW_TYPE, FAILED_KEY, PopAnswer, arrow_answer, json_answer
-from api.queue.popper import PopAsk, Popped, Popper
+from api.queue.popper import Popped, Popper
 from api.queue.seen_clients import SeenClients
 from api.queue.waiting import Waiting
 
@@ -28,11 +28,11 @@ __all__ = [
     "Lanes",
     "MovedProgress",
     "PopAnswer",
-    "PopAsk",
     "Popped",
     "Popper",
     "SeenClients",
     "Taken",
+    "TopicPopRequest",
     "Waiting",
     "arrow_answer",
     "begin",

@@ -23,7 +23,7 @@ from api.log import Partition, Partitions
 from api.wire import ArrowRows, Rows, Share, check_same_request, to_record_batch
 from mq.errors import Corrupt
 from mq.meta import Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.producer import Part
 from tables.log import PartitionLog
 from tables.queue import AT_ONCE, DELAY, Times, system_ref, with_destination
@@ -58,7 +58,7 @@ class Delays:
 
     def names(self, topic: Topic) -> dict[str, str]:
         """The delay partitions of the topic's brokers: broker -> name."""
-        brokers = {split_partition(partition)[1] for partition in topic.route.partitions}
+        brokers = {broker_of(partition) for partition in topic.route.partitions}
         return {broker: self.partition(broker).name for broker in sorted(brokers)}
 
     async def logs(self, *, look: bool = False) -> dict[str, PartitionLog]:
@@ -135,7 +135,7 @@ def _waiting(
     places = {name: code for code, name in enumerate(delays.values())}
     waits = np.full(count, -1, dtype=np.int32)
     for code, target in enumerate(targets.names):
-        delay = delays[split_partition(target)[1]]
+        delay = delays[broker_of(target)]
         if delay not in stored:
             wanted = times != AT_ONCE if target in stored else times > now_ms
             waits[(targets.codes == code) & wanted] = places[delay]

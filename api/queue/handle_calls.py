@@ -17,7 +17,7 @@ from api.queue.redelivered import Asked, given_again
 from api.queue.revive_queues import Destined
 from mq.errors import Conflict
 from mq.meta import Group
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import (
     CLOCKS_APART_MS,
     ORDERED_REVIVE_QUEUE,
@@ -95,7 +95,7 @@ class HandleCalls:
 
     def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
         """The brokers of leases, each with its epoch; raises `Unavailable` when one is not served here."""
-        brokers = {split_partition(one.lease.partition)[1] for one in opened}
+        brokers = {broker_of(one.lease.partition) for one in opened}
         return {broker: self._hosting.epoch(broker) for broker in brokers}
 
     def _check(self, epochs: Mapping[str, int]) -> None:

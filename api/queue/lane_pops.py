@@ -13,9 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from api.queue.group_start import bounds_at
-from api.queue.lane_request import Taken, Wish, mixed_orders
 from api.queue.lanes import Lanes
-from api.queue.unordered_pop import Given
+from api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
+from api.queue.unordered_pop import MustStore
 from mq.errors import Unavailable
 from mq.meta import Blocked, Group, Topic
 from mq.queue import LANE_BUSY_MS, Committed, LaneKey, OrderedLane, StartKind, first_position
@@ -64,25 +64,28 @@ class LanePops:
         #: The same for lanes where the last one took longer.
         self._slow_s: dict[LaneKey, float] = {}
 
-    async def pop(self, wish: Wish) -> Taken | None:
-        """Messages of one lane; None when there are none now, or another pop is at work there.
+    async def pop(self, request: LanePopRequest) -> Taken | Empty:
+        """Messages of one lane; `Empty` when there are none now, or another pop is at work there.
 
         Raises
         ------
         TurnOver
             The partition could not be read in time, and another pop wants the lane.
         """
-        key = wish.lane
+        key = request.lane
         self._lanes.check_hosted(key)
         if key in self._busy:
             self._want(key, self._busy[key])
-            return None
+            return Empty.NOTHING
         turn = self._busy[key] = _Turn(self._loop.time())
+        must_store: MustStore = ()
         try:
             async with turn.timeout:
-                if not key.retry:
-                    wish.blocked = await self._blocked(wish.topic, wish.group, key.partition)
-                found = await (self._take_unordered(wish) if wish.order is False else self._pop_ordered(wish))
+                blocked = None if key.retry else await self._blocked(request.topic, request.group, key.partition)
+                if request.order is False:
+                    found, must_store = await self._take_unordered(request, blocked)
+                else:
+                    found = await self._pop_ordered(request, blocked)
         except TimeoutError as error:
             if turn.timeout.expired():
                 raise self._ended(key) from error
@@ -90,10 +93,13 @@ class LanePops:
         finally:
             del self._busy[key]
         self._slow_s.pop(key, None)
-        taken = await self._lanes.match.deliver(found) if isinstance(found, Given) else found
-        if taken is not None:
-            self._lanes.consumed(key, taken.pop.pop_time_ms)
-        return taken
+        if must_store and not await self._lanes.match.store(must_store):
+            return Empty.NOTHING
+        if isinstance(found, Taken):
+            self._lanes.consumed(key, found.pop.pop_time_ms)
+        elif found is Empty.NOTHING and blocked is not None:
+            return Empty.HELD_BACK
+        return found
 
     def _want(self, key: LaneKey, turn: _Turn) -> None:
         """End the pop that is at work in a lane when its time is over, or now if it is over already.
@@ -113,49 +119,51 @@ class LanePops:
         self._lanes.wake(key.group, key.topic_id)
         return TurnOver(f"{key.partition} could not be read in time; ask again")
 
-    async def _take_unordered(self, wish: Wish) -> Given | None:
-        self._end_order(wish)
-        if self._lanes.open(wish.lane) is None:
-            await self._begin(wish)
-        return await self._lanes.match.take(wish)
+    async def _take_unordered(
+        self, request: LanePopRequest, blocked: Blocked | None
+    ) -> tuple[Taken | Empty, MustStore]:
+        self._end_order(request)
+        if self._lanes.open(request.lane) is None:
+            await self._begin(request)
+        return await self._lanes.match.take(request, blocked)
 
-    async def _pop_ordered(self, wish: Wish) -> Taken | None:
-        epoch = self._lanes.groups.epoch_of(wish.lane)
+    async def _pop_ordered(self, request: LanePopRequest, blocked: Blocked | None) -> Taken | Empty:
+        epoch = self._lanes.groups.epoch_of(request.lane)
         if epoch is None:
-            return None
-        ordered = self._lanes.ordered.fits(wish, epoch) or await self._begin_order(wish)
-        return None if ordered is None else await self._lanes.ordered.pop(wish, ordered)
+            return Empty.NOTHING
+        ordered = self._lanes.ordered.fits(request, epoch) or await self._begin_order(request)
+        return Empty.NOTHING if ordered is None else await self._lanes.ordered.pop(request, ordered, blocked)
 
-    async def _begin_order(self, wish: Wish) -> OrderedLane | None:
+    async def _begin_order(self, request: LanePopRequest) -> OrderedLane | None:
         """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
-        self._end_order(wish)
-        lane = self._lanes.open(wish.lane)
+        self._end_order(request)
+        lane = self._lanes.open(request.lane)
         if lane is None:
-            await self._begin(wish)
-            lane = self._lanes.open(wish.lane)
-        known = self._lanes.known(wish.lane)
+            await self._begin(request)
+            lane = self._lanes.open(request.lane)
+        known = self._lanes.known(request.lane)
         if lane is None or known is None:
             return None
         if lane.in_flight:
             raise mixed_orders()
         start = known.join(Committed(lane.epoch, lane.latest, tuple(lane.covered)))
-        self._lanes.buffer.drop_lane(wish.lane)
-        return self._lanes.ordered.open(wish, start)
+        self._lanes.buffer.drop_lane(request.lane)
+        return self._lanes.ordered.open(request, start)
 
-    def _end_order(self, wish: Wish) -> None:
+    def _end_order(self, request: LanePopRequest) -> None:
         """If the lane was popped in order, go on from where it is in another, or without."""
-        ordered = self._lanes.ordered.get(wish.lane)
+        ordered = self._lanes.ordered.get(request.lane)
         if ordered is None:
-            if wish.order is False and self._is_held_in_order(wish.lane):
+            if request.order is False and self._is_held_in_order(request.lane):
                 raise mixed_orders()
             return
-        if ordered.epoch == self._lanes.groups.epoch_of(wish.lane):
+        if ordered.epoch == self._lanes.groups.epoch_of(request.lane):
             if ordered.flights:
                 raise mixed_orders()
-            self._lanes.logs.offsets.note(wish.lane, wish.topic.name, ordered.progress())
-        self._lanes.ordered.forget(wish.lane)
+            self._lanes.logs.offsets.note(request.lane, request.topic.name, ordered.progress())
+        self._lanes.ordered.forget(request.lane)
         # A late acknowledgement of before may have opened it; it has not seen what was done in order.
-        self._lanes.buffer.drop_lane(wish.lane)
+        self._lanes.buffer.drop_lane(request.lane)
 
     def _is_held_in_order(self, lane: LaneKey) -> bool:
         """Whether the tables have messages in flight there that were popped in order, before this process began."""
@@ -165,25 +173,25 @@ class LanePops:
         known = self._lanes.known(lane)
         return known is not None and any(one.is_leased for one in known.delivered)
 
-    async def _begin(self, wish: Wish) -> None:
+    async def _begin(self, request: LanePopRequest) -> None:
         """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
-        key = wish.lane
+        key = request.lane
         epoch = self._lanes.groups.epoch_of(key)
         if epoch is None:
             return
         if key.retry:
-            self._lanes.logs.offsets.note(key, wish.topic.name, Committed(epoch, wish.log.min_offset))
+            self._lanes.logs.offsets.note(key, request.topic.name, Committed(epoch, request.log.min_offset))
             return
-        await self._begin_in(wish.topic, wish.group)
+        await self._begin_in(request.topic, request.group)
         if self._lanes.groups.epoch_of(key) != epoch:
             return
-        start = self._lanes.groups.start_in(key, wish.group, wish.topic.route.partitions)
+        start = self._lanes.groups.start_in(key, request.group, request.topic.route.partitions)
         if start.kind is StartKind.LAST:
-            await self._lanes.logs.run(wish.log.refresh)
-        bounds = await bounds_at(self._lanes.logs.run, wish.log, start.time_ms)
+            await self._lanes.logs.run(request.log.refresh)
+        bounds = await bounds_at(self._lanes.logs.run, request.log, start.time_ms)
         committed = Committed(epoch, first_position(start, bounds, pop=True))
         if start.kind is StartKind.FIRST:
             # Whoever asks again after a crash is told the same.
-            self._lanes.logs.offsets.note(key, wish.topic.name, committed)
+            self._lanes.logs.offsets.note(key, request.topic.name, committed)
         else:
-            await self._lanes.logs.offsets.store(key, wish.topic.name, committed)
+            await self._lanes.logs.offsets.store(key, request.topic.name, committed)

@@ -12,28 +12,19 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from api.queue.pop_requests import LanePopRequest
 from api.wire import first_held_back
 from mq.meta import Blocked
 from mq.queue import Attempts
-from tables.log import FetchStatus, PartitionLog, cut_to_bytes
+from tables.log import FetchStatus, cut_to_bytes
 
-__all__ = ["Look", "Seen", "allowed", "attempts_of", "look", "look_now"]
+__all__ = ["Seen", "allowed", "attempts_of", "look", "look_now"]
 
 #: With a tag filter, one step covers at least so much, so that rare tags are found in few steps ...
 _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
 #: ... and one pop takes at most so many steps before it goes on elsewhere.
 _SCAN_STEPS_MAX: Final = 16
-
-
-class Look(NamedTuple):
-    """What to read: offsets `[start, limit)`; `tags` None takes every message (SPEC CONS-3)."""
-
-    start: int
-    limit: int | None
-    max_messages: int
-    max_bytes: int
-    tags: pa.Array | None
 
 
 class Seen(NamedTuple):
@@ -44,31 +35,32 @@ class Seen(NamedTuple):
     next_offset: int
 
 
-def look_now(log: PartitionLog, wanted: Look) -> Seen | None:
-    """The rows if they are in memory; None when a thread must look."""
-    if wanted.tags is not None or not log.in_memory(wanted.start):
+def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen | None:
+    """At most `most` messages of the offsets `[start, limit)` if they are in memory; None when a thread must look."""
+    if request.whole.tags is not None or not request.log.in_memory(start):
         return None
-    return _plain(log, wanted)
+    return _plain(request, start, limit, most)
 
 
-def look(log: PartitionLog, wanted: Look) -> Seen:
-    """The rows; blocking."""
-    return _plain(log, wanted) if wanted.tags is None else _tagged(log, wanted)
+def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
+    """At most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
+    if request.whole.tags is None:
+        return _plain(request, start, limit, most)
+    return _tagged(request, start, limit, most, request.whole.tags)
 
 
-def _plain(log: PartitionLog, wanted: Look) -> Seen:
-    start, limit, most, max_bytes, _ = wanted
+def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
     if limit is not None:
         most = min(most, limit - start)
-    found = log.read(start, max_messages=most, max_bytes=max_bytes)
+    found = request.log.read(start, max_messages=most, max_bytes=request.max_bytes)
     if found.status is not FetchStatus.FOUND:
         return Seen(found.rows, (), start)
     return Seen(found.rows, range(start, found.next_offset), found.next_offset)
 
 
-def _tagged(log: PartitionLog, wanted: Look) -> Seen:
+def _tagged(request: LanePopRequest, start: int, limit: int | None, most: int, tags: pa.Array) -> Seen:
     """Messages with one of the tags; those passed over count as consumed."""
-    at, limit, most, max_bytes, tags = wanted
+    log, at, max_bytes = request.log, start, request.max_bytes
     for _ in range(_SCAN_STEPS_MAX):
         room = _SCAN_MESSAGES if limit is None else min(_SCAN_MESSAGES, limit - at)
         if room <= 0:

@@ -22,7 +22,7 @@ from api.queue.subscription import Seat, Subscription, Waiters
 from api.queue.unordered_pop import Match
 from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.meta import Group, GroupsState, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import (
     BUCKET_MS,
     Bounds,
@@ -120,10 +120,6 @@ class Lanes:
         await asyncio.gather(*self._storing)
         await self.match.store_all(self.buffer.leave(lanes))
         await self.flush()
-
-    def epoch_of_broker(self, broker: str) -> int | None:
-        """Since which epoch this process serves the broker's lanes; None when it does not."""
-        return self._epochs.get(broker)
 
     def check_hosted(self, lane: LaneKey) -> None:
         """Return if the lane's broker is served by this process, else raise `Unavailable`."""
@@ -251,7 +247,7 @@ class Lanes:
         if not lane.retry:
             return self._partitions.get(found, lane.partition)
         epoch = self._meta.groups.group(lane.group).epoch
-        _, broker = split_partition(lane.partition)
+        broker = broker_of(lane.partition)
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
     def forget(self, lanes: Iterable[LaneKey]) -> None:
@@ -397,7 +393,7 @@ class Lanes:
 
 
 def _broker(key: LaneKey) -> str:
-    return split_partition(key.partition)[1]
+    return broker_of(key.partition)
 
 
 async def _logged(work: Awaitable[None]) -> None:

@@ -14,7 +14,7 @@ from api.queue.offset_log import OffsetLog
 from api.queue.revive_queues import ReviveQueues
 from mq.errors import Unavailable
 from mq.meta import Group
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey, LostReason, LostRecord
 from tables.clock import Clock
 from tables.delta import ProducerStamp
@@ -41,7 +41,7 @@ class Dying(NamedTuple):
 
     @property
     def broker(self) -> str:
-        return split_partition(self.lane.partition)[1]
+        return broker_of(self.lane.partition)
 
 
 class QueueLogs:
@@ -74,7 +74,7 @@ class QueueLogs:
 
     async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
         """Record messages, as ranges, that retention took before the group was done with them (SPEC POP-12)."""
-        _, broker = split_partition(lane.partition)
+        broker = broker_of(lane.partition)
         log = self._lost.get(broker)
         if log is None:
             partition = self._partitions.of(system_ref(LOST, self._cluster, broker))

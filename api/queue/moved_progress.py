@@ -16,7 +16,7 @@ from api.host import HostedMeta
 from api.queue.group_start import bounds_at
 from api.queue.lanes import Lanes
 from mq.meta import Blocked, Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Committed, LaneKey, first_position
 from tables.queue import ProgressFollower
 
@@ -71,7 +71,7 @@ class MovedProgress:
         return first_position(start, await bounds_at(self._lanes.logs.run, log, start.time_ms), pop=pop)
 
     async def _committed(self, lane: LaneKey) -> Committed | None:
-        broker = split_partition(lane.partition)[1]
+        broker = broker_of(lane.partition)
         if self._hosts(broker):
             self._others.pop(broker, None)
             return await self._lanes.committed(lane)

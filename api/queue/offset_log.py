@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from api.log import Partitions, RecordLog
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord, committed_of
 from tables.log import OffsetOutOfRange, PartitionLog, pages
 from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_offset_records, system_ref
@@ -53,7 +53,7 @@ class OffsetLog:
         self._followed.pop(broker, None)
         self._followed_at.pop(broker, None)
         for known in (self._known, self._unsaved):
-            for lane in [one for one in known if split_partition(one.partition)[1] == broker]:
+            for lane in [one for one in known if broker_of(one.partition) == broker]:
                 del known[lane]
 
     def get(self, lane: LaneKey) -> Committed | None:
@@ -112,7 +112,7 @@ class OffsetLog:
             return
         by_broker: dict[str, list[OffsetRecord]] = {}
         for lane, record in records.items():
-            by_broker.setdefault(split_partition(lane.partition)[1], []).append(record)
+            by_broker.setdefault(broker_of(lane.partition), []).append(record)
         appends = [self._flush(part) for part in by_broker.values()]
         failed = [error for error in await asyncio.gather(*appends, return_exceptions=True) if error is not None]
         if failed:
@@ -129,7 +129,7 @@ class OffsetLog:
 
     async def _append(self, records: list[OffsetRecord]) -> None:
         """Append records of lanes of one broker."""
-        _, broker = split_partition(records[0].lane.partition)
+        broker = broker_of(records[0].lane.partition)
         log = self._logs.get(broker)
         if log is None:
             partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from api.queue.lane_read import Look, Seen, allowed, look, look_now
-from api.queue.lane_request import Taken, Wish
+from api.queue.lane_read import Seen, allowed, look, look_now
 from api.queue.logs import Dying, QueueLogs
+from api.queue.pop_requests import Empty, LanePopRequest, Taken
 from mq.errors import Unavailable
-from mq.meta import Group
+from mq.meta import Blocked, Group
 from mq.queue import (
     ORDERED_REVIVE_QUEUE,
     REJECTED,
@@ -66,19 +66,19 @@ class OrderedLanes:
     def __iter__(self) -> Iterator[tuple[LaneKey, OrderedLane]]:
         return iter(list(self._lanes.items()))
 
-    def fits(self, wish: Wish, epoch: int) -> OrderedLane | None:
+    def fits(self, request: LanePopRequest, epoch: int) -> OrderedLane | None:
         """The lane, if it is open in the order that this pop wants; one that only handles have used takes it."""
-        ordered, kind = self._lanes.get(wish.lane), _kind(wish)
+        ordered, kind = self._lanes.get(request.lane), _kind(request)
         if ordered is None or ordered.epoch != epoch:
             return None
         if type(ordered) is OrderedLane:
-            ordered = self._lanes[wish.lane] = ordered.as_kind(kind, max_attempts=_limit(wish))
+            ordered = self._lanes[request.lane] = ordered.as_kind(kind, max_attempts=_limit(request))
         return ordered if isinstance(ordered, kind) else None
 
-    def open(self, wish: Wish, start: Committed) -> OrderedLane:
+    def open(self, request: LanePopRequest, start: Committed) -> OrderedLane:
         """A lane that goes on from `start`."""
-        ordered = self._lanes[wish.lane] = _kind(wish)(start, max_attempts=_limit(wish))
-        self._stored[wish.lane] = start
+        ordered = self._lanes[request.lane] = _kind(request)(start, max_attempts=_limit(request))
+        self._stored[request.lane] = start
         return ordered
 
     def open_for_handle(self, key: LaneKey, known: Committed) -> OrderedLane:
@@ -99,21 +99,21 @@ class OrderedLanes:
 
     # Pop.
 
-    async def pop(self, wish: Wish, ordered: OrderedLane) -> Taken | None:
-        """What may be delivered now; None when something holds the lane, or nothing is there."""
-        ordered.limit(_limit(wish))
-        bounds = Bounds(wish.log.min_offset, wish.log.end_offset)
+    async def pop(self, request: LanePopRequest, ordered: OrderedLane, blocked: Blocked | None) -> Taken | Empty:
+        """What may be delivered now; nothing when something holds the lane, or nothing is there."""
+        ordered.limit(_limit(request))
+        bounds = Bounds(request.log.min_offset, request.log.end_offset)
         position = read_position(ordered.committed, bounds, ordered.done)
         if position.lost:
-            await self._logs.lose(wish.lane, wish.topic.name, position.lost)
+            await self._logs.lose(request.lane, request.topic.name, position.lost)
             ordered.lose_below(position.offset)
         if isinstance(ordered, KeyedPop):
-            taken = await self._pop_keyed(ordered, wish)
+            taken = await self._pop_keyed(ordered, request, blocked)
         else:
             assert isinstance(ordered, OrderedPop)
-            taken = await self._pop_all(ordered, wish)
-        await self._store(wish.lane, wish.topic.name, ordered)
-        return taken if self._lanes.get(wish.lane) is ordered else None
+            taken = await self._pop_all(ordered, request, blocked)
+        await self._store(request.lane, request.topic.name, ordered)
+        return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
     def visible_ms(self, key: LaneKey) -> int | None:
         """When the lane may deliver something again by itself; None when it is not waiting for a time."""
@@ -122,85 +122,88 @@ class OrderedLanes:
             return ordered.next_release()
         return ordered.turn(0, 1).wait_until_ms if isinstance(ordered, OrderedPop) else None
 
-    async def _pop_all(self, ordered: OrderedPop, wish: Wish) -> Taken | None:
+    async def _pop_all(self, ordered: OrderedPop, request: LanePopRequest, blocked: Blocked | None) -> Taken | None:
         while True:
-            turn = ordered.turn(self._logs.now_ms(), wish.max_messages)
+            turn = ordered.turn(self._logs.now_ms(), request.max_messages)
             if turn.dead:
-                await self._bury(ordered, wish, turn.dead)
+                await self._bury(ordered, request, turn.dead)
             elif turn.read_from is None:
                 if not turn.again:
                     return None
-                return await self._again(ordered, turn.again, wish)
+                return await self._again(ordered, turn.again, request)
             else:
-                seen = await self._look(wish, turn.read_from, wish.max_messages)
+                seen = await self._look(request, turn.read_from, request.max_messages, blocked)
                 if seen.next_offset == turn.read_from:
                     return None
-                given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), wish.invisible_ms)
+                given = ordered.new(seen.offsets, seen.next_offset, self._logs.now_ms(), request.whole.invisible_ms)
                 if given or not seen.offsets:
-                    return self._taken(ordered, given, wish, _only(seen.rows, seen.offsets, given))
+                    return self._taken(ordered, given, request, _only(seen.rows, seen.offsets, given))
 
-    async def _again(self, ordered: OrderedPop, offsets: Sequence[int], wish: Wish) -> Taken | None:
+    async def _again(self, ordered: OrderedPop, offsets: Sequence[int], request: LanePopRequest) -> Taken | None:
         """The first of these messages that fit into the answer, again; the others stay behind them."""
-        rows = cut_to_bytes(await self._read(offsets, wish), wish.max_bytes, at_least=1)
+        rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1)
         read = rows.column("offset").to_pylist()
         # A client's own commit may have ended some while they were read.
         left = [offset for offset in read if not ordered.is_done(offset)]
-        given = ordered.again(left, self._logs.now_ms(), wish.invisible_ms)
-        return self._taken(ordered, given, wish, _only(rows, read, given))
+        given = ordered.again(left, self._logs.now_ms(), request.whole.invisible_ms)
+        return self._taken(ordered, given, request, _only(rows, read, given))
 
-    async def _pop_keyed(self, keyed: KeyedPop, wish: Wish) -> Taken | None:
+    async def _pop_keyed(self, keyed: KeyedPop, request: LanePopRequest, blocked: Blocked | None) -> Taken | None:
         deliveries: list[Delivery] = []
         nbytes = 0
         while True:
-            left, at_least = wish.max_messages - len(deliveries), 0 if deliveries else 1
-            now_ms, max_bytes = self._logs.now_ms(), wish.max_bytes - nbytes
-            given, dead = keyed.take(now_ms, left, wish.invisible_ms, max_bytes=max_bytes, at_least=at_least)
+            left, at_least = request.max_messages - len(deliveries), 0 if deliveries else 1
+            now_ms, max_bytes = self._logs.now_ms(), request.max_bytes - nbytes
+            given, dead = keyed.take(now_ms, left, request.whole.invisible_ms, max_bytes=max_bytes, at_least=at_least)
             is_full = len(given) == left or keyed.ready > len(dead)
             nbytes += keyed.weight_of(given)
             deliveries += given
-            await self._bury(keyed, wish, dead)
+            await self._bury(keyed, request, dead)
             start = keyed.read_from
             if is_full or start is None:
                 break
-            seen = await self._look(wish, start, keyed.room)
+            seen = await self._look(request, start, keyed.room, blocked)
             if seen.next_offset == start and not dead:
                 break
             keys = seen.rows.column("key").to_pylist()
             weights = dict(zip(seen.offsets, weights_of(seen.rows).tolist(), strict=True))
             keyed.offer(zip(seen.offsets, keys, strict=True), seen.next_offset, weights)
-        return await self._delivered(keyed, sorted(deliveries), wish)
+        return await self._delivered(keyed, sorted(deliveries), request)
 
-    async def _look(self, wish: Wish, start: int, most: int) -> Seen:
-        wanted = Look(start, None, most, wish.max_bytes, wish.tags)
-        seen = look_now(wish.log, wanted)
+    async def _look(self, request: LanePopRequest, start: int, most: int, blocked: Blocked | None) -> Seen:
+        seen = look_now(request, start, None, most)
         if seen is None:
-            seen = await self._logs.run(partial(look, wish.log, wanted))
-        return allowed(seen, wish.blocked)
+            seen = await self._logs.run(partial(look, request, start, None, most))
+        return allowed(seen, blocked)
 
-    async def _delivered(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish) -> Taken | None:
+    async def _delivered(
+        self, ordered: OrderedLane, deliveries: Sequence[Delivery], request: LanePopRequest
+    ) -> Taken | None:
         """Messages that were read before: read again, and given away."""
         if not deliveries:
             return None
-        rows = await self._read([one.offset for one in deliveries], wish)
+        rows = await self._read([one.offset for one in deliveries], request)
         found = set(rows.column("offset").to_pylist())
-        return self._taken(ordered, [one for one in deliveries if one.offset in found], wish, rows)
+        return self._taken(ordered, [one for one in deliveries if one.offset in found], request, rows)
 
-    async def _read(self, offsets: Sequence[int], wish: Wish) -> pa.Table:
+    async def _read(self, offsets: Sequence[int], request: LanePopRequest) -> pa.Table:
         """The messages at these offsets, but for those that retention has taken."""
-        picked = await self._logs.run(partial(pick, wish.log, np.array(offsets, dtype=np.int64), bytes_max=None))
+        picked = await self._logs.run(partial(pick, request.log, np.array(offsets, dtype=np.int64), bytes_max=None))
         if picked.unreadable:
             first = next(iter(picked.unreadable))
-            raise Unavailable(f"offset {first} of {wish.lane.partition} cannot be read: {picked.unreadable[first]}")
+            raise Unavailable(f"offset {first} of {request.lane.partition} cannot be read: {picked.unreadable[first]}")
         return pa.Table.from_batches([picked.rows])
 
-    def _taken(self, ordered: OrderedLane, deliveries: Sequence[Delivery], wish: Wish, rows: pa.Table) -> Taken | None:
+    def _taken(
+        self, ordered: OrderedLane, deliveries: Sequence[Delivery], request: LanePopRequest, rows: pa.Table
+    ) -> Taken | None:
         """The rows with their handles; messages that were given away together share a lease."""
         if not deliveries:
             return None
         handles: dict[int, str] = {}
         for pop_time_ms, given in groupby(sorted(deliveries, key=_by_time), key=lambda one: one.pop_time_ms):
             together = list(given)
-            pop = wish.pop(ordered.epoch, pop_time_ms, ORDERED_REVIVE_QUEUE)
+            pop = request.pop(ordered.epoch, pop_time_ms, ORDERED_REVIVE_QUEUE)
             spans = spans_of([one.offset for one in together], tuple(one.attempt for one in together))
             handles.update(zip([one.offset for one in together], mint(self._logs.keys, pop, spans), strict=True))
         texts = [handles[one.offset] for one in deliveries]
@@ -208,8 +211,8 @@ class OrderedLanes:
 
     # Dead letters.
 
-    async def _bury(self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int]) -> None:
-        await self.bury(wish.group, wish.topic.name, wish.lane, wish.log, ordered, offsets)
+    async def _bury(self, ordered: OrderedLane, request: LanePopRequest, offsets: Sequence[int]) -> None:
+        await self.bury(request.group, request.topic.name, request.lane, request.log, ordered, offsets)
 
     async def bury(
         self,
@@ -229,8 +232,8 @@ class OrderedLanes:
             given = ordered.reason_of(offset) or REJECTED
             why = given if ordered.is_condemned(offset) else DeadReason.MAX_ATTEMPTS.value
             failures = ordered.attempts_of(offset)
-            request = dead_producer_id(key, ordered.epoch, offset)
-            await self._logs.bury(Dying(group, topic, key, offset, failures, why, request), log)
+            producer_id = dead_producer_id(key, ordered.epoch, offset)
+            await self._logs.bury(Dying(group, topic, key, offset, failures, why, producer_id), log)
             ordered.end(offset)
             now = self._lanes.get(key)
             if now is not None and now.epoch == ordered.epoch:
@@ -247,13 +250,13 @@ class OrderedLanes:
             await self._store(key, topic, ordered)
 
 
-def _kind(wish: Wish) -> type[OrderedPop] | type[KeyedPop]:
-    return KeyedPop if wish.order == "key" else OrderedPop
+def _kind(request: LanePopRequest) -> type[OrderedPop] | type[KeyedPop]:
+    return KeyedPop if request.order == "key" else OrderedPop
 
 
-def _limit(wish: Wish) -> int | None:
+def _limit(request: LanePopRequest) -> int | None:
     """How often a message is delivered; a strict topic repeats a failing one in place for ever (SPEC ORDER-8)."""
-    return None if wish.topic.settings.order_strategy == _STRICT else wish.group.settings.max_attempts
+    return None if request.topic.settings.order_strategy == _STRICT else request.group.settings.max_attempts
 
 
 def _by_time(delivery: Delivery) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta
 
-from api.queue.lane_request import Taken
+from api.queue.pop_requests import Taken
 from api.wire import Answer, ArrowPieces, FailedHandle, Origin, json_columns
 from tables.schema import MESSAGE_SCHEMA
 

@@ -13,39 +13,19 @@ import asyncio
 import random
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
 from api.host import Hosting
 from api.queue.lane_pops import LanePops, TurnOver
-from api.queue.lane_request import Taken, Wish
 from api.queue.lanes import Lanes
 from api.queue.moved_progress import HELD_BACK_S
+from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.subscription import Seat, Subscription
 from api.wire import Client, ClientGone
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.limits import FETCH_BYTES_MAX
-from mq.meta import Group, Ordering, Topic
 
-__all__ = ["PopAsk", "Popped", "Popper"]
+__all__ = ["Popped", "Popper"]
 
 _DRAW_BITS = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopAsk:
-    """One checked pop request."""
-
-    topic: Topic
-    group: Group
-    max_messages: int
-    invisible_ms: int
-    wait_ms: int
-    #: None takes every message (SPEC CONS-3).
-    tags: pa.Array | None
-    partition: str | None
-    order: Ordering
-    #: Nothing but messages that are delivered again.
-    retries_only: bool = False
 
 
 @dataclass(slots=True)
@@ -57,10 +37,8 @@ class Popped:
     nbytes: int = 0
     #: Why a lane could not be popped; raised if the others have nothing.
     error: DeltaMQError | None = None
-    #: A pop moved on over messages that do not pass its filter.
-    moved: bool = False
-    #: In some lane, keys must wait until the group is done with another partition.
-    held_back: bool = False
+    #: Why there was nothing in lanes that had nothing.
+    empty: set[Empty] = field(default_factory=set)
     #: The brokers that messages were taken of, and since when this process serves them.
     epochs: dict[str, int] = field(default_factory=dict)
 
@@ -79,18 +57,18 @@ class Popper:
         #: Set when the service stops: nobody waits any more.
         self.stopping = False
 
-    async def pop(self, ask: PopAsk, client: Client) -> Popped:
+    async def pop(self, request: TopicPopRequest, client: Client) -> Popped:
         """Messages, at most `max_messages`; waits for the first one as long as the request says.
 
         They are the client's only if `check` says so, right before they are sent.
         """
-        deadline = self._loop.time() + ask.wait_ms / 1000
-        found = await self._round(ask)
-        if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(ask):
-            found = await self._round(ask)
+        deadline = self._loop.time() + request.wait_ms / 1000
+        found = await self._round(request)
+        if not found.taken and not isinstance(found.error, TurnOver) and await self._refreshed(request):
+            found = await self._round(request)
         while not found.taken and not _is_final(found.error) and self._loop.time() < deadline and not self.stopping:
-            ask = self._present(ask)
-            found = await self._wait(ask, deadline, client)
+            request = self._present(request)
+            found = await self._wait(request, deadline, client)
         if not found.taken and found.error is not None:
             raise found.error
         return found
@@ -100,46 +78,48 @@ class Popper:
         for broker, epoch in found.epochs.items():
             self._hosting.check(broker, epoch)
 
-    def _present(self, ask: PopAsk) -> PopAsk:
+    def _present(self, request: TopicPopRequest) -> TopicPopRequest:
         """The same request under the present metadata: a pop that waits may outlive its topic or group."""
-        topic, group = self._lanes.topic(ask.topic.name), self._lanes.groups.group(ask.group.name)
-        if topic is None or topic.id != ask.topic.id:
-            raise NotFound(f"topic {ask.topic.name} was deleted", code="topic_not_found", field="topic")
-        return ask if topic is ask.topic and group is ask.group else replace(ask, topic=topic, group=group)
+        topic, group = self._lanes.topic(request.topic.name), self._lanes.groups.group(request.group.name)
+        if topic is None or topic.id != request.topic.id:
+            raise NotFound(f"topic {request.topic.name} was deleted", code="topic_not_found", field="topic")
+        return (
+            request if topic is request.topic and group is request.group else replace(request, topic=topic, group=group)
+        )
 
-    def rest(self, ask: PopAsk) -> int:
+    def rest(self, request: TopicPopRequest) -> int:
         """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
-        seats = self._lanes.subscription(ask.topic, ask.group).seats(ask.partition)
+        seats = self._lanes.subscription(request.topic, request.group).seats(request.partition)
         taking = self._hosting.taking()
-        mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not ask.retries_only)]
+        mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not request.retries_only)]
         return sum(map(self._lanes.left, mine))
 
-    def wake_others(self, ask: PopAsk) -> None:
+    def wake_others(self, request: TopicPopRequest) -> None:
         """Messages are left: pops that wait look again (SPEC POP-15)."""
-        self._lanes.wake(ask.group.name, ask.topic.id)
+        self._lanes.wake(request.group.name, request.topic.id)
 
-    def _seats(self, subscription: Subscription, ask: PopAsk) -> list[Seat]:
+    def _seats(self, subscription: Subscription, request: TopicPopRequest) -> list[Seat]:
         draw = self._random.getrandbits(_DRAW_BITS)
-        visits = subscription.visits(ask.partition, draw=draw)
+        visits = subscription.visits(request.partition, draw=draw)
         taking = self._hosting.taking()
         here = [seat for seat in visits if seat.broker in taking]
         if not here:
             raise Unavailable("the topic's brokers went to other processes; ask again", code="broker_unavailable")
-        return [seat for seat in here if seat.key.retry or not ask.retries_only]
+        return [seat for seat in here if seat.key.retry or not request.retries_only]
 
-    async def _round(self, ask: PopAsk) -> Popped:
+    async def _round(self, request: TopicPopRequest) -> Popped:
         found = Popped()
-        for seat in self._seats(self._lanes.subscription(ask.topic, ask.group), ask):
+        for seat in self._seats(self._lanes.subscription(request.topic, request.group), request):
             try:
-                await self._visit(seat, ask, found)
+                await self._visit(seat, request, found)
             except DeltaMQError as error:
                 # A damaged partition, or one that is popped in another order, keeps no message of the others.
                 found.error = found.error or error
-            if found.count >= ask.max_messages or found.nbytes >= FETCH_BYTES_MAX:
+            if found.count >= request.max_messages or found.nbytes >= FETCH_BYTES_MAX:
                 break
         return found
 
-    async def _visit(self, seat: Seat, ask: PopAsk, found: Popped) -> None:
+    async def _visit(self, seat: Seat, request: TopicPopRequest, found: Popped) -> None:
         log = seat.partition.log
         if log is None:
             if seat.key.retry:
@@ -148,56 +128,44 @@ class Popper:
         fence = self._hosting.fence(seat.broker)
         if fence is not None and not seat.partition.is_fenced(fence):
             log = await seat.partition.fenced(fence)
-        # Retried messages have lost their place: whatever the order, they come without one.
-        order = False if seat.key.retry else ask.order
-        if order is False and self._lanes.is_drained(seat.key, log):
+        if (seat.key.retry or request.order is False) and self._lanes.is_drained(seat.key, log):
             return
-        wish = Wish(
-            topic=ask.topic,
-            group=ask.group,
-            lane=seat.key,
-            log=log,
-            order=order,
-            max_messages=ask.max_messages - found.count,
-            max_bytes=FETCH_BYTES_MAX - found.nbytes,
-            invisible_ms=ask.invisible_ms,
-            tags=ask.tags,
-        )
         epoch = self._hosting.epoch(seat.broker)
         if found.epochs.setdefault(seat.broker, epoch) != epoch:
             raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
-        taken = await self._pops.pop(wish)
-        found.moved = found.moved or wish.moved
-        found.held_back = found.held_back or wish.blocked is not None
-        if taken is not None:
+        room = request.max_messages - found.count
+        taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, FETCH_BYTES_MAX - found.nbytes))
+        if isinstance(taken, Taken):
             found.taken.append(taken)
             found.count += len(taken.handles)
             found.nbytes += taken.nbytes
+        else:
+            found.empty.add(taken)
 
-    async def _refreshed(self, ask: PopAsk) -> bool:
+    async def _refreshed(self, request: TopicPopRequest) -> bool:
         """Look for commits of other processes where nobody has looked for a while; True if somebody looked."""
         oldest = self._loop.time() - self._refresh_s
-        seats = self._seats(self._lanes.subscription(ask.topic, ask.group), ask)
+        seats = self._seats(self._lanes.subscription(request.topic, request.group), request)
         stale = [seat.partition for seat in seats if seat.partition.refreshed_at < oldest]
         # A damaged partition says so when it is visited.
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
         return bool(stale)
 
-    async def _wait(self, ask: PopAsk, deadline: float, client: Client) -> Popped:
+    async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
         """Visit the lanes; with nothing there, wait for something to happen."""
-        subscription = self._lanes.subscription(ask.topic, ask.group)
-        seats = self._seats(subscription, ask)
+        subscription = self._lanes.subscription(request.topic, request.group)
+        seats = self._seats(subscription, request)
         waiter: asyncio.Future[None] = self._loop.create_future()
         # Before the visit, so that nothing that happens after it is missed.
         subscription.waiters.add(waiter)
         for seat in seats:
             seat.partition.watch(waiter)
         try:
-            found = await self._round(ask)
-            if found.taken or found.moved or _is_final(found.error):
+            found = await self._round(request)
+            if found.taken or Empty.PASSED_OVER in found.empty or _is_final(found.error):
                 return found
-            until = min(deadline, self._visible_s(seats, ask))
-            if found.held_back:
+            until = min(deadline, self._visible_s(seats, request))
+            if Empty.HELD_BACK in found.empty:
                 until = min(until, self._loop.time() + HELD_BACK_S)
             timeout = max(0.0, until - self._loop.time())
             await asyncio.wait({waiter, client.gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -209,9 +177,9 @@ class Popper:
             raise ClientGone
         return found
 
-    def _visible_s(self, seats: list[Seat], ask: PopAsk) -> float:
+    def _visible_s(self, seats: list[Seat], request: TopicPopRequest) -> float:
         """When a lane that is popped in order will have something again, by the loop's clock."""
-        if ask.order is False:
+        if request.order is False:
             return float("inf")
         times = [self._lanes.ordered.visible_ms(seat.key) for seat in seats]
         first_ms = min((time for time in times if time is not None), default=None)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from api.log import Partition
 from api.queue.lanes import Lanes
 from mq.errors import DeltaMQError
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import CheckpointKey, LaneKey, Span, retry_lane, stored_bits
 from tables.log import PartitionLog
 
@@ -49,7 +49,7 @@ def _place(one: Asked) -> tuple[LaneKey, str]:
 async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:
     """The partitions that the job appends to, as they are now; without those that cannot be read."""
     try:
-        _, broker = split_partition(lane.partition)
+        broker = broker_of(lane.partition)
         places = [lanes.partition_of(lane, topic), lanes.logs.dead(lanes.groups.group(lane.group), broker)]
     except DeltaMQError:
         return []  # the topic or the group has ended meanwhile

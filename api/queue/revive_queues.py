@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from api.log import Partitions, RecordLog
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import REVIVE_QUEUES, Record
 from tables.queue import revive_ref, rows_of_records
 
@@ -58,7 +58,7 @@ class ReviveQueues:
         DeltaMQError
             They certainly are not stored.
         """
-        _, broker = split_partition(partition)
+        broker = broker_of(partition)
         log = self._logs.get((broker, queue))
         if log is None:
             ref = revive_ref(self._cluster, queue, broker)
@@ -71,7 +71,7 @@ class ReviveQueues:
         destined = list(destined)
         groups: dict[tuple[str, int], list[int]] = {}
         for at, one in enumerate(destined):
-            _, broker = split_partition(one.partition)
+            broker = broker_of(one.partition)
             groups.setdefault((broker, one.queue), []).append(at)
         appends = [
             self.store(destined[places[0]].partition, queue, [destined[at].record for at in places])

@@ -12,7 +12,7 @@ from typing import Final
 
 from api.log import Partition, Partitions
 from mq.meta import Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import LaneKey, RetryTopic, visits
 from tables.queue import retry_ref
 
@@ -29,7 +29,7 @@ class Seat:
 
     def __init__(self, key: LaneKey, partition: Partition) -> None:
         self.key = key
-        self.broker = split_partition(key.partition)[1]
+        self.broker = broker_of(key.partition)
         self.partition = partition
 
 

@@ -12,32 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
-import pyarrow as pa
-
-from api.queue.lane_read import Look, allowed, attempts_of, look, look_now
-from api.queue.lane_request import Taken, Wish
+from api.queue.lane_read import allowed, attempts_of, look, look_now
 from api.queue.logs import QueueLogs
+from api.queue.pop_requests import Empty, LanePopRequest, Taken
 from api.queue.revive_queues import Destined
 from mq.errors import DeltaMQError
-from mq.queue import Attempts, Bounds, Buffer, Lane, LaneKey, Pop, Span, StoreCheckpoint, mint, read_position, spans_of
+from mq.meta import Blocked
+from mq.queue import Bounds, Buffer, Lane, LaneKey, StoreCheckpoint, mint, read_position, spans_of
 from tables.log import weight_of
 
-__all__ = ["Given", "Match"]
+__all__ = ["Match", "MustStore"]
 
-
-class Given(NamedTuple):
-    """Messages that a pop has taken out of its lane and that nobody has yet."""
-
-    pop: Pop
-    rows: pa.Table
-    spans: Sequence[Span]
-    attempts: Attempts
-    #: The lane's, for the handles.
-    tenure: int
-    #: Checkpoints without which nobody may have them.
-    must_store: Sequence[StoreCheckpoint]
+#: Checkpoints without which nobody may have the messages of a pop.
+MustStore = Sequence[StoreCheckpoint]
 
 
 class Match:
@@ -51,63 +39,56 @@ class Match:
         #: Checkpoints stored so far.
         self.stored = 0
 
-    async def take(self, wish: Wish) -> Given | None:
-        """Messages of one lane, which has begun; None when there are none for this group now.
+    async def take(self, request: LanePopRequest, blocked: Blocked | None) -> tuple[Taken | Empty, MustStore]:
+        """Messages of one lane, which has begun, and the checkpoints that must be stored before anybody has them.
 
         The lane has moved on behind them when this returns, so the next pop need not wait until they are stored.
         """
-        lane = self._lane_of(wish.lane)
+        lane = self._lane_of(request.lane)
         if lane is None:
-            return None
+            return Empty.NOTHING, ()
         start, limit = self._buffer.next_read(lane)
-        if start < wish.log.min_offset:
-            if not await self._lose(lane, wish, start):
-                return None
+        if start < request.log.min_offset:
+            if not await self._lose(lane, request, start):
+                return Empty.NOTHING, ()
             start, limit = self._buffer.next_read(lane)
-        if start >= wish.log.end_offset:
-            return None
-        wanted = Look(start, limit, wish.max_messages, wish.max_bytes, wish.tags)
-        seen = look_now(wish.log, wanted)
+        if start >= request.log.end_offset:
+            return Empty.NOTHING, ()
+        seen = look_now(request, start, limit, request.max_messages)
         if seen is None:
-            seen = await self._logs.run(partial(look, wish.log, wanted))
+            seen = await self._logs.run(partial(look, request, start, limit, request.max_messages))
             if not self._is_live(lane) or lane.latest != start:
-                return None
-        seen = allowed(seen, wish.blocked)
+                return Empty.NOTHING, ()
+        seen = allowed(seen, blocked)
         if not seen.offsets:
-            if seen.next_offset > start:
-                self._buffer.skip(lane, seen.next_offset)
-                wish.moved = True
-            return None
+            if seen.next_offset == start:
+                return Empty.NOTHING, ()
+            self._buffer.skip(lane, seen.next_offset)
+            return Empty.PASSED_OVER, ()
         now_ms = self._logs.now_ms()
-        pop = wish.pop(lane.epoch, now_ms, self._logs.revive.turn())
+        pop = request.pop(lane.epoch, now_ms, self._logs.revive.turn())
         attempts = attempts_of(seen.rows)
         spans = spans_of(seen.offsets, attempts)
         must_store = self._buffer.hold(lane, pop, spans, seen.next_offset, now_ms)
-        return Given(pop, seen.rows, spans, attempts, lane.tenure, must_store)
-
-    async def deliver(self, given: Given) -> Taken | None:
-        """What the client gets, once it is stored where it must be; None when the lane has ended meanwhile."""
-        pop, rows, spans, attempts, tenure, must_store = given
-        if must_store and not await self._store(pop, must_store):
-            return None
-        return Taken(pop, rows, mint(self._logs.keys, pop, spans, tenure=tenure), attempts, weight_of(rows))
+        handles = mint(self._logs.keys, pop, spans, tenure=lane.tenure)
+        return Taken(pop, seen.rows, handles, attempts, weight_of(seen.rows)), must_store
 
     def _is_live(self, lane: Lane) -> bool:
         return self._buffer.lane(lane.key) is lane
 
-    async def _lose(self, lane: Lane, wish: Wish, start: int) -> bool:
+    async def _lose(self, lane: Lane, request: LanePopRequest, start: int) -> bool:
         """Record what retention took before the group could have it, and go on behind it."""
-        position = read_position(start, Bounds(wish.log.min_offset, wish.log.end_offset), lane.covered)
-        await self._logs.lose(wish.lane, wish.topic.name, position.lost)
+        position = read_position(start, Bounds(request.log.min_offset, request.log.end_offset), lane.covered)
+        await self._logs.lose(request.lane, request.topic.name, position.lost)
         if not self._is_live(lane):
             return False
         self._buffer.skip(lane, max(position.offset, lane.latest))
         return True
 
-    async def _store(self, pop: Pop, decisions: Sequence[StoreCheckpoint]) -> bool:
+    async def store(self, decisions: MustStore) -> bool:
         """Store the checkpoints of one pop; False when the lane has ended meanwhile."""
         records = [decision.checkpoint for decision in decisions]
-        lane = decisions[0].held.lane
+        pop, lane = records[0].pop, decisions[0].held.lane
         try:
             await self._logs.revive.store(pop.partition, pop.revive_queue, records)
         except DeltaMQError:

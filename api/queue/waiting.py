@@ -10,7 +10,7 @@ from typing import Final
 from api.log import Partitions, RecordLog
 from api.queue.delays import Delays
 from mq.meta import Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Cancelled, Delayed, DelayMark
 from tables.log import PartitionLog
 from tables.queue import DELAY_MARKS, WaitingIndex, rows_of_delay_marks, system_ref
@@ -33,7 +33,7 @@ class Waiting:
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         """The messages of that id that wait for `topic`, or fell due lately."""
-        brokers = dict.fromkeys(split_partition(partition)[1] for partition in topic.route.partitions)
+        brokers = dict.fromkeys(broker_of(partition) for partition in topic.route.partitions)
         found = []
         for broker in brokers:
             log = await self._delays.partition(broker).look()
@@ -49,7 +49,7 @@ class Waiting:
 
     async def cancel(self, message: Delayed) -> None:
         """Mark a message as cancelled; the mark is durable when this returns."""
-        _, broker = split_partition(message.delay_partition)
+        broker = broker_of(message.delay_partition)
         log = self._marks.get(broker)
         if log is None:
             marks = self._partitions.of(system_ref(DELAY_MARKS, self._cluster, broker))

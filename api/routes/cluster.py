@@ -18,7 +18,7 @@ from api.routes.topics import Running, brought_up
 from api.wire import TOPIC_PATTERN, Json, problems
 from mq.errors import Unavailable
 from mq.meta import META_ROLE, Host
-from mq.names import split_partition
+from mq.names import broker_of
 
 __all__ = ["router"]
 
@@ -92,7 +92,7 @@ def _shown(**example: object) -> Json:
 @router.get("/v1/cluster", summary="Brokers, roles and warehouse", response_model=ClusterView, responses=problems(500))
 async def cluster(service: Running, request: Request) -> Any:
     state, brokers = service.topics.state, service.meta.now.brokers
-    hosted = Counter(split_partition(name)[1] for topic in state.topics.values() for name in topic.route.partitions)
+    hosted = Counter(broker_of(name) for topic in state.topics.values() for name in topic.route.partitions)
     meta_owner = brokers.owner(META_ROLE)
     views: list[BrokerView] = []
     for broker in brokers.brokers:

@@ -20,7 +20,7 @@ from api.wire import DeadLetter, DeadLetters, dead_letters, json_object, problem
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref
 
@@ -116,7 +116,7 @@ async def _logs(service: Service, group: Group) -> dict[str, PartitionLog | None
     """
     routes = [topic.route.partitions for topic in service.topics.state.topics.values()]
     brokers = {*service.settings.brokers, *service.meta.now.brokers.brokers}
-    brokers |= {split_partition(name)[1] for route in routes for name in route}
+    brokers |= {broker_of(name) for route in routes for name in route}
     partitions = [service.partitions.of(dead_ref(group.name, group.epoch, broker)) for broker in sorted(brokers)]
     return {one.name: await one.look() for one in partitions}
 

@@ -24,7 +24,7 @@ from api.wire import json_object, known_fields, problems
 from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX
 from mq.meta import Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import POP_MESSAGES_MAX, REASON_LENGTH_MAX, LaneKey, RetryTopic, check_reason
 
 __all__ = ["router"]
@@ -97,7 +97,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
     found = (await service.topics.require(topic)).topic
     its_group = await service.groups.require(group)
     _check_allowed(its_group, found, asked)
-    broker = split_partition(asked.partition)[1]
+    broker = broker_of(asked.partition)
     elsewhere: Response | None = await service.peers.elsewhere_as_response(broker, request)
     if elsewhere is not None:
         return elsewhere

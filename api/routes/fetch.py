@@ -43,7 +43,7 @@ from mq.limits import (
     OFFSET_MAX,
     WAIT_MS_MAX,
 )
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.log import Fetched
 
 __all__ = ["ARROW_TYPE", "answer_fetch"]
@@ -90,7 +90,7 @@ async def answer_fetch(
         gate = await _gate(service, topic, partition_name, parameters)
         if gate is not None and gate.is_owners and not events:
             call = Call.of(scope, wait_ms=query.wait_ms)
-            elsewhere = await service.peers.elsewhere(split_partition(partition_name)[1], call, client)
+            elsewhere = await service.peers.elsewhere(broker_of(partition_name), call, client)
             if elsewhere is not None:
                 return elsewhere
         if events:

@@ -20,7 +20,7 @@ from api.wire import json_object, json_request, known_fields, problems
 from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.meta import Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import MAX_ATTEMPTS_MAX, Bounds, Committed, LaneKey, Start, check_epoch, reset_position
 
 __all__ = ["router"]
@@ -132,7 +132,7 @@ async def show_offsets(group: GroupName, topic: TopicName, service: Running, req
 
 
 def _brokers(topic: Topic) -> set[str]:
-    return {split_partition(name)[1] for name in topic.route.partitions}
+    return {broker_of(name) for name in topic.route.partitions}
 
 
 @router.put(
@@ -208,7 +208,7 @@ def _by_owner(
     ours: dict[LaneKey, int] = {}
     theirs: dict[Peer, dict[str, int]] = {}
     for lane, offset in lanes.items():
-        peer = service.owners.of(split_partition(lane.partition)[1], call)
+        peer = service.owners.of(broker_of(lane.partition), call)
         if peer is None:
             ours[lane] = offset
         else:
@@ -219,7 +219,7 @@ def _by_owner(
 async def _commit_here(
     service: Service, topic: str, lanes: Mapping[LaneKey, int], epochs: Mapping[str, int], attempts: Mapping[str, int]
 ) -> dict[str, Committed]:
-    hosted = {broker: service.hosting.epoch(broker) for broker in {split_partition(one.partition)[1] for one in lanes}}
+    hosted = {broker: service.hosting.epoch(broker) for broker in {broker_of(one.partition) for one in lanes}}
 
     def commit(lane: LaneKey, offset: int) -> Awaitable[Committed]:
         tried = attempts.get(lane.partition, 0)
@@ -271,7 +271,7 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
         offsets |= ends
         epoch, _ = await _reset(service, group, found, offsets)
     # Who asks the owners of the lanes next shall find them in the new epoch.
-    await service.owners.tell({split_partition(lane.partition)[1] for lane in offsets}, Call.of(request.scope))
+    await service.owners.tell({broker_of(lane.partition) for lane in offsets}, Call.of(request.scope))
     return {
         "group": group,
         "topic": topic,
@@ -285,7 +285,7 @@ async def _reset(
 ) -> tuple[int, dict[LaneKey, int]]:
     """Put the group there; its epoch then, and up to where its retry partitions may hold what was in flight before."""
     epoch = await service.groups.reset(group, topic, offsets)
-    brokers = {split_partition(lane.partition)[1] for lane in offsets}
+    brokers = {broker_of(lane.partition) for lane in offsets}
     return epoch, await service.groups.shut_out(group, topic, brokers, epoch)
 
 

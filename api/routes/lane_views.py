@@ -18,7 +18,7 @@ from api.routes.topics import rfc3339
 from api.service import Service
 from mq.errors import Corrupt, Unavailable, Unknown
 from mq.meta import Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
 
 __all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
@@ -126,7 +126,7 @@ async def ask_others(
 
 
 def _broker(lane: LaneKey) -> str:
-    return split_partition(lane.partition)[1]
+    return broker_of(lane.partition)
 
 
 def _told(others: Others | None, topic: Topic, lane: LaneKey) -> LaneView:

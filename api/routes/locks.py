@@ -23,7 +23,7 @@ from api.service import Service
 from api.wire import Client, json_object, json_request, problems
 from mq.errors import Conflict, Unavailable, Unknown
 from mq.meta import Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 
 __all__ = ["router"]
 
@@ -143,7 +143,7 @@ def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[li
     nobody: list[str] = []
     for partition in partitions:
         try:
-            by_owner.setdefault(service.owners.of(split_partition(partition)[1], call), []).append(partition)
+            by_owner.setdefault(service.owners.of(broker_of(partition), call), []).append(partition)
         except Unavailable:
             if is_forwarded(call.headers):
                 raise

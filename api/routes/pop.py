@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from api.host import GONE, Call
-from api.queue import ARROW_TYPE, PopAsk, Popped, Taken, arrow_answer, json_answer
+from api.queue import ARROW_TYPE, Popped, Taken, TopicPopRequest, arrow_answer, json_answer
 from api.routes.pop_elsewhere import ack_elsewhere, pop_elsewhere
 from api.routes.read import parse_tags
 from api.service import Service
@@ -37,7 +37,7 @@ from api.wire import (
 )
 from mq.errors import Conflict, NotFound
 from mq.meta import Group, Subscription, Topic
-from mq.names import check_topic, split_partition
+from mq.names import broker_of, check_topic
 from tables.failpoints import failpoint
 
 __all__ = ["answer_pop"]
@@ -59,17 +59,17 @@ async def answer_pop(
         request = decode_pop(headers, body)
     topic = service.topics.find(topic_name) or await service.topics.require(check_topic(topic_name))
     group = await service.groups.for_use(group_name)
-    ask = _checked(service, topic.topic, group, request)
+    wanted = _checked(service, topic.topic, group, request)
     if request.client_id is not None:
-        wish = Subscription(order=ask.order is not False, tags=request.tags or "*")
-        service.seen.note(group.name, request.client_id, {ask.topic.name: wish})
+        subscription = Subscription(order=wanted.order is not False, tags=request.tags or "*")
+        service.seen.note(group.name, request.client_id, {wanted.topic.name: subscription})
     acks = request.ack or []
     handles, refused = acks, list[FailedHandle]()
     client = Client(receive)
     try:
         if not service.hosting.alone:
-            call = Call.of(scope, body, wait_ms=ask.wait_ms)
-            peer = service.owners.of_any(_brokers(ask), call)
+            call = Call.of(scope, body, wait_ms=wanted.wait_ms)
+            peer = service.owners.of_any(_brokers(wanted), call)
             handles, refused = await ack_elsewhere(service, group_name, acks, call, peer)
             if peer is not None:
                 answer = await pop_elsewhere(service, peer, request, handles, refused, call=call, client=client)
@@ -77,7 +77,7 @@ async def answer_pop(
                 return answer
         acking = service.handles.begin_ack(group_name, handles)
         try:
-            popped = await service.popper.pop(ask, client)
+            popped = await service.popper.pop(wanted, client)
         except GONE as error:
             raise await service.topics.explained(topic, error) from error
         finally:
@@ -85,34 +85,40 @@ async def answer_pop(
     finally:
         client.close()
     refused += [FailedHandle(handles[position], code) for position, code in sorted(failed.items())]
-    answer = await _encoded(service, ask, popped, refused, scope=scope, ticket=ticket)
-    _count(service, ask, popped.taken, len(acks) - len(refused))
+    answer = await _encoded(service, wanted, popped, refused, scope=scope, ticket=ticket)
+    _count(service, wanted, popped.taken, len(acks) - len(refused))
     service.metrics.pop_seconds.observe(time.perf_counter() - began)
     failpoint("pop.before_respond")
     service.popper.check(popped)
     return answer
 
 
-def _brokers(ask: PopAsk) -> dict[str, None]:
+def _brokers(wanted: TopicPopRequest) -> dict[str, None]:
     """Where a pop looks; in route order."""
-    names = ask.topic.route.partitions if ask.partition is None else (ask.partition,)
-    return dict.fromkeys(split_partition(name)[1] for name in names)
+    names = wanted.topic.route.partitions if wanted.partition is None else (wanted.partition,)
+    return dict.fromkeys(broker_of(name) for name in names)
 
 
 async def _encoded(
-    service: Service, ask: PopAsk, popped: Popped, refused: list[FailedHandle], *, scope: Scope, ticket: Ticket
+    service: Service,
+    wanted: TopicPopRequest,
+    popped: Popped,
+    refused: list[FailedHandle],
+    *,
+    scope: Scope,
+    ticket: Ticket,
 ) -> Answer:
     taken = popped.taken
-    rest = service.popper.rest(ask)
+    rest = service.popper.rest(wanted)
     if rest and taken:
-        service.popper.wake_others(ask)
+        service.popper.wake_others(wanted)
     ticket.grow(sum(one.nbytes for one in taken))
     pop_time_ms = taken[0].pop.pop_time_ms if taken else service.lanes.logs.now_ms()
     encode = partial(
         arrow_answer if accepts(headers_of(scope), ARROW_TYPE) else json_answer,
         taken,
         pop_time_ms=pop_time_ms,
-        invisible_ms=ask.invisible_ms,
+        invisible_ms=wanted.invisible_ms,
         rest=rest,
         failed=refused,
     )
@@ -120,7 +126,7 @@ async def _encoded(
     return encode() if inline else await service.run(encode)
 
 
-def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> PopAsk:
+def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> TopicPopRequest:
     """The request with the group's settings where it has none of its own."""
     if request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
@@ -134,7 +140,7 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
         )
     order = group.settings.order if request.order is None else request.order
     invisible_ms = request.invisible_ms
-    return PopAsk(
+    return TopicPopRequest(
         topic=topic,
         group=group,
         max_messages=request.max_messages or POP_MESSAGES_DEFAULT,
@@ -148,12 +154,12 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
     )
 
 
-def _count(service: Service, ask: PopAsk, taken: Sequence[Taken], acked: int) -> None:
+def _count(service: Service, wanted: TopicPopRequest, taken: Sequence[Taken], acked: int) -> None:
     count = sum(len(one.handles) for one in taken)
     metrics = service.metrics
-    name = (ask.group.name, ask.topic.name)
+    name = (wanted.group.name, wanted.topic.name)
     if acked:
-        metrics.acked_messages[ask.group.name] += acked
+        metrics.acked_messages[wanted.group.name] += acked
     if not count:
         return
     metrics.popped_messages[name] += count

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from api.host import GONE
-from api.routes.store_request import INLINE_BYTES, ProduceAnswer, ProduceRequest, Range, check_new, store
+from api.routes.store_request import INLINE_BYTES, ProduceAnswer, Range, StoreRequest, check_new, store
 from api.service import Service
 from api.wire import (
     Answer,
@@ -58,10 +58,15 @@ async def answer_produce(service: Service, topic_name: str, scope: Scope, receiv
     check_client_topic(topic_name)
     query = parse_query(scope["query_string"], _PARAMETERS)
     with service.admission.enter() as ticket:
-        request = _asked(query, service.now_ms())
-        await _decode(service, request, headers_of(scope), receive, ticket)
+        now_ms = service.now_ms()
+        want_ids = one_of(query, "ids", ("true", "false")) == "true"
+        flush = one_of(query, "flush", ("sync", "async"))
+        expected = integer(query, "expected_offset", 0, 0, OFFSET_MAX) if "expected_offset" in query else None
+        body = await _decoded(service, headers_of(scope), receive, ticket, now_ms)
         began = time.perf_counter()
-        _apply_query_partition(request, query)
+        expected = _agreed(expected, body.expected_offset)
+        named = _named(query.get("partition"), expected, body)
+        request = StoreRequest(body, named, expected, now_ms=now_ms, flush=flush, want_ids=want_ids)
         topic = service.topics.find(topic_name)
         if topic is None:
             topic = await service.topics.for_produce(topic_name, partial(check_new, topic_name, request))
@@ -71,20 +76,10 @@ async def answer_produce(service: Service, topic_name: str, scope: Scope, receiv
             raise await service.topics.explained(topic, error) from error
         metrics = service.metrics
         metrics.produce_seconds.observe(time.perf_counter() - began)
-        metrics.produced_messages[topic_name] += request.messages.count
-        metrics.produced_bytes[topic_name] += request.messages.nbytes
+        metrics.produced_messages[topic_name] += body.rows.count
+        metrics.produced_bytes[topic_name] += body.rows.nbytes
     failpoint("ack.before_respond")
     return _answer(answer)
-
-
-def _asked(query: dict[str, str], now_ms: int) -> ProduceRequest:
-    """What the query says; the body says the rest."""
-    request = ProduceRequest(now_ms)
-    request.want_ids = one_of(query, "ids", ("true", "false")) == "true"
-    request.flush = one_of(query, "flush", ("sync", "async"))
-    if "expected_offset" in query:
-        request.expected_offset = integer(query, "expected_offset", 0, 0, OFFSET_MAX)
-    return request
 
 
 def _answer(answer: ProduceAnswer) -> Answer:
@@ -95,9 +90,8 @@ def _answer(answer: ProduceAnswer) -> Answer:
 # Decode -------------------------------------------------------------------------------------------------------
 
 
-async def _decode(
-    service: Service, request: ProduceRequest, headers: Headers, receive: Receive, ticket: Ticket
-) -> None:
+async def _decoded(service: Service, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int) -> Decoded:
+    """The body, with the producer that headers name; delays count from `now_ms`."""
     kind = media_type(headers)
     decode = _DECODERS.get(kind)
     if decode is None:
@@ -107,43 +101,18 @@ async def _decode(
     header_producer = _producer_of_headers(headers)
     settings = service.settings
     body = await read_body(headers, receive, ticket, limit=settings.request_bytes_max, within_ms=settings.request_ms)
-    if len(body) <= INLINE_BYTES:
-        decode(request, body)
-    else:
-        await service.run(lambda: decode(request, body))
+    decoded = decode(body, now_ms) if len(body) <= INLINE_BYTES else await service.run(partial(decode, body, now_ms))
     if header_producer is not None:
-        if request.producer is not None:
+        if decoded.producer is not None:
             raise Refused("producer: given in the body and in headers", field="producer")
-        request.producer = header_producer
+        decoded.producer = header_producer
+    return decoded
 
 
-def _into(request: ProduceRequest, decoded: Decoded) -> None:
-    request.messages = decoded.rows
-    request.named = decoded.partitions
-    request.times = decoded.times
-    request.producer = decoded.producer
-    if decoded.expected_offset is not None:
-        if request.expected_offset not in (None, decoded.expected_offset):
-            raise Refused("expected_offset: differs between query and body", field="expected_offset")
-        request.expected_offset = decoded.expected_offset
-
-
-def _json(request: ProduceRequest, body: bytes | bytearray) -> None:
-    _into(request, decode_json(body, request.now_ms))
-
-
-def _ndjson(request: ProduceRequest, body: bytes | bytearray) -> None:
-    _into(request, decode_ndjson(body, request.now_ms))
-
-
-def _arrow(request: ProduceRequest, body: bytes | bytearray) -> None:
-    request.messages, request.named, request.times = decode_arrow(body, request.now_ms)
-
-
-_DECODERS: Final[dict[str, Callable[[ProduceRequest, bytes | bytearray], None]]] = {
-    JSON_TYPE: _json,
-    NDJSON_TYPE: _ndjson,
-    ARROW_TYPE: _arrow,
+_DECODERS: Final[dict[str, Callable[[bytes | bytearray, int], Decoded]]] = {
+    JSON_TYPE: decode_json,
+    NDJSON_TYPE: decode_ndjson,
+    ARROW_TYPE: decode_arrow,
 }
 
 
@@ -165,17 +134,23 @@ def _producer_of_headers(headers: Headers) -> Producer | None:
     return Producer(producer_id, integer({"Producer-Seq": seq}, "Producer-Seq", 0, 0, PRODUCER_SEQ_MAX))
 
 
-def _apply_query_partition(request: ProduceRequest, query: dict[str, str]) -> None:
-    """The query's `partition` is that of every message; `expected_offset` needs one named partition."""
-    partition = query.get("partition")
-    if partition is not None:
-        if request.named is not None:
-            raise Refused("partition: given in the query and in messages", field="partition")
-        request.named = partition
-    if request.expected_offset is not None:
-        if request.times is not None:
-            raise Unprocessable("expected_offset: not for messages that wait", field="expected_offset")
-        request.named = _only_partition(request.named)
+def _agreed(queried: int | None, in_body: int | None) -> int | None:
+    """The expected offset, which query and body may both give."""
+    if queried is not None and in_body is not None and queried != in_body:
+        raise Refused("expected_offset: differs between query and body", field="expected_offset")
+    return in_body if queried is None else queried
+
+
+def _named(queried: str | None, expected_offset: int | None, body: Decoded) -> Named:
+    """The partitions that messages name: the query's is that of every message; `expected_offset` needs one for all."""
+    if queried is not None and body.partitions is not None:
+        raise Refused("partition: given in the query and in messages", field="partition")
+    named = body.partitions if queried is None else queried
+    if expected_offset is None:
+        return named
+    if body.times is not None:
+        raise Unprocessable("expected_offset: not for messages that wait", field="expected_offset")
+    return _only_partition(named)
 
 
 def _only_partition(named: Named) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Annotated, Final
 
@@ -24,17 +25,18 @@ from api.host import draw_of, passes
 from api.log import Part, Partition, Pending, not_known
 from api.queue import split_shares
 from api.service import HostedTopic, Service
-from api.wire import ArrowRows, Indexes, Named, Producer, Rows, Share, check_named, replayed, rerouted, route_messages
+from api.wire import Decoded, Indexes, Named, Producer, Share, check_named, replayed, rerouted, route_messages
+from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
 from mq.routing import Route
 from tables.delta import ProducerStamp
 from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
-from tables.queue import AT_ONCE, Known, Placement, Times, producer_in_delay
+from tables.queue import AT_ONCE, Known, Placement, producer_in_delay
 from tables.settings import Flush
 
-__all__ = ["INLINE_BYTES", "ProduceAnswer", "ProduceRequest", "Range", "check_new", "store"]
+__all__ = ["INLINE_BYTES", "ProduceAnswer", "Range", "StoreRequest", "check_new", "store"]
 
 #: Bodies above this are worked on in a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
@@ -42,8 +44,7 @@ _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 _REUSED: Final = "producer_sequence_reused"
 #: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
 _FENCED_S: Final = 15.0
-_AGAIN_S: Final = 0.005
-_AGAIN_S_MAX: Final = 0.25
+_AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
 class Range(msgspec.Struct, omit_defaults=True):
@@ -69,26 +70,22 @@ class ProduceAnswer(msgspec.Struct):
     message_ids: list[str] | UnsetType = UNSET
 
 
-class ProduceRequest:
-    """A decoded and checked request; `draw` places messages without a key, the same way each time."""
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A checked request: its body, and what query and body together say."""
 
-    __slots__ = ("draw", "expected_offset", "flush", "messages", "named", "now_ms", "producer", "times", "want_ids")
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.times: Times | None = None
-        self.want_ids = False
-        self.flush: str | None = None
-        self.expected_offset: int | None = None
-        self.named: Named = None
-        self.producer: Producer | None = None
-        self.messages: Rows | ArrowRows
-        self.draw = 0
+    body: Decoded
+    named: Named
+    expected_offset: int | None
+    _: KW_ONLY
+    now_ms: int
+    flush: str | None
+    want_ids: bool
 
 
-def check_new(topic: str, request: ProduceRequest, route: Route) -> None:
+def check_new(topic: str, request: StoreRequest, route: Route) -> None:
     """Return unless a topic that is about to be made by this route would refuse the request that it is made for."""
-    check_named(topic, request.messages.count, request.named, route)
+    check_named(topic, request.body.rows.count, request.named, route)
     if request.expected_offset:
         raise OffsetMismatch(
             f"expected_offset is {request.expected_offset}, the end offset is 0: there is no topic {topic}",
@@ -97,15 +94,14 @@ def check_new(topic: str, request: ProduceRequest, route: Route) -> None:
         )
 
 
-async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -> ProduceAnswer:
+async def store(service: Service, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
     """Route the request, wait for its commits, and say where its messages are."""
-    producer = request.producer
+    producer = request.body.producer
     if producer is None:
-        request.draw = topic.draw(service.loop.time())
+        draw = topic.draw(service.loop.time())
         places = service.topics.placement(topic)
-        shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
-        return await _commit(service, topic, request, places, await _split(service, topic, request, shares))
-    request.draw = draw_of(producer)
+        shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
+        return await _commit(service, topic, request, places, await _split(service, topic, request, shares), draw)
     await topic.gate.turn(producer)
     with topic.gate.claim(producer):
         try:
@@ -119,12 +115,11 @@ async def store(service: Service, topic: HostedTopic, request: ProduceRequest) -
         return await _store_once(service, topic, request, producer)
 
 
-async def _store_once(
-    service: Service, topic: HostedTopic, request: ProduceRequest, producer: Producer
-) -> ProduceAnswer:
+async def _store_once(service: Service, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
     """Store what is not stored yet of a request, as far as this process knows; the caller has claimed it."""
+    draw = draw_of(producer)
     # A copy at another process may have been too early for what is due now: that waits there, and goes nowhere else.
-    look = request.times is not None and not service.hosting.alone
+    look = request.body.times is not None and not service.hosting.alone
     logs, waiting = await topic.logs(), await service.delays.logs(look=look)
     waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
     places = service.topics.placement(topic)
@@ -132,43 +127,46 @@ async def _store_once(
     stored = topic.gate.stored_parts(producer, logs, waiting, waiting_id)
     here = {name: parts for name, parts in stored.items() if name not in waiting}
     if here:
-        shares = replayed(topic.name, request.messages, request.named, places, request.draw, here)
+        shares = replayed(topic.name, request.body.rows, request.named, places, draw, here)
     else:
-        shares = route_messages(topic.name, request.messages, request.named, places, request.draw)
-    return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored))
+        shares = route_messages(topic.name, request.body.rows, request.named, places, draw)
+    return await _commit(service, topic, request, places, await _split(service, topic, request, shares, stored), draw)
 
 
 async def _split(
     service: Service,
     topic: HostedTopic,
-    request: ProduceRequest,
+    request: StoreRequest,
     shares: list[Share],
     stored: Mapping[str, Sequence[StoredPart]] = {},
 ) -> list[Share]:
     """The shares, those of messages that must wait apart."""
-    times = request.times
+    times = request.body.times
     if times is None:
         if not stored or stored.keys() <= set(topic.route.partitions):
             return shares
         # Another request had this number. Its parts are where they are.
-        times = np.full(request.messages.count, AT_ONCE, dtype=np.int64)
+        times = np.full(request.body.rows.count, AT_ONCE, dtype=np.int64)
     split = partial(
         split_shares,
         topic.topic,
-        request.messages,
+        request.body.rows,
         shares,
         times,
         now_ms=request.now_ms,
         delays=service.delays.names(topic.topic),
         stored=stored,
     )
-    return split() if request.messages.nbytes <= INLINE_BYTES else await service.run(split)
+    return split() if request.body.rows.nbytes <= INLINE_BYTES else await service.run(split)
 
 
 async def _commit(
-    service: Service, topic: HostedTopic, request: ProduceRequest, places: Placement, shares: Sequence[Share]
+    service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share], draw: int
 ) -> ProduceAnswer:
-    """Append the shares, those that a fence refuses where they belong then; the answer when all are stored."""
+    """Append the shares, those that a fence refuses where they belong then; the answer when all are stored.
+
+    `draw` places messages without a key, the same way each time.
+    """
     stored: list[tuple[Share, Part]] = []
     until = 0.0
     while True:
@@ -184,11 +182,11 @@ async def _commit(
             return await _placed(service, topic, request, stored)
         until = until or service.loop.time() + _FENCED_S
         places = await _caught_up(service, topic, refused, until)
-        shares = [one for share, error in refused for one in _again(topic, request, places, share, error)]
+        shares = [one for share, error in refused for one in _again(topic, request, places, share, error, draw)]
 
 
 async def _append(
-    service: Service, topic: HostedTopic, request: ProduceRequest, places: Placement, shares: Sequence[Share]
+    service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
 ) -> list[tuple[Share, Part]]:
     """One commit for each share, or a part of one with others; each with its outcome."""
     pending = Pending(len(shares), service.loop)
@@ -225,7 +223,7 @@ async def _caught_up(
     Unavailable
         `fenced`: that is not known yet.
     """
-    wait_s = _AGAIN_S
+    failures = 0
     while True:
         await service.meta.refresh()
         places = service.topics.placement(topic)
@@ -236,17 +234,17 @@ async def _caught_up(
             share, error = left[0]
             raise not_known(share.partition, error)
         await service.sealer.seal(topic)
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+        failures += 1
+        await asyncio.sleep(_AGAIN_S.after(failures))
 
 
 def _again(
-    topic: HostedTopic, request: ProduceRequest, places: Placement, share: Share, error: Fenced
+    topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, error: Fenced, draw: int
 ) -> Sequence[Share]:
     """Where the messages of a share that was refused belong now."""
     if share.delay_broker is not None or error.extra.get("fence") != ROUTE_FENCE:
         return [share]
-    return rerouted(topic.name, share, request.named, places, request.draw)
+    return rerouted(topic.name, share, request.named, places, draw)
 
 
 def _partition_of(service: Service, topic: HostedTopic, share: Share) -> Partition:
@@ -255,17 +253,17 @@ def _partition_of(service: Service, topic: HostedTopic, share: Share) -> Partiti
     return service.delays.partition(share.delay_broker)
 
 
-def _stamp(topic: HostedTopic, request: ProduceRequest, share: Share) -> ProducerStamp | None:
-    producer = request.producer
+def _stamp(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerStamp | None:
+    producer = request.body.producer
     if producer is None:
         return None
     name = producer.id if share.delay_broker is None else producer_in_delay(topic.topic.id, producer.id)
     indexes = None if share.indexes is None else tuple(int(i) for i in share.indexes)
-    return ProducerStamp(name, producer.seq, indexes, request.messages.count)
+    return ProducerStamp(name, producer.seq, indexes, request.body.rows.count)
 
 
 async def _placed(
-    service: Service, topic: HostedTopic, request: ProduceRequest, stored: Sequence[tuple[Share, Part]]
+    service: Service, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, Part]]
 ) -> ProduceAnswer:
     """The answer to a request whose parts are all stored."""
     ranges = []
@@ -289,7 +287,7 @@ async def _placed(
         ranges.append(placed)
     answer = ProduceAnswer(ranges, any(duplicates), durable)
     if request.want_ids:
-        answer.message_ids = await _message_ids(service, topic, request.messages.count, stored)
+        answer.message_ids = await _message_ids(service, topic, request.body.rows.count, stored)
     return answer
 
 

@@ -26,7 +26,7 @@ from mq.limits import (
     RETENTION_MS_MIN,
 )
 from mq.meta import TopicRequest
-from mq.names import check_client_topic, split_partition
+from mq.names import broker_of, check_client_topic
 from tables.log import PartitionLog
 
 __all__ = ["brought_up", "router", "service_of"]
@@ -251,7 +251,7 @@ def _partition_view(service: Service, hosted: HostedTopic, partition: Partition)
     index = hosted.route.partitions.index(partition.name)
     view: dict[str, object] = {
         "partition": partition.name,
-        "broker": split_partition(partition.name)[1],
+        "broker": broker_of(partition.name),
         "state": partition.fault or "serving",
         "logical_partitions": [(low, high) for low, high, owner in hosted.route.owners if owner == index],
         "location": service.warehouse.location(partition.ref),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from api.wire.answer import WRITE_WHOLE, Answer, Header, send_answer
-from api.wire.arrow_body import ArrowRows, decode_arrow
+from api.wire.arrow_body import decode_arrow
 from api.wire.arrow_pieces import ArrowPieces
 from api.wire.dead_letter_json import DeadLetter, DeadLetters, dead_letters
+from api.wire.decoded import Decoded, Named, Producer
 from api.wire.failed_handle import FailedHandle
 from api.wire.json_body import json_object, known_fields
-from api.wire.json_rows import Decoded, Message, Producer, ProduceRequest, decode_json, decode_ndjson
+from api.wire.json_rows import Message, ProduceRequest, decode_json, decode_ndjson
 from api.wire.message_json import FetchAnswer, Origin, json_columns, stored_messages
 from api.wire.openapi_parts import (
     PROBLEM,
@@ -56,7 +57,6 @@ from api.wire.request import (
     read_body,
 )
 from api.wire.route_batch import (
-    Named,
     Share,
     check_named,
     check_same_request,
@@ -65,7 +65,7 @@ from api.wire.route_batch import (
     rerouted,
     route_messages,
 )
-from api.wire.rows import Indexes, Rows, to_record_batch
+from api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
 
 __all__ = [
     "BODY_BYTES_MAX",

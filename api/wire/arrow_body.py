@@ -8,24 +8,23 @@ every array is validated in full before its first use, since an offset out of bo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from api.wire.rows import Indexes
+from api.wire.decoded import Decoded
+from api.wire.rows import ArrowRows
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
     ARROW_BATCHES_MAX,
     ARROW_MESSAGES_MAX,
 )
 from tables.message_limits import check_column
-from tables.queue import Times, times_of_columns
+from tables.queue import times_of_columns
 from tables.schema import HEADERS, INGEST_SCHEMA, TIME
 
-__all__ = ["ArrowRows", "DecodedArrow", "decode_arrow"]
+__all__ = ["decode_arrow"]
 
 _TEXT: Final = (pa.string(), pa.large_string())
 _BYTES: Final = (*_TEXT, pa.binary(), pa.large_binary())
@@ -36,41 +35,7 @@ _RECORD_BATCH: Final = 3
 _COMPRESSION_SLOT: Final = 3
 
 
-@dataclass(slots=True)
-class ArrowRows:
-    """Messages as one Arrow batch with columns of INGEST_SCHEMA: what `Rows` is for JSON."""
-
-    count: int
-    nbytes: int
-    batch: pa.RecordBatch
-
-    def take(self, indexes: Indexes) -> ArrowRows:
-        """The messages at `indexes`, in that order."""
-        count = len(indexes)
-        taken = self.batch.take(pa.array(np.asarray(indexes, dtype=np.int64)))
-        return ArrowRows(count, self.nbytes * count // self.count, taken)
-
-    def slice(self, start: int, end: int) -> ArrowRows:
-        """The messages in `[start, end)`, not copied."""
-        count = end - start
-        return ArrowRows(count, self.nbytes * count // self.count, self.batch.slice(start, count))
-
-    @property
-    def key(self) -> pa.StringArray | None:
-        """The key column, None when no message has a key."""
-        at = self.batch.schema.get_field_index("key")
-        return self.batch.column(at) if at >= 0 else None
-
-
-class DecodedArrow(NamedTuple):
-    """A checked request: `partitions` is None when no message names one, `times` when none is to wait."""
-
-    rows: ArrowRows
-    partitions: pa.StringArray | None
-    times: Times | None
-
-
-def decode_arrow(body: bytes | bytearray, now_ms: int) -> DecodedArrow:
+def decode_arrow(body: bytes | bytearray, now_ms: int) -> Decoded:
     """Decode and check one Arrow stream; delays count from `now_ms`."""
     try:
         batch = _read(body)
@@ -90,7 +55,7 @@ def decode_arrow(body: bytes | bytearray, now_ms: int) -> DecodedArrow:
         raise Refused("body: every message needs a body", code="missing_field", field="body")
     rows = pa.RecordBatch.from_arrays([c for _, c in checked], schema=pa.schema([f for f, _ in checked]))
     named = None if partition is None else _cast("partition", partition)
-    return DecodedArrow(ArrowRows(rows.num_rows, len(body), rows), named, times)
+    return Decoded(ArrowRows(rows.num_rows, len(body), rows), named, times)
 
 
 # The stream ---------------------------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from api.wire.decoded import Decoded, Producer
 from api.wire.rows import Body, Rows
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
@@ -26,17 +25,14 @@ from mq.limits import (
     MESSAGE_ID_BYTES_MAX,
     OFFSET_MAX,
     PRODUCER_ID_LENGTH_MAX,
-    PRODUCER_SEQ_MAX,
     REQUEST_MESSAGES_MAX,
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
 from tables.queue import Times, times_of_lists
 
-__all__ = ["Decoded", "Message", "ProduceRequest", "Producer", "decode_json", "decode_ndjson"]
+__all__ = ["Message", "ProduceRequest", "decode_json", "decode_ndjson"]
 
-#: Visible ASCII, so that the same id fits into a header.
-PRODUCER_ID_PATTERN = rf"^[!-~]{{1,{PRODUCER_ID_LENGTH_MAX}}}$"
 _TIME_MAX = datetime.fromtimestamp(TIME_US_MAX // 1_000_000, UTC)
 _TIME_MIN = datetime.fromtimestamp(0, UTC)
 #: So many lines are decoded in one go: a longer run would hold the interpreter's lock for too long.
@@ -58,31 +54,12 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     message_id: Annotated[str, Meta(min_length=1, max_length=MESSAGE_ID_BYTES_MAX)] | None = None
 
 
-class Producer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """An idempotent producer and the number of this request, from 0 (SPEC SEND-5)."""
-
-    id: Annotated[str, Meta(pattern=PRODUCER_ID_PATTERN)]
-    seq: Annotated[int, Meta(ge=0, le=PRODUCER_SEQ_MAX)]
-
-
 class ProduceRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON body of a produce request."""
 
     messages: list[Message]
     producer: Producer | None = None
     expected_offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
-
-
-@dataclass(slots=True)
-class Decoded:
-    """A checked request: `partitions` is None when no message names one."""
-
-    rows: Rows
-    partitions: Sequence[str | None] | None
-    #: None when no message is to wait.
-    times: Times | None = None
-    producer: Producer | None = None
-    expected_offset: int | None = None
 
 
 _REQUEST = msgspec.json.Decoder(ProduceRequest)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from api.wire.arrow_body import ArrowRows
-from api.wire.rows import Indexes, Rows
+from api.wire.decoded import Column, Named
+from api.wire.rows import ArrowRows, Indexes, Rows
 from mq.errors import Conflict, NotFound
 from mq.meta import Blocked, first_blocked
 from mq.producer import Part
@@ -27,9 +27,7 @@ from mq.routing import Places, logical_partition, spread
 from tables.key_column import lps_of_keys
 
 __all__ = [
-    "Column",
     "Indexes",
-    "Named",
     "Share",
     "check_named",
     "check_same_request",
@@ -38,10 +36,6 @@ __all__ = [
     "rerouted",
     "route_messages",
 ]
-
-#: The partitions that messages name: one for all, or a column.
-Column: TypeAlias = Sequence[str | None] | pa.StringArray
-Named: TypeAlias = str | Column | None
 
 #: Keys seen lately and their logical partitions: hashing one in Python costs twenty times as much as a look-up.
 _SEEN_KEYS_MAX: Final = 65_536

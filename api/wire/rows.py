@@ -1,4 +1,4 @@
-"""The messages of a JSON or NDJSON request as column lists, until the committer turns them into Arrow.
+"""The messages of a produce request: of JSON and NDJSON as column lists, until the committer turns them into Arrow.
 
     many small requests ──> Rows, Rows, Rows ──(committer thread)──> ONE pa.RecordBatch for the commit
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tables.schema import INGEST_SCHEMA
 
-__all__ = ["Indexes", "Rows", "to_record_batch"]
+__all__ = ["ArrowRows", "Indexes", "Rows", "to_record_batch"]
 
 Body = str | bytes
 Headers = dict[str, str]
@@ -63,6 +63,32 @@ class Rows:
             message_id=picked(self.message_id),
             born_time=picked(self.born_time),
         )
+
+
+@dataclass(slots=True)
+class ArrowRows:
+    """Messages as one Arrow batch with columns of INGEST_SCHEMA: what `Rows` is for JSON."""
+
+    count: int
+    nbytes: int
+    batch: pa.RecordBatch
+
+    def take(self, indexes: Indexes) -> ArrowRows:
+        """The messages at `indexes`, in that order."""
+        count = len(indexes)
+        taken = self.batch.take(pa.array(np.asarray(indexes, dtype=np.int64)))
+        return ArrowRows(count, self.nbytes * count // self.count, taken)
+
+    def slice(self, start: int, end: int) -> ArrowRows:
+        """The messages in `[start, end)`, not copied."""
+        count = end - start
+        return ArrowRows(count, self.nbytes * count // self.count, self.batch.slice(start, count))
+
+    @property
+    def key(self) -> pa.StringArray | None:
+        """The key column, None when no message has a key."""
+        at = self.batch.schema.get_field_index("key")
+        return self.batch.column(at) if at >= 0 else None
 
 
 def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:

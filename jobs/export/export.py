@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs.export.definition import COLUMNS, Definition, definition_of, definitions, save
-from jobs.export.plan import ExportState, Plan, Plans, next_ranges
+from jobs.export.plan import Plan, Plans, next_ranges
 from jobs.export.typed_body import FITS, fields_of, quarantine_columns, typed_columns, with_verdict
 from jobs.read import parse_options, resolve
 from jobs.run import WHOLE, Facts, job, shard_lock
@@ -259,11 +259,6 @@ class _Export:
             if self._state.quarantined:
                 raise NotFound(f"the quarantine table {to} cannot be read: {error}", code="table_not_found") from error
             return None
-
-
-def state_of(store: Store, found: Definition) -> ExportState:
-    """Return how far an export is."""
-    return Plans(store, found.id).state()
 
 
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:

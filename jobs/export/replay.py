@@ -23,7 +23,7 @@ from jobs.sink import FENCED_S, SinkPlace, SinkSettings, place_of
 from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Replay, origin_of, retry_broker
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
@@ -178,7 +178,7 @@ def _letters(place: SinkPlace, group: str, chosen: Chosen) -> Iterator[_Letters]
     its_group = meta.groups.group(group)
     routes = [topic.route.partitions for topic in meta.topics.topics.values()]
     brokers = {*place.settings.brokers, *meta.brokers.brokers}
-    brokers |= {split_partition(name)[1] for route in routes for name in route}
+    brokers |= {broker_of(name) for route in routes for name in route}
     names = {dead_ref(group, its_group.epoch, broker).name: broker for broker in sorted(brokers)}
     for partition in chosen.offsets or ():
         if partition not in names:

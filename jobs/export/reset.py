@@ -16,7 +16,7 @@ from typing import Final, Literal
 from jobs.export.durations import duration_s
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.meta import Group, Topic, decide_reset, lanes_of
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, Start, StartKind, reset_position
 from tables.failpoints import failpoint
 from tables.log import RESET_FENCE, PartitionLog, Warehouse
@@ -152,7 +152,7 @@ class _Reset:
         failpoint("reset.after_event")
         epoch = max(after.groups.resets[lane].epoch for lane in offsets)
         ends: dict[LaneKey, int] = {}
-        for broker in sorted({split_partition(lane.partition)[1] for lane in offsets}):
+        for broker in sorted({broker_of(lane.partition) for lane in offsets}):
             name, life = self._group.name, self._group.epoch
             retry = retry_ref(name, life, self._topic.name, self._topic.generation, broker)
             ends[LaneKey(self._topic.id, name, True, retry.name)] = self._fence(retry, epoch)
@@ -176,5 +176,5 @@ class _Reset:
         topic = self._topic
         if not lane.retry:
             return PartitionRef(Space.TOPICS, topic.name, lane.partition, topic.generation)
-        broker = split_partition(lane.partition)[1]
+        broker = broker_of(lane.partition)
         return retry_ref(self._group.name, self._group.epoch, topic.name, topic.generation, broker)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from jobs.merge.state_tables import STATE_TABLES, frame_of
 from mq.meta import META_ROLE, Meta
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import policy_to_json
 from tables.queue import MetaLog
 from tables.state import ALLOCATIONS, BROKERS, CLIENTS, GROUPS, MOVES, ROUTES, TOPICS, open_state_log
@@ -184,7 +184,7 @@ def _moves(meta: Meta) -> Iterator[Row]:
 
 
 def _broker_of(partition: str) -> str:
-    return split_partition(partition)[1]
+    return broker_of(partition)
 
 
 def _time(ms: int) -> datetime:

@@ -21,7 +21,7 @@ from jobs.merge.batch import Batch
 from jobs.merge.forget import Lives
 from jobs.merge.log_spans import LogSpan, decoded, shares
 from jobs.tasks import frame_of_tasks, storage
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Committed, LaneKey
 from tables.state import (
     CONSUMER_OFFSETS,
@@ -57,7 +57,7 @@ class _Task:
 
     def has(self, lane: LaneKey) -> bool:
         """Whether the lane is this task's."""
-        broker = split_partition(lane.partition)[1]
+        broker = broker_of(lane.partition)
         return broker not in self.elsewhere if self.brokers is None else broker in self.brokers
 
 
@@ -76,7 +76,7 @@ def offset_source(batch: Batch) -> DataFrame:
             warehouse=batch.warehouse,
             spans=spans,
             elsewhere=frozenset(),
-            brokers=frozenset(split_partition(span.ref.name)[1] for span in spans),
+            brokers=frozenset(broker_of(span.ref.name) for span in spans),
             lives=Lives.of(batch.meta),
             resets=_resets(batch),
             now=batch.now,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.tasks import warehouse_of
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.config import Config
 from tables.log import Warehouse
 from tables.paths import Space
@@ -23,5 +23,5 @@ def broker_shards(conf: Config) -> list[str]:
 def brokers_of(warehouse: Warehouse, conf: Config) -> list[str]:
     """Those of the settings, and every other that has left a log of the queue in the warehouse."""
     logs = {f"{kind}_{conf.warehouse.cluster}" for kind in (REVIVE_LOG, DELAY)}
-    found = {split_partition(ref.name)[1] for ref in warehouse.refs(Space.SYS) if ref.topic in logs}
+    found = {broker_of(ref.name) for ref in warehouse.refs(Space.SYS) if ref.topic in logs}
     return sorted(found | set(conf.service.brokers))

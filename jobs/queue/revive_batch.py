@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
-from jobs.queue.revive_case import Case, Lane, Outcome, Token, broker_of, lost_record, parts_of, rows_of
+from jobs.queue.revive_case import Case, Lane, Outcome, Token, lost_record, parts_of, rows_of
 from mq.errors import Conflict, DeltaMQError
+from mq.names import broker_of
 from mq.queue import (
     CLOCKS_APART_MS,
     REVIVE_PRODUCER_PREFIX,
@@ -234,7 +235,7 @@ class ReviveBatch:
         for case in cases:
             for decision in case.decisions:
                 if isinstance(decision, Lost):
-                    by_broker.setdefault(broker_of(decision.checkpoint.pop), []).append((case, decision))
+                    by_broker.setdefault(broker_of(decision.checkpoint.pop.partition), []).append((case, decision))
         for broker, lost in by_broker.items():
             records = rows_of_lost_records([lost_record(one, self._now_ms) for _, one in lost])
             parts = [
@@ -288,7 +289,7 @@ class ReviveBatch:
 
     def _queue(self, pop: Pop) -> PartitionRef:
         # Any queue would do: a record names its checkpoint. Ordered pops have a number that is none.
-        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop))
+        return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop.partition))
 
     def _look(self, ref: PartitionRef) -> PartitionLog | None:
         """The partition as it is now, seen once in a batch; None when it is not made yet."""

@@ -11,15 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mq.meta import Group, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.offset_ranges import OffsetRanges
-from mq.queue import DeadLetter, Decision, Due, LaneKey, Later, Lost, LostRecord, Pop, Revive, Skip, Stored, indexes
+from mq.queue import DeadLetter, Decision, Due, LaneKey, Later, Lost, LostRecord, Revive, Skip, Stored, indexes
 from tables.delta import ProducerStamp, RowsPart
 from tables.log import Picked
 from tables.paths import PartitionRef, Space
 from tables.queue import again, dead_ref, retry_ref, with_reason
 
-__all__ = ["Case", "Lane", "Outcome", "Token", "broker_of", "lost_record", "parts_of", "rows_of"]
+__all__ = ["Case", "Lane", "Outcome", "Token", "lost_record", "parts_of", "rows_of"]
 
 
 @dataclass(slots=True)
@@ -113,11 +113,7 @@ class Lane:
 
     @property
     def _broker(self) -> str:
-        return split_partition(self.lane.partition)[1]
-
-
-def broker_of(pop: Pop) -> str:
-    return split_partition(pop.partition)[1]
+        return broker_of(self.lane.partition)
 
 
 def rows_of(picked: Picked, place: tuple[str, str], found: Sequence[Token]) -> pa.RecordBatch:

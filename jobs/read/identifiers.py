@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from mq.names import split_partition
+from mq.names import PartitionName, broker_of
 
 __all__ = ["dead_letters_name", "literal", "partition_name", "quoted", "topic_name"]
 
@@ -30,14 +30,14 @@ def topic_name(topic: str) -> str:
 
 def partition_name(topic: str, partition: str, generation: int) -> str:
     """Return the table of a partition: `partition_orders_at_broker_2da`, or with its own name after `_of_`."""
-    name, broker = split_partition(partition)
+    name, broker = PartitionName.parse(partition)
     own = "" if name == topic else f"_of_{_encoded(name)}"
     return _bounded(f"partition_{_encoded(topic)}{own}_at_{_encoded(broker)}{_life(generation)}")
 
 
 def dead_letters_name(group: str, partition: str, generation: int) -> str:
     """Return the table of a group's dead letters on a broker."""
-    _, broker = split_partition(partition)
+    broker = broker_of(partition)
     return _bounded(f"dlq_{_encoded(group)}_at_{_encoded(broker)}{_life(generation)}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mq.errors import NotFound
 from mq.meta import MetaState
-from mq.names import split_partition
+from mq.names import PartitionName
 from tables.log import refs
 from tables.paths import PartitionRef, Space
 from tables.queue import read_meta
@@ -84,6 +84,6 @@ class Catalog:
 
 def _order(partition: str) -> tuple[int, str, str]:
     """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as routes name them."""
-    name, broker = split_partition(partition)
+    name, broker = PartitionName.parse(partition)
     numbered = re.search(r"#(\d+)$", name)
     return (int(numbered[1]) if numbered else 0), broker, name

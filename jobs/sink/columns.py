@@ -29,7 +29,7 @@ from pyspark.sql import types as T
 from mq.errors import Refused, Unprocessable
 from tables.message_limits import check_column
 from tables.queue import Times, times_of_columns
-from tables.schema import HEADERS, INGEST_SCHEMA, TIME
+from tables.schema import HEADERS, INGEST_SCHEMA
 
 __all__ = ["SinkColumns", "SinkRows", "check_schema"]
 
@@ -212,11 +212,6 @@ def _places(column: pa.Array | None) -> pa.StringArray | None:
     if column is None or column.null_count == len(column):
         return None
     return pc.cast(column, pa.string())
-
-
-def with_times(rows: pa.RecordBatch, times: Times) -> pa.RecordBatch:
-    """Return the rows with `deliver_time` in milliseconds as their column."""
-    return rows.append_column(pa.field("deliver_time", TIME), pa.array(times * 1000, pa.int64()).cast(TIME))
 
 
 def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ costs no more than a look at what is new in `sys/meta`.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
@@ -15,10 +16,11 @@ from functools import partial
 from typing import Final
 
 from jobs.tasks import storage
+from mq.backoff import Backoff
 from mq.errors import Fenced, NotFound, Unavailable
 from mq.limits import MIB
 from mq.meta import Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
-from mq.names import check_client_topic, split_partition
+from mq.names import broker_of, check_client_topic
 from tables.config import Config
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
@@ -29,8 +31,7 @@ __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 
 #: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
 FENCED_S: Final = 15.0
-_AGAIN_S: Final = 0.005
-_AGAIN_S_MAX: Final = 0.25
+_AGAIN_S: Final = Backoff(0.005, 0.25)
 #: What a sink appends it seldom reads again.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
@@ -134,11 +135,11 @@ class SinkPlace:
 
     def delay_log(self, partition: str) -> PartitionLog:
         """Return the delay partition of the broker of a partition."""
-        return self.warehouse.create(system_ref(DELAY, self.settings.cluster, split_partition(partition)[1]))
+        return self.warehouse.create(system_ref(DELAY, self.settings.cluster, broker_of(partition)))
 
     def delay_known(self, partition: str) -> Known:
         """Return what an append to that one knows of fences."""
-        return known_of_broker(self.meta.meta.brokers, split_partition(partition)[1])
+        return known_of_broker(self.meta.meta.brokers, broker_of(partition))
 
     def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
         """Return what an append waits for: what the writer asks, else the topic's setting, else the warehouse's."""
@@ -154,20 +155,18 @@ class SinkPlace:
             `fenced`: nothing of it is known by `until_s`.
         """
         fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
-        wait_s = _AGAIN_S
-        while True:
+        for failures in itertools.count(1):
             meta = self.refresh()
             seal_moves(self.meta, topic, partial(self.log, topic))
             _, placement = self.routed(topic.name)
-            brokers = {split_partition(partition)[1] for partition in placement.partitions}
+            brokers = {broker_of(partition) for partition in placement.partitions}
             known = [*placement.known.values(), *(known_of_broker(meta.brokers, broker) for broker in brokers)]
             if isinstance(epoch, int) and any(one.get(fence, 0) >= epoch for one in known):
                 return
             if time.monotonic() >= until_s:
                 detail = f"topic {topic.name} is being taken over ({refused.detail}); the query may be started again"
                 raise Unavailable(detail, code="fenced")
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+            time.sleep(_AGAIN_S.after(failures))
 
 
 _lock: Final = threading.Lock()

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from jobs.sql.jobs_source import JobsSource
 from jobs.tasks import keep_imports, storage
 from mq.errors import Refused
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import RetryTopic
 from tables.delta import FileReader, PartitionNotFound, RowCache, Snapshot, load
 from tables.log import refs
@@ -120,7 +120,7 @@ class PartitionsReader(_Reader):
             "space": ref.space.value,
             "topic": ref.topic,
             "partition": ref.name,
-            "broker": split_partition(ref.name)[1],
+            "broker": broker_of(ref.name),
             "generation": ref.generation,
             "min_offset": snapshot.min_offset,
             "end_offset": snapshot.end_offset,

@@ -27,7 +27,7 @@ from jobs.stream.followed import FollowedTopics
 from mq.errors import Conflict, DeltaMQError, Refused
 from mq.jobs import StreamOffset
 from mq.meta import Group, GroupEvent, GroupRequest, decide_begin, decide_put_group
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
 from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
@@ -117,7 +117,7 @@ class GroupProgress:
         """Record that everything before `position` is done; what cannot be recorded now is with the next call."""
         by_broker: dict[str, list[OffsetRecord]] = {}
         for record in self._records(position):
-            by_broker.setdefault(split_partition(record.lane.partition)[1], []).append(record)
+            by_broker.setdefault(broker_of(record.lane.partition), []).append(record)
         for broker, records in by_broker.items():
             try:
                 self._append(broker, records)

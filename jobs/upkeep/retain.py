@@ -21,7 +21,7 @@ from jobs.tasks import warehouse_of
 from jobs.upkeep.dead_paths import delete_due, remember
 from jobs.upkeep.runner import Runner, runner_of
 from mq.errors import Corrupt, Unavailable
-from mq.names import split_partition
+from mq.names import broker_of
 from tables.config import Config
 from tables.log import Removed, Warehouse
 from tables.paths import PartitionRef, Space
@@ -209,7 +209,7 @@ def _items(warehouse: Warehouse, conf: Config, brokers: tuple[str, ...], now_us:
 
 
 def _broker(ref: PartitionRef) -> str:
-    return split_partition(ref.name)[1]
+    return broker_of(ref.name)
 
 
 def _shown(words: Sequence[str]) -> str:

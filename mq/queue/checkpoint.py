@@ -209,11 +209,6 @@ class Checkpoint:
         """The deliver time of the record: 1 s before that of its acknowledgements (SPEC POP-6)."""
         return self.revive_time_ms - CHECKPOINT_LEAD_MS
 
-    @property
-    def unacked(self) -> int:
-        """The bit map of what is not done."""
-        return self.span.full & ~self.bit_map
-
     def ack(self, offset: int) -> Checkpoint:
         """This checkpoint with one message done; unchanged when it is not one of these (SPEC POP-8, R43)."""
         index = self.span.index_of(offset)

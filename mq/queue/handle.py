@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from mq.errors import Conflict, Refused
-from mq.names import encode_path, split_partition
+from mq.names import PartitionName, encode_path
 from mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
 from mq.queue.limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 
@@ -128,7 +128,7 @@ class Handle:
     def text(self) -> str:
         """The eight fields of SPEC POP-5; names are encoded, so that none holds a space."""
         lease = self.lease
-        name, broker = split_partition(lease.partition)
+        name, broker = PartitionName.parse(lease.partition)
         numbers = f"{lease.span.start_offset} {lease.pop_time_ms} {lease.invisible_ms} {lease.revive_queue}"
         return f"{numbers} {int(lease.retry)} {encode_path(broker)} {encode_path(name)} {self.offset}"
 

@@ -11,7 +11,7 @@ import json
 from typing import NamedTuple
 
 from mq.limits import PRODUCER_REQUESTS_KEPT
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.routing import Places, logical_partition
 
 __all__ = ["Replay", "origin_of", "retry_broker"]
@@ -50,6 +50,6 @@ def origin_of(partition: str, key: str | None, offset: int, places: Places) -> s
 
 def retry_broker(dead_partition: str, partitions: tuple[str, ...]) -> str:
     """On which broker a dead letter is retried: on its own if the topic is there, since groups look on the topic's."""
-    brokers = [split_partition(partition)[1] for partition in partitions]
-    own = split_partition(dead_partition)[1]
+    brokers = [broker_of(partition) for partition in partitions]
+    own = broker_of(dead_partition)
     return own if own in brokers else brokers[0]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from mq.backoff import Backoff
 from mq.errors import Refused, Unprocessable
 from mq.queue.limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
@@ -48,8 +49,6 @@ DEFAULT_WAITS_MS: Final = (
     1 * _HOUR,
     2 * _HOUR,
 )
-# Beyond this many doublings every wait is the cap, and powers stay small.
-_EXPONENT_MAX: Final = 32
 #: The header of a dead letter that says why it is one.
 DEAD_REASON_HEADER: Final = "mq-dead-reason"
 
@@ -120,7 +119,7 @@ def wait_ms(policy: RetryPolicy, attempt: int, draw: float = 0.5) -> int:
         return policy.fixed_ms
     if isinstance(policy, Waits):
         return policy.waits_ms[min(attempt, len(policy.waits_ms)) - 1]
-    plain = min(float(policy.max_ms), policy.initial_ms * policy.multiplier ** min(attempt - 1, _EXPONENT_MAX))
+    plain = Backoff(policy.initial_ms, policy.max_ms, policy.multiplier).after(attempt)
     return min(policy.max_ms, round(plain * (1.0 + policy.jitter * (2.0 * draw - 1.0))))
 
 

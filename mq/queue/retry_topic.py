@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mq.names import partition_name, split_partition
+from mq.names import broker_of, partition_name
 from mq.queue.checkpoint import LaneKey
 
 __all__ = ["DeadLetterTopic", "RetryTopic", "retry_lane"]
@@ -63,5 +63,5 @@ class DeadLetterTopic:
 
 def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
     """The lane of the group's retried messages on the broker of `lane`."""
-    _, broker = split_partition(lane.partition)
+    broker = broker_of(lane.partition)
     return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))

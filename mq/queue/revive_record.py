@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Corrupt
-from mq.names import partition_name, split_partition
+from mq.names import PartitionName, partition_name
 from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
 from mq.queue.limits import CHECKPOINT_MESSAGES_MAX
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
@@ -86,7 +86,7 @@ def record_from_json(tag: str, value: object, *, revive_offset: int = -1) -> Rec
 
 def key_to_json(key: CheckpointKey) -> dict[str, object]:
     """A checkpoint's key as JSON values."""
-    name, broker = split_partition(key.partition)
+    name, broker = PartitionName.parse(key.partition)
     return {
         "ti": key.topic_id,
         "c": key.group,

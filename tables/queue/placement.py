@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mq.meta import BrokersState, MovedKeys, Topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.routing import Table
 from tables.log import BROKER_FENCE, ROUTE_FENCE
 
@@ -39,7 +39,7 @@ class Placement:
         route = topic.route
         known: dict[str, Known] = {}
         for partition in route.partitions:
-            epochs = dict(known_of_broker(brokers, split_partition(partition)[1]))
+            epochs = dict(known_of_broker(brokers, broker_of(partition)))
             if moved.moves:
                 epochs[ROUTE_FENCE] = moved.sealed_up_to(partition)
             known[partition] = epochs

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import CheckpointKey, CheckpointState, Committed, LaneKey, committed_of, fold
 from tables.log import OffsetOutOfRange, PartitionLog, Warehouse, pages
 from tables.paths import PartitionRef
@@ -156,7 +156,7 @@ def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef,
 
 
 def _is_of(partition: str, brokers: Sequence[str]) -> bool:
-    return split_partition(partition)[1] in brokers
+    return broker_of(partition) in brokers
 
 
 class Cursor:
@@ -241,7 +241,7 @@ class Follower:
         return set(part)
 
     def _is_mine(self, key: CheckpointKey) -> bool:
-        return split_partition(key.partition)[1] in self._brokers
+        return broker_of(key.partition) in self._brokers
 
     def _read_on(self, changed: set[CheckpointKey]) -> None:
         for cursor in self._cursors:

@@ -37,7 +37,7 @@ from mq.meta import (
     progress_of,
     readers_of,
 )
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import CheckpointState, LaneKey, RetryTopic, Start
 from tables.config_sections import RetentionSettings
 from tables.delta import DataFile, FileReader, RowCache
@@ -244,7 +244,7 @@ class Rules:
 
 
 def _broker(ref: PartitionRef) -> str:
-    return split_partition(ref.name)[1]
+    return broker_of(ref.name)
 
 
 def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:

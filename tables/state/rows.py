@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue import Attempts, Checkpoint, CheckpointKey, CheckpointState, Committed, Delivered, LaneKey, Pop, Span
 from tables.schema import TIME
 from tables.state.schema import CONSUMER_OFFSETS_SCHEMA
@@ -74,7 +74,7 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
         {
             **lane._asdict(),
             "topic": topic,
-            "broker": split_partition(lane.partition)[1],
+            "broker": broker_of(lane.partition),
             "epoch": committed.epoch,
             "committed_offset": committed.offset,
             "done": [{"low": low, "high": high} for low, high in committed.done] or None,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from mq.limits import WAIT_MS_MAX
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue.checkpoint import LaneKey
 from mq.queue.checkpoint_state import CheckpointState
 from mq.queue.progress import Committed
@@ -246,7 +246,7 @@ class Queue:
     def retries(self, group: str, topic: str = "orders") -> list[Json]:
         found = self.api.service.topics.state.topic(topic)
         epoch = self.api.service.groups.state.group(group).epoch
-        brokers = dict.fromkeys(split_partition(name)[1] for name in found.route.partitions)
+        brokers = dict.fromkeys(broker_of(name) for name in found.route.partitions)
         refs = [retry_ref(group, epoch, topic, found.generation, broker) for broker in brokers]
         return [row for ref in refs for row in self.rows(ref)]
 

@@ -28,7 +28,7 @@ from mq.meta.group import Group, decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_put_topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.queue.checkpoint import Checkpoint, Pop, Span
 from mq.queue.limits import REVIVE_QUEUES
 from tables.config import Config
@@ -89,7 +89,7 @@ class Queue:
     def store(self, partition: str, queue: int, checkpoints: list[Checkpoint]) -> None:
         if not checkpoints:
             return
-        broker = split_partition(partition)[1]
+        broker = broker_of(partition)
         log = self.warehouse.create(revive_ref(self.conf.warehouse.cluster, queue, broker))
         log.append([Batch(rows_of_records(checkpoints))])
 
@@ -99,7 +99,7 @@ class Queue:
         return pa.array([place] * count, ORIGIN)
 
     def delay(self, partition: str, rows: pa.RecordBatch, due_ms: np.ndarray) -> None:
-        broker = split_partition(partition)[1]
+        broker = broker_of(partition)
         rows = rows.append_column("deliver_time", pa.array(due_ms * 1_000, pa.int64()).cast(TIME))
         rows = rows.append_column("origin", self.origin(partition, rows.num_rows))
         self.warehouse.create(system_ref(DELAY, self.conf.warehouse.cluster, broker)).append([Batch(rows)])

@@ -23,7 +23,7 @@ from mq.meta.brokers import Host, decide_register, decide_takeover
 from mq.meta.moved_keys import decide_seal, first_blocked, moves_of
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_put_topic
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.routing import logical_partition
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
@@ -236,7 +236,7 @@ class MovingKeys(RuleBasedStateMachine):
         process.log.submit_any(lambda meta: decide_takeover(meta.brokers, new, {old: meta.brokers.hosts[old].renewal}))
         process.meta, self.owner = process.log.meta, new
         for partition in process.topic.route.partitions if fences else ():
-            epoch = process.meta.brokers.roles[split_partition(partition)[1]].epoch
+            epoch = process.meta.brokers.roles[broker_of(partition)].epoch
             process.partition(partition).fence(BROKER_FENCE, epoch)
 
     # A group.

@@ -58,7 +58,7 @@ def test_a_group_is_accounted_for_message_by_message(spark: SparkSession, tables
     merger.run(spark, NOW)
     seen = reader.left("orders", ["billing"])
     assert (seen.left, seen.nothing) == ({"billing": 2}, False)
-    assert expired.unacked == 0b11
+    assert expired.bit_map == 0b00
 
     Reviver(tables.warehouse, tables.conf).run(NOW_MS)
     commit(tables, RETRY, 1)

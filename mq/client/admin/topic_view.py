@@ -9,7 +9,7 @@ import msgspec
 
 from mq.client.http import Hosts, decode_as, path_of
 from mq.errors import Unknown
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.routing import Route, logical_partition
 
 __all__ = ["TopicView", "fetch_view", "lp_of"]
@@ -29,7 +29,7 @@ class TopicView:
         self.route = route
         self.strict = strict
         self.partitions = route.partitions
-        self.brokers: tuple[str, ...] = tuple(split_partition(name)[1] for name in route.partitions)
+        self.brokers: tuple[str, ...] = tuple(broker_of(name) for name in route.partitions)
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
         #: The partition's index for each logical partition; a list, because numpy makes an object for each look-up.
         self.table: list[int] = route.table.tolist()

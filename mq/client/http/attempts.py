@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from mq.backoff import Backoff
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unavailable, Unknown
 
 __all__ = ["Attempts", "Patience", "is_worth_retrying"]
@@ -40,9 +41,8 @@ class Patience:
     def wait_s(self, failures: int, draw: float) -> float:
         """Seconds to wait after that many failures; `draw` is a random number in [0, 1)."""
         assert failures >= 1 and 0 <= draw < 1
-        # Beyond 2**30 the longest wait has long been reached; the power must not overflow.
-        full_ms = min(self.first_wait_ms * 2.0 ** min(failures - 1, 30), self.wait_ms_max)
-        return float(full_ms * (0.5 + draw / 2) / 1000)
+        full_ms = Backoff(self.first_wait_ms, self.wait_ms_max).after(failures)
+        return full_ms * (0.5 + draw / 2) / 1000
 
 
 def is_worth_retrying(error: DeltaMQError) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from mq.backoff import Backoff
 from mq.client.http.endpoint import CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER, Answer, Body, Endpoint, Query
 from mq.client.http.typed_json import decode_as
 from mq.errors import DeltaMQError, Refused
@@ -36,9 +37,7 @@ _AGE_S: Final = 30.0
 _AGAIN_S: Final = 0.5
 _ASK_TIMEOUT_S: Final = 3.0
 #: A host that failed is passed over for 1 s, 2, 4, ... at most 30.
-_AVOID_S: Final = 1.0
-_AVOID_S_MAX: Final = 30.0
-_DOUBLINGS_MAX: Final = 5
+_AVOID_S: Final = Backoff(1.0, 30.0)
 
 #: The host itself is in trouble.
 _NO_HOST: Final = frozenset({CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER})
@@ -183,7 +182,7 @@ class Hosts:
             if len(self._all) == 1:
                 return
             failures = self._failures[endpoint] = self._failures.get(endpoint, 0) + 1
-            rest_s = min(_AVOID_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), _AVOID_S_MAX)
+            rest_s = _AVOID_S.after(failures)
             self._avoided[endpoint] = time.monotonic() + rest_s
         log.info("event=host_avoided url=%s for_s=%.0f", endpoint.url, rest_s)
 

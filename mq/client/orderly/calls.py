@@ -14,7 +14,7 @@ import msgspec
 from mq.client.admin import TopicView, fetch_view
 from mq.client.http import META, Access, Answer, Calls, Query, path_of, read_answer
 from mq.client.orderly.work import OrderlyWork
-from mq.names import check_client_topic, check_group, split_partition
+from mq.names import broker_of, check_client_topic, check_group
 from mq.order import MoveAway
 from mq.queue import MAX_ATTEMPTS_MAX
 
@@ -93,7 +93,7 @@ class OrderlyCalls(Calls):
             "held": list(held),
             "wait_ms": wait_ms,
         }
-        broker = split_partition([*partitions, *held][0])[1]
+        broker = broker_of([*partitions, *held][0])
         answer = self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
         return read_answer(answer, LocksGiven)
 
@@ -103,7 +103,7 @@ class OrderlyCalls(Calls):
         if number is not None:
             body["locks"] = {partition: number}
         timeout_s = self.patience.request_timeout_s
-        self._once("DELETE", self._locks(topic), split_partition(partition)[1], body, None, timeout_s)
+        self._once("DELETE", self._locks(topic), broker_of(partition), body, None, timeout_s)
 
     def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
         """Commit under the lock of this number; the message at `offset` has failed so often."""

@@ -20,7 +20,7 @@ from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
 from mq.client.orderly.calls import LocksGiven, OrderlyCalls
 from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from mq.errors import Conflict, DeltaMQError
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
 
 __all__ = ["Rights"]
@@ -146,10 +146,10 @@ class Rights:
         """What to ask for, by topic and broker; one request for each of them at a time."""
         if self._leaving or not self._authorization.holds(now_ms):
             return {}
-        busy = {(topic, split_partition(name)[1]) for topic, name in self._asking}
+        busy = {(topic, broker_of(name)) for topic, name in self._asking}
         wanted: dict[tuple[str, str], list[str]] = {}
         for key in sorted(self._allocation - self._works.keys() - self._releases.keys()):
-            place = (key[0], split_partition(key[1])[1])
+            place = (key[0], broker_of(key[1]))
             if place not in busy and self._ask_after_ms.get(key, 0) <= now_ms:
                 wanted.setdefault(place, []).append(key[1])
                 self._asking.add(key)

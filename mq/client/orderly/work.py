@@ -15,7 +15,7 @@ import threading
 import time
 
 from mq.client.messages import OrderedMessage
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.order import ClientLock, OrderlyRun, Right
 
 __all__ = ["Key", "OrderlyWork", "Place", "monotonic_ms"]
@@ -64,7 +64,7 @@ class OrderlyWork:
 
     def __init__(self, key: Key, lock: ClientLock, right: Right, run: OrderlyRun) -> None:
         self.topic, self.partition = key
-        self.broker = split_partition(self.partition)[1]
+        self.broker = broker_of(self.partition)
         self.lock = lock
         self.right = right
         self.run = run

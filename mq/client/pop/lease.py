@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.client.messages import Result
-from mq.names import split_partition
+from mq.names import broker_of
 
 __all__ = ["Lease", "Leases", "Release", "Settlement"]
 
@@ -79,7 +79,7 @@ class Lease:
     @property
     def broker(self) -> str:
         """The broker that the message was popped at."""
-        return split_partition(self.partition)[1]
+        return broker_of(self.partition)
 
     @property
     def place(self) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mq.backoff import Backoff
 from mq.client.http import Endpoint, is_worth_retrying
 from mq.client.messages import PopBatch, PopTable
 from mq.client.pop.client import PopClient
@@ -30,8 +31,7 @@ __all__ = ["Poller", "Popping"]
 log = logging.getLogger("deltamq.client")
 
 #: Pauses after pops that found nothing although they were to wait: 5 ms, 10, 20, ... at most a second.
-_PAUSE_S_MIN: Final = 0.005
-_PAUSE_S_MAX: Final = 1.0
+_PAUSE_S: Final = Backoff(0.005, 1.0)
 #: A pop that waited less than this part of its time did not wait.
 _WAITED: Final = 0.5
 
@@ -119,8 +119,8 @@ class Poller:
         if asked_s > 0 and waited_s >= asked_s * _WAITED:
             self._pauses = 0
             return
-        self._stop.wait(min(_PAUSE_S_MIN * 2.0 ** min(self._pauses, 20), _PAUSE_S_MAX))
         self._pauses += 1
+        self._stop.wait(_PAUSE_S.after(self._pauses))
 
     def _failed(self, error: DeltaMQError) -> None:
         if self._stop.is_set():

@@ -30,7 +30,7 @@ from mq.client.produce.send_errors import outcome_unknown, producer_closed, send
 from mq.client.produce.shared import Shared
 from mq.client.produce.wire import ProduceRequest, encode_request, read_ranges, tell_stored
 from mq.errors import DeltaMQError, Fenced, Overloaded, Refused, Unknown
-from mq.names import split_partition
+from mq.names import broker_of
 
 __all__ = ["Executor", "Failing", "Owner", "completing"]
 
@@ -80,7 +80,7 @@ class Executor:
         held: bool = False,
     ) -> None:
         self.partition = partition
-        self.broker = "" if partition is None else split_partition(partition)[1]
+        self.broker = "" if partition is None else broker_of(partition)
         self.failing = failing
         self._path = path_of("topics", topic, "messages")
         self._shared = shared

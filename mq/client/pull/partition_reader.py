@@ -15,7 +15,7 @@ import pyarrow as pa
 from mq.client.http import Patience
 from mq.client.pull.fetch import FetchConnection, Fetched
 from mq.errors import DeltaMQError
-from mq.names import split_partition
+from mq.names import broker_of
 
 __all__ = ["PartitionReader"]
 
@@ -25,7 +25,7 @@ class PartitionReader:
 
     def __init__(self, partition: str, offset: int, patience: Patience) -> None:
         self.partition = partition
-        self.broker = split_partition(partition)[1]
+        self.broker = broker_of(partition)
         self.connection: FetchConnection | None = None
         #: The open fetch waits for nothing: its answer is worth waiting for even when the poll's time is over.
         self.immediate = False

@@ -13,8 +13,7 @@ import pytest
 
 from api.log.group_commit import CommitQueue, Part, Pending
 from api.log.workers import Workers
-from api.wire.arrow_body import ArrowRows
-from api.wire.rows import Rows
+from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, DeltaMQError, OffsetMismatch, StorageFull, Unknown
 from tables.delta.encode import ProducerStamp, RowsPart
 from tables.log.batch import Appended

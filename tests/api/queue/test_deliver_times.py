@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.queue.delays import split_shares
-from api.wire.arrow_body import ArrowRows
 from api.wire.route_batch import Share, replayed, route_messages
-from api.wire.rows import Rows
+from api.wire.rows import ArrowRows, Rows
 from mq.errors import Conflict, Unprocessable
 from mq.limits import DELAY_MS_MAX
 from mq.meta.topic_settings import TopicSettings

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.queue.lane_request import Wish
-from api.queue.unordered_pop import Given
+from api.queue.pop_requests import Empty, LanePopRequest, Taken
+from api.queue.unordered_pop import MustStore
+from mq.meta import Blocked
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
@@ -105,9 +106,9 @@ def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path, monkeyp
         match = queue.api.service.lanes.match
         at_the_disk, gate, real = threading.Event(), threading.Event(), match.take
 
-        async def take(wish: Wish) -> Given | None:
-            found = await real(wish)
-            while found is not None and not gate.is_set():
+        async def take(request: LanePopRequest, blocked: Blocked | None) -> tuple[Taken | Empty, MustStore]:
+            found = await real(request, blocked)
+            while isinstance(found[0], Taken) and not gate.is_set():
                 at_the_disk.set()
                 await queue.api.service.run(lambda: gate.wait(0.05))
             return found

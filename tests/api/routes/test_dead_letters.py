@@ -10,7 +10,7 @@ import pytest
 
 from mq.errors import Unknown
 from mq.limits import OFFSET_MAX
-from mq.names import split_partition
+from mq.names import PartitionName
 from mq.queue.retry import DEAD_REASON_HEADER
 from tables.log.batch import Batch
 from tables.queue.refs import dead_ref, retry_ref
@@ -281,7 +281,7 @@ def test_retry_03_a_message_that_a_client_condemned_is_listed_and_comes_back(api
     (message,) = listed(api, group)["messages"]
     assert (message["body"], message["attempts"], message["reason"]) == ("poison", 1, "no such order")
     assert message["origin"] == {"topic": topic, "partition": home, "offset": 0}
-    assert split_partition(message["partition"]) == (f"%DLQ%{group}", "broker-a")
+    assert PartitionName.parse(message["partition"]) == (f"%DLQ%{group}", "broker-a")
     assert replay(api, group) == sent_back(1)
     (again,) = pop(api, group, topic)
     assert (again["body"], again["key"], again["headers"], again["delivery_attempt"]) == ("poison", "k", {"h": "1"}, 1)

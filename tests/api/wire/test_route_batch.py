@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.arrow_body import ArrowRows
 from api.wire.route_batch import Share, replayed, route_messages
-from api.wire.rows import Rows, to_record_batch
+from api.wire.rows import ArrowRows, Rows, to_record_batch
 from mq.errors import Conflict, NotFound
 from mq.producer import Part
 from mq.routing import new_route

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mq.errors import Refused
 from mq.limits import FOLDER_LENGTH_MAX
 from mq.names import (
+    PartitionName,
     check_broker,
     check_client_topic,
     check_group,
@@ -19,7 +20,6 @@ from mq.names import (
     encode_path,
     is_system,
     partition_name,
-    split_partition,
 )
 
 LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%|-"
@@ -75,13 +75,13 @@ def test_model_5_names_that_only_resemble_system_names_are_free(name: str) -> No
 @example(name="order.book#1", broker="broker-a")
 @example(name="with@sign", broker="b")
 def test_model_1_a_partition_is_written_name_at_broker(name: str, broker: str) -> None:
-    assert split_partition(partition_name(name, broker)) == (name, broker)
+    assert PartitionName.parse(partition_name(name, broker)) == (name, broker)
 
 
 @pytest.mark.parametrize("partition", ["", "orders", "orders@", "@broker-a", "@"])
 def test_model_1_a_partition_without_both_parts_is_refused(partition: str) -> None:
     with pytest.raises(Refused) as refused:
-        split_partition(partition)
+        PartitionName.parse(partition)
     assert (refused.value.code, refused.value.field) == ("invalid_partition_name", "partition")
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from api.wire.arrow_body import ArrowRows
 from api.wire.route_batch import route_messages
+from api.wire.rows import ArrowRows
 from jobs.sink.batch import stage_rows
 from jobs.sink.manifest import Manifests, sweep_writes
 from jobs.sink.staging import INLINE_BYTES_MAX

@@ -35,7 +35,7 @@ from mq.meta.brokers import (
 from mq.meta.moved_keys import KeysMoved, MovedKeys, MoveSealed, decide_seal, first_blocked, moves_between
 from mq.meta.online import Member, OnlineState, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import Allocated, ClientGone, ClientPut, Subscription
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.order.authorization import Authorizations
 from mq.order.pull_lock import PullLocks
 from mq.queue.checkpoint import LaneKey
@@ -186,7 +186,7 @@ class MemoryCluster:
         raise Unavailable(f"nobody hosts {role}")
 
     def partition_host(self, partition: str) -> MemoryHost:
-        return self.host_of(split_partition(partition)[1])
+        return self.host_of(broker_of(partition))
 
     def send(self, lp: int, number: int) -> None:
         """Produce the next message of a key; raises what the service would."""
@@ -317,7 +317,7 @@ class MemoryHost:
     def _seal(self) -> None:
         """The brokers of partitions that gave logical partitions up say where their part ends (SPEC ROUTE-6)."""
         for source in self.view.route.partitions:
-            broker = split_partition(source)[1]
+            broker = broker_of(source)
             for epoch in self.view.moved.unsealed(source) if broker in self.roles else ():
                 self._append(self._sealing(source, epoch, broker))
 
@@ -397,7 +397,7 @@ class MemoryHost:
         self.cluster.logs[partition].append(message)
 
     def _locks(self, partition: str) -> tuple[int, PullLocks]:
-        broker = split_partition(partition)[1]
+        broker = broker_of(partition)
         return self._serve(broker), self.locks[broker]
 
 

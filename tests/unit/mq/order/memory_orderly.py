@@ -12,7 +12,7 @@ from typing import Final
 from mq.errors import Conflict, Unavailable
 from mq.meta.brokers import META_ROLE
 from mq.meta.order_limits import HEARTBEAT_MS
-from mq.names import split_partition
+from mq.names import broker_of
 from mq.order.authorization import Authorization
 from mq.order.orderly import (
     Fetch,
@@ -111,7 +111,7 @@ class MemoryClient:
         return self.cluster.host_of(role)
 
     def _partition_host(self, partition: str) -> MemoryHost:
-        return self._host(split_partition(partition)[1])
+        return self._host(broker_of(partition))
 
     # What tests look at.
 
@@ -256,7 +256,7 @@ class MemoryClient:
 
     def _may_claim(self, work: Work) -> bool:
         """A broker that was taken over does not know the lock: claim it, once, and go on if that is granted."""
-        broker_epoch = self.cluster.meta.brokers.roles[split_partition(work.partition)[1]].epoch
+        broker_epoch = self.cluster.meta.brokers.roles[broker_of(work.partition)].epoch
         return broker_epoch > work.lock.number >> 32 and not work.renewing
 
     def _commit(self, work: Work) -> None:

@@ -88,10 +88,10 @@ def test_pop_04_and_pop_06_times() -> None:
 
 def test_pop_08_ack_marks_one_bit_and_twice_is_harmless() -> None:
     checkpoint = Checkpoint(pop=POP, span=FILTERED).ack(8)
-    assert (checkpoint.bit_map, checkpoint.unacked) == (0b010, 0b101)
+    assert (checkpoint.bit_map, checkpoint.span.full) == (0b010, 0b111)
     assert checkpoint.ack(8) == checkpoint
     assert checkpoint.ack(9) is checkpoint
-    assert checkpoint.ack(7).ack(12).unacked == 0
+    assert checkpoint.ack(7).ack(12).bit_map == checkpoint.span.full
 
 
 def test_pop_04_no_bit_beyond_the_messages() -> None:
