@@ -15,6 +15,7 @@ import pytest
 
 from api.wire.arrow_body import decode_arrow
 from api.wire.route_batch import route_messages
+from api.wire.rows import ArrowRows
 from mq.errors import Refused
 from mq.limits import (
     ARROW_MESSAGES_MAX,
@@ -525,9 +526,10 @@ def test_f10_a_damaged_arrow_stream_is_refused_or_read_but_breaks_nothing(stream
     taken = 0
     for _ in range(streams):
         try:
-            rows, named, _ = decode_arrow(_damaged(random), 0)
-            rows.batch.to_pydict()
-            route_messages(TOPIC, rows, named, route, 0)
+            decoded = decode_arrow(_damaged(random), 0)
+            assert isinstance(decoded.rows, ArrowRows)
+            decoded.rows.batch.to_pydict()
+            route_messages(TOPIC, decoded.rows, decoded.partitions, route, 0)
             taken += 1
         except Refused as error:
             assert error.code and error.field
