@@ -15,9 +15,9 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.meta import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from mq.names import check_broker
-from mq.queue import (
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
+from mq.queue_limits import (
     BUFFER_CHECKPOINTS_MAX,
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_MAX,

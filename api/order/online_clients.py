@@ -20,7 +20,6 @@ from api.order.joined_changes import Decide, JoinedChanges
 from api.wire import Client
 from mq.errors import DeltaMQError, Fenced, Overloaded, Unavailable
 from mq.meta import (
-    CLIENTS_MAX,
     META_ROLE,
     Group,
     Member,
@@ -33,6 +32,7 @@ from mq.meta import (
     decide_scan,
 )
 from mq.order import Authorizations
+from mq.order_limits import CLIENTS_MAX
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.queue import Meta
 

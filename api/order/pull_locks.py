@@ -23,7 +23,8 @@ from mq.errors import Conflict, DeltaMQError
 from mq.meta import META_ROLE, Group, Seat, Topic
 from mq.names import broker_of
 from mq.order import PullLocks
-from mq.queue import MAX_ATTEMPTS_MAX, Committed, LaneKey, StartKind, first_position
+from mq.queue import Committed, LaneKey, StartKind, first_position
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.queue import Meta
 

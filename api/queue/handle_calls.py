@@ -19,8 +19,6 @@ from mq.errors import Conflict
 from mq.meta import Group
 from mq.names import broker_of
 from mq.queue import (
-    CLOCKS_APART_MS,
-    ORDERED_REVIVE_QUEUE,
     Ack,
     Change,
     Delivery,
@@ -37,6 +35,7 @@ from mq.queue import (
     mint,
     open_handles,
 )
+from mq.queue_limits import CLOCKS_APART_MS, ORDERED_REVIVE_QUEUE
 
 __all__ = ["Acking", "Fate", "HandleCalls"]
 

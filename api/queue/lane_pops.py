@@ -18,7 +18,8 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken, mixed_orders
 from api.queue.unordered_pop import MustStore
 from mq.errors import Unavailable
 from mq.meta import Blocked, Group, Topic
-from mq.queue import LANE_BUSY_MS, Committed, LaneKey, OrderedLane, StartKind, first_position
+from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position
+from mq.queue_limits import LANE_BUSY_MS
 
 __all__ = ["LanePops", "TurnOver"]
 

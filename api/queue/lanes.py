@@ -24,7 +24,6 @@ from mq.errors import Conflict, DeltaMQError, NotFound, Unavailable
 from mq.meta import Group, GroupsState, Topic
 from mq.names import broker_of
 from mq.queue import (
-    BUCKET_MS,
     Bounds,
     Buffer,
     BufferSettings,
@@ -36,6 +35,7 @@ from mq.queue import (
     check_epoch,
     decide_commit,
 )
+from mq.queue_limits import BUCKET_MS
 from tables.clock import Clock
 from tables.config_sections import QueueSettings
 from tables.log import PartitionLog

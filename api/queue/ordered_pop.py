@@ -21,7 +21,6 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken
 from mq.errors import Unavailable
 from mq.meta import Blocked, Group
 from mq.queue import (
-    ORDERED_REVIVE_QUEUE,
     REJECTED,
     Bounds,
     Committed,
@@ -36,6 +35,7 @@ from mq.queue import (
     read_position,
     spans_of,
 )
+from mq.queue_limits import ORDERED_REVIVE_QUEUE
 from tables.log import PartitionLog, cut_to_bytes, pick, weight_of, weights_of
 
 __all__ = ["OrderedLanes"]

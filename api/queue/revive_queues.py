@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from api.log import Partitions, RecordLog
 from mq.names import broker_of
-from mq.queue import REVIVE_QUEUES, Record
+from mq.queue import Record
+from mq.queue_limits import REVIVE_QUEUES
 from tables.queue import revive_ref, rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]

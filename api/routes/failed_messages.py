@@ -25,7 +25,8 @@ from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX
 from mq.meta import Group, Topic
 from mq.names import broker_of
-from mq.queue import POP_MESSAGES_MAX, REASON_LENGTH_MAX, LaneKey, RetryTopic, check_reason
+from mq.queue import LaneKey, RetryTopic, check_reason
+from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
 
 __all__ = ["router"]
 

@@ -21,7 +21,8 @@ from mq.errors import Conflict, NotFound, Refused, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.meta import Topic
 from mq.names import broker_of
-from mq.queue import MAX_ATTEMPTS_MAX, Bounds, Committed, LaneKey, Start, check_epoch, reset_position
+from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 
 __all__ = ["router"]
 

@@ -17,7 +17,7 @@ from api.wire import TOPIC_PATTERN, After, Limit, json_object, page, problems
 from mq.errors import NotFound
 from mq.meta import STRATEGIES, Group, GroupRequest, InvisibleBounds
 from mq.names import check_group
-from mq.queue import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
 __all__ = ["GroupName", "StartView", "router"]
 

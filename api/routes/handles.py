@@ -34,7 +34,8 @@ from api.wire import (
 )
 from mq.errors import Conflict, Refused
 from mq.meta import Group
-from mq.queue import ORDERED_REVIVE_QUEUE, Dead, Handle, after_failure, check_reason, wait_ms
+from mq.queue import Dead, Handle, after_failure, check_reason, wait_ms
+from mq.queue_limits import ORDERED_REVIVE_QUEUE
 
 __all__ = ["CALLS", "AckAnswer", "DeadAnswer", "InvisibleAnswer", "NackAnswer", "answer_handles"]
 

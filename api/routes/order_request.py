@@ -12,8 +12,9 @@ from api.routes.read import parse_tags
 from api.wire import known_fields
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
-from mq.meta import SUBSCRIPTIONS_MAX, Subscription, Topic
+from mq.meta import Subscription, Topic
 from mq.names import check_client_topic
+from mq.order_limits import SUBSCRIPTIONS_MAX
 
 __all__ = [
     "CLIENT_PATTERN",

@@ -11,7 +11,7 @@ from api.wire.json_rows import refusal
 from api.wire.request import Headers, media_type
 from mq.errors import UnsupportedMedia
 from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
-from mq.queue import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, POP_MESSAGES_MAX, REASON_LENGTH_MAX
+from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_CEILING, POP_MESSAGES_MAX, REASON_LENGTH_MAX
 
 __all__ = [
     "BODY_BYTES_MAX",

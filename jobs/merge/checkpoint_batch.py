@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.merge.record_columns import Damaged, checked, columns_of, lists_of, required
-from mq.queue import CHECKPOINT_MESSAGES_MAX
+from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
 from tables.queue import records_of
 from tables.schema import TIME
 from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from jobs.merge.record_columns import lists_of
 from mq.meta import GroupsState
-from mq.queue import STAY_BUFFER_MS, LaneKey
+from mq.queue import LaneKey
+from mq.queue_limits import STAY_BUFFER_MS
 from tables.queue import Meta
 from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 

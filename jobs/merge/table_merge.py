@@ -24,7 +24,7 @@ from jobs.merge.state_tables import STATE_TABLES, add_columns, idempotent, missi
 from jobs.merge.targets import Target
 from jobs.tasks import errors_of_tasks
 from mq.errors import Corrupt, Unavailable
-from mq.queue import REVIVE_QUEUES
+from mq.queue_limits import REVIVE_QUEUES
 from tables.delta import PartitionNotFound
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, Warehouse

@@ -23,7 +23,7 @@ from jobs.queue.delay_queue import DelayQueue
 from jobs.run import Facts, job, with_spark_engine
 from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
-from mq.queue import JOB_BATCH_MESSAGES_MAX
+from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import MetaLog

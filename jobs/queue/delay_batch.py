@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
 from mq.errors import Conflict, DeltaMQError
 from mq.meta import MetaState
-from mq.queue import CLOCKS_APART_MS, DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
+from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
+from mq.queue_limits import CLOCKS_APART_MS
 from tables.delta import ProducerStamp, RowsPart
 from tables.log import REMEMBERED_MS, PartitionLog, Picked, StoredRequests, TooMuch, Warehouse, pick
 from tables.paths import PartitionRef, Space

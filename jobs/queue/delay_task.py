@@ -19,7 +19,7 @@ from jobs.queue.delay_queue import keep_marks_up, mark_ended
 from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
-from mq.queue import JOB_BATCH_MESSAGES_MAX
+from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.log import PartitionLog, Warehouse
 from tables.queue import DELAY_MARKS, DelayMarks, system_ref
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mq.queue import ACK_SETTLE_MS, STAY_BUFFER_MS, CheckpointKey, CheckpointState, Due, DueTimes
+from mq.queue import CheckpointKey, CheckpointState, Due, DueTimes
+from mq.queue_limits import ACK_SETTLE_MS, STAY_BUFFER_MS
 from tables.queue import Follower
 
 __all__ = ["DueCheckpoints"]

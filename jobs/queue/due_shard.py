@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jobs.merge import BATCH_SCHEMA, decode, fold
 from mq.errors import Unavailable
-from mq.queue import ACK_SETTLE_MS
+from mq.queue_limits import ACK_SETTLE_MS
 from tables.delta import RowCache
 from tables.log import OffsetOutOfRange, Warehouse
 from tables.paths import PartitionRef

@@ -26,7 +26,8 @@ from jobs.queue.revive_task import batches
 from jobs.run import Facts, job, with_spark_engine
 from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
-from mq.queue import JOB_BATCH_MESSAGES_MAX, Due
+from mq.queue import Due
+from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import Follower, MetaLog

@@ -21,9 +21,7 @@ from jobs.queue.revive_case import Case, Lane, Outcome, Token, lost_record, part
 from mq.errors import Conflict, DeltaMQError
 from mq.names import broker_of
 from mq.queue import (
-    CLOCKS_APART_MS,
     REVIVE_PRODUCER_PREFIX,
-    REVIVE_QUEUES,
     DeadLetter,
     Done,
     Due,
@@ -40,6 +38,7 @@ from mq.queue import (
     settle,
     stored_bits,
 )
+from mq.queue_limits import CLOCKS_APART_MS, REVIVE_QUEUES
 from tables.delta import ProducerStamp, RowsPart
 from tables.failpoints import failpoint
 from tables.log import (

@@ -13,7 +13,7 @@ from jobs.queue.revive_task import COUNTS, ReviveItem, revive_shards
 from jobs.queue.task_driver import BrokerList, Looked, Tasks, end_of, summed
 from jobs.queue.task_memory import Place
 from jobs.run import Facts
-from mq.queue import REVIVE_QUEUES
+from mq.queue_limits import REVIVE_QUEUES
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import revive_ref

@@ -18,7 +18,8 @@ from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
 from mq.jobs import tries_until
-from mq.queue import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES, Due
+from mq.queue import Due
+from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
 from tables.state import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]

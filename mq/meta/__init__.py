@@ -31,24 +31,6 @@ from mq.meta.lane_keys import lanes_of
 from mq.meta.moved_keys import Blocked, MovedKeys, MoveEvent, decide_seal, first_blocked, moves_of
 from mq.meta.online import Member, Seat, TopicPartitions, decide_heartbeat, decide_scan
 from mq.meta.online_events import OnlineEvent, Subscription
-from mq.meta.order_limits import (
-    AUTHORIZATION_MARGIN_MS,
-    AUTHORIZATION_MS_DEFAULT,
-    CLIENTS_MAX,
-    HEARTBEAT_MS,
-    LEASE_MARGIN_MS,
-    LEASE_MS_DEFAULT,
-    LEASE_RENEW_MS,
-    PULL_LOCK_LOST_MS,
-    PULL_LOCK_MS,
-    PULL_LOCK_RENEW_MS,
-    PULL_LOCK_SETTLE_MS,
-    RUN_MS_MAX,
-    SUBSCRIPTIONS_MAX,
-    SUSPEND_MS_DEFAULT,
-    SUSPEND_MS_MAX,
-    SUSPEND_MS_MIN,
-)
 from mq.meta.reset import decide_reset
 from mq.meta.retention import (
     Dated,
@@ -70,24 +52,8 @@ from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.meta.topics import Event, MetaState, Topic, TopicPut, brokers_for, decide_delete_topic, decide_put_topic
 
 __all__ = [
-    "AUTHORIZATION_MARGIN_MS",
-    "AUTHORIZATION_MS_DEFAULT",
-    "CLIENTS_MAX",
-    "HEARTBEAT_MS",
-    "LEASE_MARGIN_MS",
-    "LEASE_MS_DEFAULT",
-    "LEASE_RENEW_MS",
     "META_ROLE",
-    "PULL_LOCK_LOST_MS",
-    "PULL_LOCK_MS",
-    "PULL_LOCK_RENEW_MS",
-    "PULL_LOCK_SETTLE_MS",
-    "RUN_MS_MAX",
     "STRATEGIES",
-    "SUBSCRIPTIONS_MAX",
-    "SUSPEND_MS_DEFAULT",
-    "SUSPEND_MS_MAX",
-    "SUSPEND_MS_MIN",
     "AnyEvent",
     "Blocked",
     "BrokersState",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self
 
 from mq.errors import Corrupt, Fenced
-from mq.meta.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
+from mq.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
 from mq.stored_json import array, event_of, integer, mapping, text
 
 __all__ = [

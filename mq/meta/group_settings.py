@@ -12,18 +12,14 @@ from typing import Final, Literal, cast, get_args
 
 from mq.errors import Refused, Unprocessable
 from mq.meta.allocation import STRATEGIES, Strategy
-from mq.queue import (
+from mq.queue import RetryPolicy, Start, Waits, policy_from_json, policy_to_json
+from mq.queue_limits import (
     INVISIBLE_MS_CEILING,
     INVISIBLE_MS_DEFAULT,
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
-    RetryPolicy,
-    Start,
-    Waits,
-    policy_from_json,
-    policy_to_json,
 )
 from mq.request_values import string_or_none, whole_or_none
 from mq.stored_json import integer, mapping

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from mq.meta import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT, Member, OwnLease
+from mq.meta import Member, OwnLease
+from mq.order_limits import AUTHORIZATION_MARGIN_MS, AUTHORIZATION_MS_DEFAULT
 
 __all__ = ["Authorization", "Authorizations"]
 

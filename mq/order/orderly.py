@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from mq.meta import RUN_MS_MAX, SUSPEND_MS_DEFAULT, SUSPEND_MS_MAX, SUSPEND_MS_MIN
 from mq.order.authorization import Authorization
 from mq.order.pull_lock import ClientLock
-from mq.queue import MAX_ATTEMPTS_DEFAULT
+from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.queue_limits import MAX_ATTEMPTS_DEFAULT
 
 __all__ = [
     "Fetch",

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Conflict
-from mq.meta import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS, Seat
+from mq.meta import Seat
+from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from mq.queue import LaneKey
 
 __all__ = ["ClientLock", "PullLocks"]

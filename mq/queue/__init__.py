@@ -23,31 +23,6 @@ from mq.queue.due_times import DueTimes
 from mq.queue.handle import Handle, HandleKeys, Lease, Opened, check_live, index_of, mint, open_handle, open_handles
 from mq.queue.keyed_pop import KeyedPop
 from mq.queue.lane import Held, Lane
-from mq.queue.limits import (
-    ACK_SETTLE_MS,
-    BUCKET_MS,
-    BUFFER_CHECKPOINTS_MAX,
-    CHECKPOINT_MESSAGES_MAX,
-    CLOCKS_APART_MS,
-    HANDLE_CHARS_MAX,
-    HANDLES_MAX,
-    INVISIBLE_MS_CEILING,
-    INVISIBLE_MS_DEFAULT,
-    INVISIBLE_MS_MAX,
-    INVISIBLE_MS_MIN,
-    JOB_BATCH_MESSAGES_MAX,
-    LANE_BUSY_MS,
-    MAX_ATTEMPTS_DEFAULT,
-    MAX_ATTEMPTS_MAX,
-    ORDERED_REVIVE_QUEUE,
-    PARTITION_CHECKPOINTS_MAX,
-    POP_MESSAGES_MAX,
-    REASON_LENGTH_MAX,
-    RETRY_WAIT_MS_MAX,
-    RETRY_WAITS_MAX,
-    REVIVE_QUEUES,
-    STAY_BUFFER_MS,
-)
 from mq.queue.lost import LostRecord
 from mq.queue.ordered_pop import CONDEMNED, REJECTED, Delivery, OrderedLane, OrderedPop, dead_producer_id
 from mq.queue.pop_turn import visits
@@ -105,34 +80,11 @@ from mq.queue.revive import (
 from mq.queue.revive_record import Ack, Done, Record, record_from_json, record_to_json
 
 __all__ = [
-    "ACK_SETTLE_MS",
-    "BUCKET_MS",
-    "BUFFER_CHECKPOINTS_MAX",
-    "CHECKPOINT_MESSAGES_MAX",
-    "CLOCKS_APART_MS",
     "CONDEMNED",
     "DEAD_REASON_HEADER",
     "DELAY_PRODUCER_PREFIX",
-    "HANDLES_MAX",
-    "HANDLE_CHARS_MAX",
-    "INVISIBLE_MS_CEILING",
-    "INVISIBLE_MS_DEFAULT",
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
-    "JOB_BATCH_MESSAGES_MAX",
-    "LANE_BUSY_MS",
-    "MAX_ATTEMPTS_DEFAULT",
-    "MAX_ATTEMPTS_MAX",
-    "ORDERED_REVIVE_QUEUE",
-    "PARTITION_CHECKPOINTS_MAX",
-    "POP_MESSAGES_MAX",
-    "REASON_LENGTH_MAX",
     "REJECTED",
-    "RETRY_WAITS_MAX",
-    "RETRY_WAIT_MS_MAX",
     "REVIVE_PRODUCER_PREFIX",
-    "REVIVE_QUEUES",
-    "STAY_BUFFER_MS",
     "STREAM_PRODUCER_PREFIX",
     "Ack",
     "Attempts",

@@ -28,8 +28,8 @@ from mq.queue.checkpoint import LaneKey, Pop, Span
 from mq.queue.checkpoint_state import CheckpointState
 from mq.queue.due_times import DueTimes
 from mq.queue.lane import Held, HeldState, Lane
-from mq.queue.limits import BUCKET_MS, INVISIBLE_MS_CEILING
 from mq.queue.progress import Committed
+from mq.queue_limits import BUCKET_MS, INVISIBLE_MS_CEILING
 
 __all__ = ["Buffer"]
 

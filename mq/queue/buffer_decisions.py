@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mq.queue.checkpoint import Checkpoint, LaneKey
 from mq.queue.lane import Held
-from mq.queue.limits import (
+from mq.queue_limits import (
     ACK_SETTLE_MS,
     BUCKET_MS,
     BUFFER_CHECKPOINTS_MAX,

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from mq.errors import Conflict, Refused
 from mq.names import PartitionName, encode_path
 from mq.queue.checkpoint import Attempts, CheckpointKey, Pop, Span
-from mq.queue.limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
+from mq.queue_limits import CHECKPOINT_MESSAGES_MAX, INVISIBLE_MS_CEILING
 
 __all__ = [
     "Handle",

@@ -15,7 +15,7 @@ from typing import Final
 
 from mq.backoff import Backoff
 from mq.errors import Refused, Unprocessable
-from mq.queue.limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from mq.queue_limits import REASON_LENGTH_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
 __all__ = [
     "DEAD_REASON_HEADER",

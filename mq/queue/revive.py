@@ -29,9 +29,9 @@ from typing import Final, NamedTuple
 from mq.limits import PRODUCER_REQUESTS_KEPT
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, Span, indexes
 from mq.queue.checkpoint_state import CheckpointState
-from mq.queue.limits import ACK_SETTLE_MS
 from mq.queue.retry import DEFAULT_WAITS_MS, DeadReason
 from mq.queue.revive_record import Done
+from mq.queue_limits import ACK_SETTLE_MS
 
 __all__ = [
     "REVIVE_PRODUCER_PREFIX",

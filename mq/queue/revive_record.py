@@ -22,7 +22,7 @@ from typing import Final
 from mq.errors import Corrupt
 from mq.names import PartitionName, partition_name
 from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
-from mq.queue.limits import CHECKPOINT_MESSAGES_MAX
+from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
 from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
 
 __all__ = ["Ack", "Done", "Record", "key_from_json", "key_to_json", "record_from_json", "record_to_json"]

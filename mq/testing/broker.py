@@ -13,9 +13,7 @@ from mq.errors import Conflict
 from mq.meta import GroupSettings, Ordering
 from mq.offset_ranges import OffsetRanges
 from mq.queue import (
-    ORDERED_REVIVE_QUEUE,
     REJECTED,
-    REVIVE_QUEUES,
     Ack,
     Buffer,
     BufferSettings,
@@ -42,6 +40,7 @@ from mq.queue import (
     spans_of,
     with_reason,
 )
+from mq.queue_limits import ORDERED_REVIVE_QUEUE, REVIVE_QUEUES
 from mq.testing.jobs import given_again, settle_overdue
 from mq.testing.log import MemoryLog, Origin, Row, Tables
 

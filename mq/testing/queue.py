@@ -23,8 +23,6 @@ from mq.errors import DeltaMQError, NotFound
 from mq.meta import GroupRequest, InvisibleBounds, Ordering, decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.names import check_client_topic
 from mq.queue import (
-    ACK_SETTLE_MS,
-    POP_MESSAGES_MAX,
     BufferSettings,
     Dead,
     Handle,
@@ -45,6 +43,7 @@ from mq.queue import (
     retry_lane,
     visits,
 )
+from mq.queue_limits import ACK_SETTLE_MS, POP_MESSAGES_MAX
 from mq.routing import new_route
 from mq.testing.broker import MemoryBroker, Popped, Wish
 from mq.testing.jobs import delay_steps, delayed_of, revive_steps

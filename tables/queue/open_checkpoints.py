@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mq.errors import Corrupt
-from mq.queue import REVIVE_QUEUES
+from mq.queue_limits import REVIVE_QUEUES
 from tables.delta import RowCache, decoded_stats, time_ms
 from tables.paths import PartitionRef
 from tables.queue.merge_plan import watermark

@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 from mq.names import partition_name
-from mq.queue import REVIVE_QUEUES, DeadLetterTopic, RetryTopic
+from mq.queue import DeadLetterTopic, RetryTopic
+from mq.queue_limits import REVIVE_QUEUES
 from tables.paths import PartitionRef, Space
 
 __all__ = [

@@ -30,9 +30,9 @@ from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Event, MetaState, decide_put_topic
 from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Span
-from mq.queue.limits import REVIVE_QUEUES
 from mq.queue.progress import Committed, OffsetRecord
 from mq.queue.revive_record import Ack, Record
+from mq.queue_limits import REVIVE_QUEUES
 from tables.config import Config, load
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

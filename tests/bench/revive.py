@@ -30,7 +30,7 @@ from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import Topic, decide_put_topic
 from mq.names import broker_of
 from mq.queue.checkpoint import Checkpoint, Pop, Span
-from mq.queue.limits import REVIVE_QUEUES
+from mq.queue_limits import REVIVE_QUEUES
 from tables.config import Config
 from tables.config_sections import WarehouseSettings
 from tables.log.batch import Batch

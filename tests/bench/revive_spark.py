@@ -19,7 +19,7 @@ from jobs.queue.revive_in_tasks import TaskReviver
 from jobs.tasks.tasks import run_in_tasks
 from jobs.tasks.warehouses import close_warehouses, warehouse_of
 from mq.queue.checkpoint import Checkpoint, Span
-from mq.queue.limits import REVIVE_QUEUES
+from mq.queue_limits import REVIVE_QUEUES
 from tests.bench.figure import Figure
 from tests.bench.registry import bench
 from tests.bench.revive import PARTITIONS, Queue, driver, fill_due, lateness, now_ms, open_queue, retried

@@ -11,9 +11,9 @@ import pytest
 from jobs.queue.due_shard import DueShard
 from mq.queue.checkpoint import Checkpoint, CheckpointKey, Pop, Span
 from mq.queue.checkpoint_state import fold
-from mq.queue.limits import ACK_SETTLE_MS
 from mq.queue.revive import due
 from mq.queue.revive_record import Ack, Done, Record
+from mq.queue_limits import ACK_SETTLE_MS
 from tables.delta.reader import RowCache
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse

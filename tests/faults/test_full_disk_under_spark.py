@@ -20,7 +20,7 @@ from jobs.queue.revive import revive
 from jobs.tasks.warehouses import close_warehouses
 from jobs.upkeep.compact import compact
 from mq.limits import KIB
-from mq.queue.limits import ACK_SETTLE_MS
+from mq.queue_limits import ACK_SETTLE_MS
 from tables.config import load
 from tables.state.schema import POP_CHECKPOINTS
 from tests.faults.small_disk import SmallDisk, mounted

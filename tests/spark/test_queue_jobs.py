@@ -18,7 +18,7 @@ from jobs.queue.delay import delay
 from jobs.queue.revive import revive
 from jobs.run.registry import jobs_named
 from jobs.tasks.warehouses import close_warehouses
-from mq.queue.limits import ACK_SETTLE_MS
+from mq.queue_limits import ACK_SETTLE_MS
 from tests.queue_tables import QueueTables, at, with_spark_engine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

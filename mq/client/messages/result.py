@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from mq.errors import Unprocessable
-from mq.queue import INVISIBLE_MS_CEILING, check_reason
+from mq.queue import check_reason
+from mq.queue_limits import INVISIBLE_MS_CEILING
 
 __all__ = ["Dead", "Result", "Retry"]
 

@@ -16,7 +16,7 @@ from mq.client.http import META, Access, Answer, Calls, Query, path_of, read_ans
 from mq.client.orderly.work import OrderlyWork
 from mq.names import broker_of, check_client_topic, check_group
 from mq.order import MoveAway
-from mq.queue import MAX_ATTEMPTS_MAX
+from mq.queue_limits import MAX_ATTEMPTS_MAX
 
 __all__ = ["Heartbeat", "LocksGiven", "OrderlyCalls"]
 

@@ -50,8 +50,8 @@ from mq.client.pop import (
 )
 from mq.errors import Refused
 from mq.limits import MIB
-from mq.meta import RUN_MS_MAX, SUSPEND_MS_DEFAULT
 from mq.order import OrderlySettings
+from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_DEFAULT
 
 __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 

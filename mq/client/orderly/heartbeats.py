@@ -18,8 +18,8 @@ from mq.client.http import is_worth_retrying
 from mq.client.orderly.calls import Heartbeat, OrderlyCalls
 from mq.client.orderly.work import monotonic_ms
 from mq.errors import Conflict, DeltaMQError, NotFound
-from mq.meta import HEARTBEAT_MS
 from mq.order import Authorization
+from mq.order_limits import HEARTBEAT_MS
 
 __all__ = ["Heartbeats"]
 

@@ -41,7 +41,7 @@ from mq.client.pop.settler import Settler
 from mq.client.pop.slots import Slots
 from mq.errors import Refused
 from mq.meta import Ordering
-from mq.queue import POP_MESSAGES_MAX
+from mq.queue_limits import POP_MESSAGES_MAX
 
 __all__ = ["ConsumerClosed", "PopConsumer"]
 

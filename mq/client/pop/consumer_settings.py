@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from mq.errors import Refused
-from mq.meta import RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
 from mq.names import check_topic
 from mq.order import OnFailure, OrderlySettings
-from mq.queue import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
+from mq.order_limits import RUN_MS_MAX, SUSPEND_MS_MAX, SUSPEND_MS_MIN
+from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
 __all__ = ["OrderlyManner", "check_handler", "check_settings", "checked_topics"]
 

@@ -16,7 +16,7 @@ from mq.client.produce import ARROW
 from mq.errors import Refused, Unknown
 from mq.limits import WAIT_MS_MAX
 from mq.meta import Ordering
-from mq.queue import POP_MESSAGES_MAX
+from mq.queue_limits import POP_MESSAGES_MAX
 
 __all__ = [
     "HANDLES_MAX",

@@ -14,7 +14,7 @@ import pytest
 
 from mq.errors import Unknown
 from mq.meta.online import Member as Stay
-from mq.meta.order_limits import CLIENTS_MAX
+from mq.order_limits import CLIENTS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mq.meta.order_limits import PULL_LOCK_MS
+from mq.order_limits import PULL_LOCK_MS
 from tables.clock import SYSTEM_CLOCK
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, Reply, config_for, running, until

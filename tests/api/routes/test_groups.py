@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import StorageFull
-from mq.queue.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
 from mq.queue.retry import DEFAULT_WAITS_MS
+from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
 from tables.config import Config
 from tables.config_sections import QueueSettings
 from tables.log.batch import Batch

@@ -16,9 +16,9 @@ from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import decide_delete_topic, decide_put_topic
 from mq.queue.checkpoint import Checkpoint, LaneKey, Span
 from mq.queue.checkpoint_state import fold as core_fold
-from mq.queue.limits import STAY_BUFFER_MS
 from mq.queue.progress import Committed
 from mq.queue.revive_record import Ack, Done, Record
+from mq.queue_limits import STAY_BUFFER_MS
 from tables.queue.metadata import Meta
 from tests.unit.jobs.merge.test_checkpoint_batch import stored_rows
 from tests.unit.mq.checkpoints import spans

@@ -12,9 +12,9 @@ from mq.errors import Corrupt
 from mq.meta.group import Group
 from mq.meta.topics import Topic
 from mq.queue.checkpoint import Checkpoint
-from mq.queue.limits import ACK_SETTLE_MS
 from mq.queue.retry import DEAD_REASON_HEADER
 from mq.queue.revive import LostReason
+from mq.queue_limits import ACK_SETTLE_MS
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK
 from tables.failpoints import FailpointHit

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mq.meta.group import Group
 from mq.meta.topics import Topic
 from mq.queue.checkpoint import Checkpoint
-from mq.queue.limits import ACK_SETTLE_MS, BUCKET_MS
 from mq.queue.retry import DEAD_REASON_HEADER
 from mq.queue.retry_topic import retry_lane
+from mq.queue_limits import ACK_SETTLE_MS, BUCKET_MS
 from mq.testing.jobs import revive_steps
 from mq.testing.log import MemoryTopic, Row, Tables
 from tables import failpoints

@@ -14,8 +14,8 @@ import pytest
 from jobs.queue.revive_batch import ReviveBatch
 from mq.limits import PRODUCERS_MAX
 from mq.queue.checkpoint import Checkpoint
-from mq.queue.limits import ACK_SETTLE_MS
 from mq.queue.revive import Due
+from mq.queue_limits import ACK_SETTLE_MS
 from tables import failpoints
 from tables.delta.encode import ProducerStamp, RowsPart
 from tables.log.warehouse import Warehouse

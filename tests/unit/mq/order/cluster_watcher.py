@@ -10,7 +10,7 @@ from __future__ import annotations
 from mq.errors import Conflict, Unavailable
 from mq.meta.brokers import HostLeft
 from mq.meta.online_events import ClientGone
-from mq.meta.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
+from mq.order_limits import AUTHORIZATION_MS_DEFAULT, HEARTBEAT_MS, LEASE_MS_DEFAULT, PULL_LOCK_MS
 from tests.unit.mq.order.memory_cluster import (
     Clock,
     ClusterEvent,

@@ -11,7 +11,6 @@ from typing import Final
 
 from mq.errors import Conflict, Unavailable
 from mq.meta.brokers import META_ROLE
-from mq.meta.order_limits import HEARTBEAT_MS
 from mq.names import broker_of
 from mq.order.authorization import Authorization
 from mq.order.orderly import (
@@ -27,6 +26,7 @@ from mq.order.orderly import (
     Yield,
 )
 from mq.order.pull_lock import ClientLock
+from mq.order_limits import HEARTBEAT_MS
 from tests.unit.mq.order.memory_cluster import Answer, Clock, KeyedMessage, MemoryCluster, MemoryHost
 
 __all__ = ["MemoryClient", "Work"]

@@ -10,8 +10,8 @@ import pytest
 from mq.errors import Conflict
 from mq.meta.online import Seat
 from mq.meta.online_events import OnlineClient
-from mq.meta.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from mq.order.pull_lock import ClientLock, PullLocks
+from mq.order_limits import PULL_LOCK_LOST_MS, PULL_LOCK_MS, PULL_LOCK_RENEW_MS, PULL_LOCK_SETTLE_MS
 from mq.queue.checkpoint import LaneKey
 
 LANE = LaneKey("id-1", "billing", False, "orders@A")

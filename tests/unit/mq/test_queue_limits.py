@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from mq.queue import limits as limits
+from mq import queue_limits as limits
 
 HOUR_MS = 3_600_000
 
