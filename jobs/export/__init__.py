@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobs.export.definition import Definition, definition_of, definitions, read_definition, remove_definition, save
 from jobs.export.durations import duration_s
-from jobs.export.export import replay_quarantine, run_export
+from jobs.export.export import export_topic, replay_quarantine, run_export
 from jobs.export.plan import Plans
 from jobs.export.replay import Chosen, replay_dead_letters
 from jobs.export.reset import reset_offsets, target_of
@@ -31,6 +31,7 @@ __all__ = [
     "definition_of",
     "definitions",
     "duration_s",
+    "export_topic",
     "fields_of",
     "read_definition",
     "read_state",
