@@ -151,7 +151,7 @@ class Service:
             margin_ms=settings.lease_margin_ms,
             look_ms=settings.refresh_ms,
         )
-        # The machine's clock also where a test moves the one that stamps messages: a lease is about real time.
+        # Leases use real time even when a test replaces the clock that stamps messages.
         return Hosting(
             self.meta,
             HostLocks(self.warehouse.folder),

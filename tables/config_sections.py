@@ -99,7 +99,7 @@ class ServiceSettings:
     lease_ms: int = _between(LEASE_MS_DEFAULT, 500, 600_000)
     #: How often it renews.
     lease_renew_ms: int = _between(LEASE_RENEW_MS, 50, 300_000)
-    #: So long before its lease is over it stops to serve: for clocks that drift, and for what is under way.
+    #: Stop serving this long before the lease expires: for clocks that drift, and for requests that are under way.
     lease_margin_ms: int = _between(LEASE_MARGIN_MS, 50, 60_000)
     #: A client of an exclusive group that has not sent a heartbeat for so long loses its partitions.
     authorization_ms: int = _between(AUTHORIZATION_MS_DEFAULT, 500, 600_000)

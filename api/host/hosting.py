@@ -175,7 +175,7 @@ class Hosting:
         return self._life.roles.ours.get(role)
 
     def fence(self, role: str) -> int | None:
-        """The epoch that whoever had the role before must be kept out by; None when nobody had it."""
+        """The epoch that fences the previous owner of a role; None when nobody had it."""
         roles = self._life.roles
         return None if role in roles.fresh else roles.ours.get(role)
 

@@ -30,7 +30,7 @@ __all__ = ["Sealer"]
 
 log = logging.getLogger("deltamq.api")
 
-#: What could not be sealed is tried again so often.
+#: Retry interval of seals that failed.
 _LOOK_S: Final = 1.0
 
 

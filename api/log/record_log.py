@@ -43,8 +43,8 @@ class RecordLog(Generic[Record]):
     ) -> None:
         """`encode` makes rows of records; it runs on a commit thread.
 
-        `owner_only`: records of lanes are true only while this process has the broker. One that was made before another
-        took it over must not be appended later as anybody's: a checkpoint of then would bring back what is done now.
+        `owner_only`: records of lanes are true only while this process has the broker. They are never appended after a
+        takeover: an old checkpoint would bring back messages that are acknowledged now.
         """
         self._encode = encode
         self._owner_only = owner_only

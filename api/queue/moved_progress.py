@@ -22,7 +22,7 @@ from tables.queue import ProgressFollower
 
 __all__ = ["HELD_BACK_S", "MovedProgress"]
 
-#: Who is held back looks again so often: what lets him go on happens in another partition, perhaps elsewhere.
+#: Poll interval of blocked readers; the event that unblocks them is in another partition, perhaps in another process.
 HELD_BACK_S: Final = 0.05
 
 

@@ -176,7 +176,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
 
 
 async def _topic_meant(service: Service, name: str, topic_id: object) -> Topic:
-    """The topic, if it is the one of this id; any when nobody says which."""
+    """The topic, checked against `topic_id` if one is given."""
     if topic_id is not None and not isinstance(topic_id, str):
         raise Refused("topic_id must be text", code="invalid_type", field="topic_id")
     found = (await service.topics.require(name)).topic

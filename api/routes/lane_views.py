@@ -101,7 +101,7 @@ async def ask_others(
 ) -> list[dict[str, Any]]:
     """The answers of the processes that serve these brokers to a request that came here; each says what it has.
 
-    With `all_of_them` it is an error that one of them cannot be asked, else it has nothing to say.
+    With `all_of_them` it raises if a process cannot be reached; otherwise it leaves that one out.
     """
     peers: set[Peer] = set()
     for broker in sorted(brokers):

@@ -33,7 +33,7 @@ _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
 #: ... and one fetch takes at most so many looks before it answers how far it came.
 _SCAN_STEPS_MAX: Final = 16
-#: Who reads behind the end is told an end that is at most so old, and the partition is followed for him meanwhile.
+#: Maximum age of the end offset that a reader past the end is told; the partition is followed meanwhile.
 _FOLLOWED_S: Final = 2.0
 
 

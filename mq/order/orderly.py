@@ -163,8 +163,9 @@ def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> in
     return min(max(wanted, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
 
 
-#: So often tried, a message may have ended clients, or others that follow it: so many, more than are often done between
-#: two commits. If it were still more, progress is committed, and the next death is nearer.
+#: From this attempt on, a message may be what kills clients, and so may one of the messages behind it: the next 256 are
+#: processed one by one, each after a commit. That is more than most clients process between two commits; if the killer
+#: lies further on, progress is committed up to it, and the next death is nearer to it.
 _CAREFUL_FROM: Final = 2
 _CAREFUL_MESSAGES: Final = 256
 

@@ -3,8 +3,7 @@
     route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
     epochs of brokers   +  moves that are sealed           -->  known: what each append says (see `tables.log.fences`)
 
-Both halves are of one moment: who appended by the route of one and with the knowledge of the other would pass a fence
-that was put up against just that.
+Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                        ▲                                                                                    │
                        └── refused: another one has it still                     repeated until answered ◄──┘
 
-Nothing here runs by itself: `tick` looks what is due, and requests go out on threads of their own. A partition whose
+Nothing here runs by itself: `tick` looks for what is due, and requests go out on threads of their own. A partition whose
 release is not answered is not asked for.
 """
 
