@@ -4,8 +4,8 @@
                        ▲                                                                                    │
                        └── refused: another one has it still                     repeated until answered ◄──┘
 
-Nothing here runs by itself: `tick` looks for what is due, and requests go out on threads of their own. A partition whose
-release is not answered is not asked for.
+Nothing here runs by itself: `tick` looks for what is due, and requests go out on threads of their own. A partition
+whose release is not answered is not asked for.
 """
 
 from __future__ import annotations
