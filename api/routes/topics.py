@@ -9,15 +9,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
+from pydantic import BaseModel
 
 from api.host import HostedTopic
 from api.log import Partition
 from api.service import Service
-from api.wire import TOPIC_PATTERN, After, Limit, json_object, page, problems
-from mq.errors import Corrupt, Refused, Unavailable
+from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems
+from mq.errors import Corrupt, Refused, Unavailable, Unprocessable
 from mq.limits import (
     LOGICAL_PARTITIONS,
     MESSAGE_TYPE_LENGTH_MAX,
@@ -25,7 +27,7 @@ from mq.limits import (
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
 )
-from mq.meta import TopicRequest
+from mq.meta import FlushMode, OrderStrategy, TopicRequest
 from mq.names import broker_of, check_client_topic
 from tables.log import PartitionLog
 
@@ -50,18 +52,50 @@ def service_of(request: Request) -> Service:
 Running = Annotated[Service, Depends(service_of)]
 
 
-class TopicPutRequest(BaseModel):
+_NO_STATIC: Final = "There are no static topics yet."
+#: What static topics alone have (SPEC STATIC).
+_OfStatic = Annotated[Any, Meta(description=_NO_STATIC, extra_json_schema={"type": "null"})]
+
+
+class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What a topic shall be; what is left out stays as it is, or gets its default when the topic is new."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"partitions": 4, "order_strategy": "best_tried"}]}
-    )
+    # The route refuses other numbers of partitions, with a code of its own.
+    partitions: Annotated[
+        Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
+        Meta(description="Can only grow."),
+    ] = None
+    order_strategy: OrderStrategy | None = None
+    retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
+    message_type: Annotated[str, Meta(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] | None = None
+    flush: FlushMode | None = None
+    static: Annotated[Any, Meta(description=_NO_STATIC, extra_json_schema={"enum": [False, None]})] = None
+    total_queues: _OfStatic = None
+    brokers: _OfStatic = None
 
-    partitions: Annotated[int | None, Field(ge=1, le=PARTITIONS_MAX, description="Can only grow.")] = None
-    order_strategy: Annotated[str | None, Field(json_schema_extra={"enum": ["best_tried", "strict", None]})] = None
-    retention_ms: Annotated[int | None, Field(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] = None
-    message_type: Annotated[str | None, Field(min_length=1, max_length=MESSAGE_TYPE_LENGTH_MAX)] = None
-    flush: Annotated[str | None, Field(json_schema_extra={"enum": ["sync", "async", None]})] = None
+
+_PUT: Final = JsonBody(TopicPutRequest, {"partitions": 4, "order_strategy": "best_tried"}, required=False)
+
+
+def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
+    """What the metadata is asked for; refuses static topics, and a type that cannot be shown."""
+    static = None if asked.static is False else asked.static
+    for name, value in (("static", static), ("total_queues", asked.total_queues), ("brokers", asked.brokers)):
+        if value is not None:
+            raise Unprocessable(
+                f"`{name}` asks for a static topic, and this service has no static topics yet",
+                code="static_topics_unavailable",
+                field=name,
+            )
+    if asked.message_type is not None and not asked.message_type.isprintable():
+        raise Unprocessable("message_type must be of printable characters", field="message_type")
+    return TopicRequest(
+        partitions=asked.partitions,
+        order_strategy=asked.order_strategy,
+        retention_ms=asked.retention_ms,
+        message_type=asked.message_type,
+        flush=asked.flush,
+    )
 
 
 class PartitionView(BaseModel):
@@ -146,16 +180,11 @@ async def show_topic(topic: TopicName, service: Running) -> Any:
         201: {"model": TopicView, "description": "Created"},
         **problems(400, 409, 413, 415, 422, 500, 507),
     },
-    openapi_extra={
-        "requestBody": {
-            "required": False,
-            "content": {"application/json": {"schema": TopicPutRequest.model_json_schema()}},
-        }
-    },
+    openapi_extra=_PUT.described,
 )
 async def put_topic(topic: TopicName, service: Running, request: Request, response: Response) -> Any:
     check_client_topic(topic)
-    wanted = TopicRequest.from_json(await json_object(request))
+    wanted = _wanted_of(await _PUT.read(request))
     hosted, created = await service.topics.put(topic, wanted)
     await service.sealer.seal(hosted)
     response.status_code = 201 if created else 200

@@ -8,7 +8,7 @@ from api.wire.arrow_pieces import ArrowPieces
 from api.wire.dead_letter_json import DeadLetter, DeadLetters, dead_letters
 from api.wire.decoded import Decoded, Named, Producer
 from api.wire.failed_handle import FailedHandle
-from api.wire.json_body import json_object, known_fields
+from api.wire.json_body import JsonBody, json_object, known_fields
 from api.wire.json_rows import Message, ProduceRequest, decode_json, decode_ndjson
 from api.wire.message_json import FetchAnswer, Origin, json_columns, stored_messages
 from api.wire.openapi_parts import (
@@ -93,6 +93,7 @@ __all__ = [
     "Indexes",
     "InvisibleRequest",
     "Json",
+    "JsonBody",
     "Limit",
     "Message",
     "NackRequest",

@@ -1,20 +1,105 @@
-"""The small JSON bodies of calls that change settings or state: decoded strictly, every refusal names what is wrong."""
+"""The small JSON bodies of calls that change settings or state.
+
+One `Struct` defines a body: it decodes and checks what was sent, and describes it in `/openapi.json`. Every refusal
+names what is wrong.
+"""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from fastapi import Request
 from pydantic import BaseModel
 
+from api.wire.json_rows import refusal
+from api.wire.openapi_parts import Json, schema_of
 from api.wire.request import check_encoding, headers_of, media_type
-from mq.errors import Refused, UnsupportedMedia
+from mq.errors import Refused, Unprocessable, UnsupportedMedia
 
-__all__ = ["json_object", "known_fields"]
+__all__ = ["JsonBody", "json_object", "known_fields"]
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _JSON: Final = "application/json"
+#: What msgspec says of a text that is none of the words that a field takes.
+_NO_WORD: Final = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`", re.DOTALL)
+#: Where msgspec says that an entry of an object is wrong, but not which.
+_AN_ENTRY: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.\])[^`]*`$")
+#: Where it says that an item of a list is.
+_AN_ITEM: Final = re.compile(r" - at `[^`]*(\[\d+\])`$")
+
+
+class JsonBody(Generic[T]):
+    """The JSON body of a call, as `kind` defines it.
+
+    It is made at import: msgspec may not learn of a type in two threads at once.
+    """
+
+    def __init__(self, kind: type[T], example: Json, *, required: bool = True, items: bool = False) -> None:
+        """With `items` a refusal names the item of a list that is wrong (`offsets[3]`), else the list."""
+        msgspec.json.Decoder(kind)
+        self._kind = kind
+        self._items = items
+        self._words = {field.name: _words(field.type) for field in msgspec.structs.fields(kind)}
+        content = {_JSON: {"schema": schema_of(kind), "example": example}}
+        #: The `openapi_extra` of the call.
+        self.described: Final[Json] = {"requestBody": {"required": required, "content": content}}
+
+    async def read(self, request: Request) -> T:
+        """What was sent; raises a refusal that names the field."""
+        return self.decoded(await json_object(request))
+
+    def decoded(self, body: Mapping[str, object]) -> T:
+        """The body of a JSON object, in which a field that is null is left out."""
+        given = {name: value for name, value in body.items() if value is not None or name not in self._words}
+        try:
+            return msgspec.convert(given, self._kind)
+        except msgspec.ValidationError as error:
+            raise self._refusal(error, given) from None
+
+    def _refusal(self, error: msgspec.ValidationError, given: Mapping[str, Any]) -> Refused:
+        no_word = _NO_WORD.fullmatch(str(error))
+        if no_word is not None:
+            name = no_word[1]
+            return Unprocessable(f"{name} must be one of {', '.join(self._words[name])}", field=name)
+        refused = refusal(error)
+        field = refused.field or "body"
+        named = self._with_entry(error, field, given)
+        refused.detail = refused.detail.replace(field, named, 1)
+        item = None if self._items else _AN_ITEM.search(str(error))
+        refused.field = named if item is None else named.removesuffix(item[1])
+        return refused
+
+    def _with_entry(self, error: msgspec.ValidationError, field: str, given: Mapping[str, Any]) -> str:
+        """`field` with the name of the entry that is wrong: msgspec says only that there is one."""
+        found = _AN_ENTRY.search(str(error))
+        if found is None or not isinstance(given.get(found[1]), dict):
+            return field
+        entries = list(given[found[1]].items())
+
+        def has_it(count: int) -> bool:
+            """Whether it is among the first `count` entries."""
+            try:
+                msgspec.convert({found[1]: dict(entries[:count])}, self._kind)
+            except msgspec.ValidationError as again:
+                return refusal(again).field == field
+            return False
+
+        at = bisect_left(range(1, len(entries) + 1), True, key=has_it)
+        return field if at == len(entries) else field.replace(found[2], f".{entries[at][0]}", 1)
+
+
+def _words(kind: Any) -> list[str]:
+    """The words that a field of this type takes, if it takes only some."""
+    if kind is bool:
+        return ["true", "false"]
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in _words(part)]
 
 
 async def json_object(request: Request) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
 from pydantic import BaseModel
 
 from mq.limits import NAME_LENGTH_MAX
@@ -20,6 +21,7 @@ __all__ = [
     "problem",
     "problems",
     "query",
+    "schema_of",
     "whole",
 ]
 
@@ -108,6 +110,24 @@ def json_request(model: type[BaseModel]) -> Json:
         return {key: whole_of(one) for key, one in parts.get(name, value).items()}
 
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": whole_of(schema)}}}}
+
+
+def schema_of(kind: Any) -> Json:
+    """The JSON schema of a type that msgspec decodes; parts of it stand in place."""
+    schema = msgspec.json.schema(kind)
+    parts: Json = schema.pop("$defs", {})
+
+    def whole_of(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole_of(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        name = str(value.get("$ref", "")).removeprefix("#/$defs/")
+        beside = {key: one for key, one in value.items() if key != "$ref"}
+        return {key: whole_of(one) for key, one in {**parts.get(name, {}), **beside}.items()}
+
+    found: Json = whole_of(schema)
+    return found
 
 
 def query(name: str, schema: Json, description: str) -> Json:

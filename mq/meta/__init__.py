@@ -48,7 +48,7 @@ from mq.meta.retention import (
     readers_of,
 )
 from mq.meta.snapshot import Snapshot
-from mq.meta.topic_settings import TopicRequest, TopicSettings
+from mq.meta.topic_settings import FlushMode, OrderStrategy, TopicRequest, TopicSettings
 from mq.meta.topics import Event, MetaState, Topic, TopicPut, brokers_for, decide_delete_topic, decide_put_topic
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "ConsumeStrategy",
     "Dated",
     "Event",
+    "FlushMode",
     "Group",
     "GroupEvent",
     "GroupRequest",
@@ -76,6 +77,7 @@ __all__ = [
     "MoveEvent",
     "MovedKeys",
     "OnlineEvent",
+    "OrderStrategy",
     "Ordering",
     "OwnLease",
     "Readers",

@@ -11,6 +11,7 @@ import pytest
 
 from api.routes.topics import parse_time, rfc3339
 from mq.errors import Refused
+from mq.limits import RETENTION_MS_MAX, RETENTION_MS_MIN
 from tables.paths import Space
 from tests.api.running import Api, config_for, running
 
@@ -37,6 +38,20 @@ def test_put_creates_then_changes_nothing_then_updates(api: Api, topic: str) -> 
 def test_put_without_a_body_makes_the_default_route(api: Api, topic: str) -> None:
     assert api.call("PUT", f"/v1/topics/{topic}").status == 201
     assert len(api.partitions(topic)) == 2
+
+
+def test_null_is_the_same_as_leaving_a_field_out(api: Api, topic: str) -> None:
+    nulls = dict.fromkeys(
+        ["partitions", "order_strategy", "retention_ms", "message_type", "flush", "static", "brokers"]
+    )
+    made = api.call("PUT", f"/v1/topics/{topic}", {"message_type": "orders v2 / 订单", "retention_ms": 60_000.0})
+    assert (made.json["message_type"], made.json["retention_ms"]) == ("orders v2 / 订单", 60_000)
+    assert api.call("PUT", f"/v1/topics/{topic}", nulls | {"static": False}).json == made.json
+
+
+@pytest.mark.parametrize("retention_ms", [RETENTION_MS_MIN, RETENTION_MS_MAX])
+def test_retry_6_the_bounds_of_retention_are_inside(api: Api, topic: str, retention_ms: int) -> None:
+    assert api.put_topic(topic, retention_ms=retention_ms)["retention_ms"] == retention_ms
 
 
 def test_a_name_that_differs_only_by_case_is_a_conflict(api: Api, topic: str) -> None:

@@ -26,7 +26,7 @@ AB = ("A", "B")
 
 
 def put(state: MetaState, name: str = "orders", *, id: str = "id-1", now_ms: int = 5, **request: object) -> MetaState:
-    asked = TopicRequest.from_json(request)
+    asked = TopicRequest(**request)
     return state.apply_all(decide_put_topic(state, name, asked, AB, id, now_ms))
 
 
