@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response
+from msgspec import Meta
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from api.routes.groups import GroupName
 from api.routes.replay import Target, replay
 from api.routes.topics import Running
 from api.service import Service
-from api.wire import DeadLetter, DeadLetters, dead_letters, json_object, problems
-from mq.errors import NotFound, Refused, Unprocessable
+from api.wire import DeadLetter, DeadLetters, JsonBody, dead_letters, problems
+from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
 from mq.names import broker_of
@@ -31,24 +32,22 @@ router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
 LIST_MAX: Final = 1_000
 _LIST_DEFAULT: Final = 100
 _LIST_BYTES: Final = 16 * MIB
-_TARGETS: Final[dict[str, Target]] = {"origin": "origin", "retry": "retry"}
-_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
+_Offsets = dict[str, list[Annotated[int, Meta(ge=0, le=OFFSET_MAX)]]]
 
 
-class ReplayRequest(BaseModel):
+class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which dead letters to send back, all by default, and where to."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}]}
-    )
-
     offsets: Annotated[
-        dict[str, list[_Offset]] | None, Field(description="By partition of the dead letters.", min_length=1)
+        Annotated[_Offsets, Meta(min_length=1)] | None, Meta(description="By partition of the dead letters.")
     ] = None
     to: Annotated[
-        Literal["origin", "retry"] | None,
-        Field(description="`origin` (default): where they came from, for all groups; `retry`: to this group alone."),
+        Target | None,
+        Meta(description="`origin` (default): where they came from, for all groups; `retry`: to this group alone."),
     ] = None
+
+
+_REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}, required=False)
 
 
 class FailedReplay(BaseModel):
@@ -166,37 +165,29 @@ def _following(
 # Replay ---------------------------------------------------------------------------------------------------------------
 
 
-_REPLAY_SCHEMA: Final = ReplayRequest.model_json_schema()
-
-
 @router.post(
     "/replay",
     summary="Send dead letters back; asked again, it stores nothing twice",
     response_model=ReplayAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra={"requestBody": {"required": False, "content": {"application/json": {"schema": _REPLAY_SCHEMA}}}},
+    openapi_extra=_REPLAY.described,
 )
 async def replay_dead_letters(group: GroupName, service: Running, request: Request) -> Any:
-    body = await json_object(request)
-    for name in body:
-        if name not in ReplayRequest.model_fields:
-            raise Refused(f"{name} is not a field of this request", code="unknown_field", field=name)
-    to = _target_of(body.get("to"))
-    wanted = _offsets_of(body.get("offsets"))
+    asked = await _REPLAY.read(request)
     found = await service.groups.require(group)
     logs = await _logs(service, found)
     chosen: dict[PartitionLog, NDArray[np.int64]] = {}
     failed: list[dict[str, object]] = []
-    if wanted is None:
+    if asked.offsets is None:
         chosen = {log: np.arange(log.min_offset, log.end_offset) for log in logs.values() if log is not None}
     else:
-        for partition, offsets in wanted.items():
+        for partition, offsets in asked.offsets.items():
             log = _named(logs, partition, f"offsets.{partition}")
             if log is not None:
                 chosen[log] = np.unique(np.array(offsets, dtype=np.int64))
             else:
                 failed += [_failure(partition, offset, "offset_out_of_range") for offset in sorted(set(offsets))]
-    done = await replay(service, found, chosen, to)
+    done = await replay(service, found, chosen, asked.to or "origin")
     return {
         "replayed": done.replayed,
         "duplicates": done.duplicates,
@@ -207,29 +198,3 @@ async def replay_dead_letters(group: GroupName, service: Running, request: Reque
 
 def _failure(partition: str, offset: int, code: str) -> dict[str, object]:
     return {"partition": partition, "offset": offset, "code": code}
-
-
-def _target_of(value: object) -> Target:
-    if value is None:
-        return "origin"
-    if not isinstance(value, str):
-        raise Refused("to must be text", code="invalid_type", field="to")
-    if value not in _TARGETS:
-        raise Unprocessable(f"to must be {' or '.join(_TARGETS)}", field="to")
-    return _TARGETS[value]
-
-
-def _offsets_of(value: object) -> dict[str, list[int]] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise Refused("offsets must be an object of partition to offsets", code="invalid_type", field="offsets")
-    if not value:
-        raise Unprocessable("offsets must name at least one partition", field="offsets")
-    for partition, offsets in value.items():
-        where = f"offsets.{partition}"
-        if not isinstance(offsets, list) or not all(isinstance(o, int) and not isinstance(o, bool) for o in offsets):
-            raise Refused(f"{where} must be a list of whole numbers", code="invalid_type", field=where)
-        if not all(0 <= offset <= OFFSET_MAX for offset in offsets):
-            raise Unprocessable(f"{where}: offsets are 0 to {OFFSET_MAX}", field=where, extra={"limit": OFFSET_MAX})
-    return value
