@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
+from pydantic import BaseModel
 
 from api.host import Call, Peer, is_forwarded, lanes_of, together
 from api.queue import begin, bounds_at
-from api.routes.groups import GroupName, StartView
+from api.routes.groups import GroupName, StartText
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
-from api.routes.order_request import lock_numbers_of, numbers_of
+from api.routes.order_request import check_named
 from api.routes.topics import Running, TopicName
 from api.service import Service
-from api.wire import json_object, json_request, known_fields, problems
-from mq.errors import Conflict, NotFound, Refused, Unprocessable
+from api.wire import JsonBody, problems
+from mq.errors import Conflict, NotFound, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.meta import Topic
 from mq.names import broker_of
@@ -29,57 +30,52 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 
 _EMPTY: Final = Bounds(0, 0)
-_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
-_Offsets = Annotated[dict[str, _Offset], Field(min_length=1, description="By partition, `NAME@BROKER`.")]
+_Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+_Offsets = Annotated[dict[str, _Offset], Meta(min_length=1, description="By partition, `NAME@BROKER`.")]
+_Attempts = dict[str, Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS_MAX)]]
 
 
-class CommitRequest(BaseModel):
+class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Offsets up to which a client has consumed: the next ones that the group wants."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"}]}
-    )
 
     offsets: _Offsets
     client_id: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=PRODUCER_ID_LENGTH_MAX,
-            description="Who commits: in an exclusive group the holder of the pull locks.",
-        ),
+        Annotated[str, Meta(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)] | None,
+        Meta(description="Who commits: in an exclusive group the holder of the pull locks."),
     ] = None
     locks: Annotated[
-        dict[str, _Offset] | None, Field(description="The numbers of the pull locks that are meant, by partition.")
+        dict[str, _Offset] | None, Meta(description="The numbers of the pull locks that are meant, by partition.")
     ] = None
     epochs: Annotated[
         dict[str, _Offset] | None,
-        Field(description="With which epochs the offsets were read: refused (`epoch_over`) if they were reset since."),
+        Meta(description="With which epochs the offsets were read: refused (`epoch_over`) if they were reset since."),
     ] = None
     topic_id: Annotated[
-        str | None, Field(description="The same for the topic, which may have been deleted and made again.")
+        str | None, Meta(description="The same for the topic, which may have been deleted and made again.")
     ] = None
     attempts: Annotated[
-        dict[str, Annotated[int, Field(ge=0, le=MAX_ATTEMPTS_MAX)]] | None,
-        Field(
+        _Attempts | None,
+        Meta(
             description="In an exclusive group: how often the message at the offset has failed. Who gets the lock next "
             "is told."
         ),
     ] = None
 
 
-class ResetRequest(BaseModel):
+class ResetRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where the group shall go on: everywhere in the topic, or at offsets of the partitions that are named."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": "first", "retries": "drop"}]})
-
     to: Annotated[
-        StartView | _Offsets, Field(description="`first`, `last`, a time, or an object of partition to offset.")
+        StartText | _Offsets, Meta(description="`first`, `last`, a time, or an object of partition to offset.")
     ]
     retries: Annotated[
         Literal["keep", "drop"] | None,
-        Field(description="Whether messages that wait to be delivered again still are; kept by default."),
+        Meta(description="Whether messages that wait to be delivered again still are; kept by default."),
     ] = None
+
+
+_COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})
+_RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
 
 
 class GroupOffsets(BaseModel):
@@ -141,17 +137,14 @@ def _brokers(topic: Topic) -> set[str]:
     summary="Commit offsets; durable when answered",
     response_model=CommittedOffsets,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=json_request(CommitRequest),
+    openapi_extra=_COMMIT.described,
 )
 async def commit_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    body = await json_object(request)
-    known_fields(body, CommitRequest)
-    client_id = _client_id(body.get("client_id"))
-    wanted = _offsets_of(body.get("offsets"), "offsets")
-    numbers = lock_numbers_of(body.get("locks"), wanted)
-    epochs = numbers_of(body.get("epochs"), "epochs")
-    attempts = numbers_of(body.get("attempts"), "attempts", wanted, most=MAX_ATTEMPTS_MAX)
-    found = await _topic_meant(service, topic, body.get("topic_id"))
+    asked = await _COMMIT.read(request)
+    wanted, numbers, epochs, attempts = asked.offsets, asked.locks or {}, asked.epochs or {}, asked.attempts or {}
+    check_named(numbers, "locks", wanted)
+    check_named(attempts, "attempts", wanted)
+    found = await _topic_meant(service, topic, asked.topic_id)
     its_group = await service.groups.for_use(group)
     if attempts and its_group.settings.consume_strategy != "exclusive":
         raise Conflict(
@@ -165,9 +158,9 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     ours, theirs = _by_owner(service, lanes, Call.of(request.scope))
     for lane in ours:
         number, where = numbers.get(lane.partition), f"offsets.{lane.partition}"
-        service.locks.check_commit(its_group, found, lane, client_id, number, where)
+        service.locks.check_commit(its_group, found, lane, asked.client_id, number, where)
     await begin(service.meta, found, its_group)
-    asking = [_commit_elsewhere(service, peer, part, request, body) for peer, part in theirs.items()]
+    asking = [_commit_elsewhere(service, peer, part, request, asked) for peer, part in theirs.items()]
     done = await together([_commit_here(service, topic, ours, epochs, attempts), *asking])
     committed = {name: at for part in done for name, at in part.items()}
     offsets = {name: committed[name].offset for name in wanted}
@@ -175,10 +168,8 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     return place | {"offsets": offsets, "epochs": {name: committed[name].epoch for name in wanted}}
 
 
-async def _topic_meant(service: Service, name: str, topic_id: object) -> Topic:
+async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Topic:
     """The topic, checked against `topic_id` if one is given."""
-    if topic_id is not None and not isinstance(topic_id, str):
-        raise Refused("topic_id must be text", code="invalid_type", field="topic_id")
     found = (await service.topics.require(name)).topic
     if topic_id in (None, found.id):
         return found
@@ -236,15 +227,17 @@ async def _commit_here(
 
 
 async def _commit_elsewhere(
-    service: Service, peer: Peer, offsets: Mapping[str, int], request: Request, body: Mapping[str, object]
+    service: Service, peer: Peer, offsets: dict[str, int], request: Request, asked: CommitRequest
 ) -> dict[str, Committed]:
     """Let another process commit what is of its brokers, by the locks that it gave."""
-    part = dict(body) | {"offsets": offsets}
-    for field in ("locks", "epochs", "attempts"):
-        numbers = body.get(field)
-        if isinstance(numbers, dict):
-            part[field] = {name: number for name, number in numbers.items() if name in offsets}
-    answer = await service.owners.ask(peer, Call.of(request.scope, json.dumps(part).encode()))
+
+    def its(numbers: Mapping[str, int] | None) -> dict[str, int]:
+        return {name: number for name, number in (numbers or {}).items() if name in offsets}
+
+    part = msgspec.structs.replace(
+        asked, offsets=offsets, locks=its(asked.locks), epochs=its(asked.epochs), attempts=its(asked.attempts)
+    )
+    answer = await service.owners.ask(peer, Call.of(request.scope, msgspec.json.encode(part)))
     return {name: Committed(answer["epochs"][name], at) for name, at in answer["offsets"].items()}
 
 
@@ -253,14 +246,12 @@ async def _commit_elsewhere(
     summary="Put a group elsewhere in a topic, in a new epoch",
     response_model=ResetOffsets,
     responses=problems(400, 404, 413, 415, 422, 500, 507),
-    openapi_extra=json_request(ResetRequest),
+    openapi_extra=_RESET.described,
 )
 async def reset_offsets(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    body = await json_object(request)
-    known_fields(body, ResetRequest)
-    drop = _retries_of(body.get("retries")) == "drop"
-    to = body.get("to")
-    target = _offsets_of(to, "to") if isinstance(to, dict) else _start_of(to)
+    asked = await _RESET.read(request)
+    drop = asked.retries == "drop"
+    target = Start.from_json(asked.to, field="to") if isinstance(asked.to, str) else asked.to
     await service.groups.require(group)
     found = (await service.topics.require(topic)).topic
     offsets = await _targets(service, group, found, target)
@@ -291,54 +282,6 @@ async def _reset(
 
 
 # What is asked --------------------------------------------------------------------------------------------------------
-
-
-def _client_id(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise Refused("client_id must be text", code="invalid_type", field="client_id")
-    if not 1 <= len(value) <= PRODUCER_ID_LENGTH_MAX:
-        raise Unprocessable(
-            f"client_id: 1 to {PRODUCER_ID_LENGTH_MAX} characters",
-            field="client_id",
-            extra={"limit": PRODUCER_ID_LENGTH_MAX},
-        )
-    return value
-
-
-def _offsets_of(value: object, field: str) -> dict[str, int]:
-    """An object of partition to offset."""
-    if value is None:
-        raise Refused(f"{field} is missing", code="missing_field", field=field)
-    if not isinstance(value, dict):
-        raise Refused(f"{field} must be an object of partition to offset", code="invalid_type", field=field)
-    if not value:
-        raise Unprocessable(f"{field} must name at least one partition", field=field)
-    for partition, offset in value.items():
-        where = f"{field}.{partition}"
-        if not isinstance(offset, int) or isinstance(offset, bool):
-            raise Refused(f"{where} must be a whole number", code="invalid_type", field=where)
-        if not 0 <= offset <= OFFSET_MAX:
-            limit = 0 if offset < 0 else OFFSET_MAX
-            raise Unprocessable(f"{where} must be from 0 to {OFFSET_MAX}", field=where, extra={"limit": limit})
-    return value
-
-
-def _start_of(value: object) -> Start:
-    if value is None:
-        raise Refused("to is missing", code="missing_field", field="to")
-    return Start.from_json(value, field="to")
-
-
-def _retries_of(value: object) -> str:
-    if value is None:
-        return "keep"
-    if not isinstance(value, str):
-        raise Refused("retries must be text", code="invalid_type", field="retries")
-    if value not in ("keep", "drop"):
-        raise Unprocessable("retries must be keep or drop", field="retries")
-    return value
 
 
 def _named_lanes(group: str, topic: Topic, wanted: Mapping[str, int], field: str) -> dict[LaneKey, int]:

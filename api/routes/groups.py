@@ -4,90 +4,81 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import UNSET, Meta, UnsetType
+from pydantic import BaseModel, WithJsonSchema
 
 from api.host import Call, is_forwarded
 from api.routes.group_clients import AllocationView, ClientView, allocation_views, client_views, seen_views
 from api.routes.lane_views import LaneView, Others, ask_others, lane_views
 from api.routes.topics import Running, rfc3339
 from api.service import Service
-from api.wire import TOPIC_PATTERN, After, Limit, json_object, page, problems
+from api.wire import TOPIC_PATTERN, After, JsonBody, Limit, page, problems, schema_of
 from mq.errors import NotFound
-from mq.meta import STRATEGIES, Group, GroupRequest, InvisibleBounds
+from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
 from mq.names import check_group
 from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
 
-__all__ = ["GroupName", "StartView", "router"]
+__all__ = ["GroupName", "StartText", "router"]
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
-#: `first`, `last`, or an RFC 3339 time.
-StartView = Literal["first", "last"] | Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-_Wait = Annotated[int, Field(ge=0, le=RETRY_WAIT_MS_MAX)]
+#: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
+StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]
+_Wait = Annotated[int, Meta(ge=0, le=RETRY_WAIT_MS_MAX)]
 
 
-class FixedWait(BaseModel):
-    """Always the same wait."""
-
-    model_config = ConfigDict(extra="forbid")
-    fixed_ms: _Wait
-
-
-class GrowingWaits(BaseModel):
+class GrowingWaits(msgspec.Struct, forbid_unknown_fields=True):
     """`initial_ms`, then `multiplier` times as long each time, never over `max_ms`, give or take `jitter`."""
 
-    model_config = ConfigDict(extra="forbid")
     initial_ms: _Wait = 5_000
-    multiplier: Annotated[float, Field(ge=1, le=100)] = 2.0
+    multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
     max_ms: _Wait = 7_200_000
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
-class ExponentialWaits(BaseModel):
-    """Waits that grow."""
+class RuleOfWaits(msgspec.Struct, forbid_unknown_fields=True):
+    """Always the same wait, or waits that grow."""
 
-    model_config = ConfigDict(extra="forbid")
-    exponential: GrowingWaits
-
-
-RetryPolicyView = Annotated[list[_Wait], Field(min_length=1, max_length=RETRY_WAITS_MAX)] | FixedWait | ExponentialWaits
+    fixed_ms: _Wait | UnsetType = UNSET
+    exponential: GrowingWaits | UnsetType = UNSET
 
 
-class GroupPutRequest(BaseModel):
+#: A list of waits or one rule, for `policy_from_json`.
+RetryPolicyJson = Annotated[
+    Annotated[list[_Wait], Meta(min_length=1, max_length=RETRY_WAITS_MAX)] | RuleOfWaits,
+    Meta(extra_json_schema={"minProperties": 1, "maxProperties": 1}),
+]
+
+
+class GroupPutRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What a group shall be; what is left out stays as it is, or gets its default when the group is new."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"max_attempts": 5, "retry_policy": {"fixed_ms": 1000}}]}
-    )
-
-    consume_strategy: Annotated[
-        str | None, Field(json_schema_extra={"enum": ["shared", "exclusive", None]}, description="By default shared.")
-    ] = None
+    consume_strategy: Annotated[ConsumeStrategy | None, Meta(description="By default shared.")] = None
     allocation_strategy: Annotated[
-        str | None,
-        Field(
-            json_schema_extra={"enum": [*STRATEGIES, None]},
-            description="Who gets which partition of an exclusive group. By default sticky.",
-        ),
+        Strategy | None, Meta(description="Who gets which partition of an exclusive group. By default sticky.")
     ] = None
-    order: Annotated[
-        bool | Literal["key"] | None, Field(description='true: partitions in order; "key": each key in order.')
-    ] = None
+    order: Annotated[Ordering | None, Meta(description='true: partitions in order; "key": each key in order.')] = None
     consume_from: Annotated[
-        StartView | None,
-        Field(
+        StartText | None,
+        Meta(
             description="Where the group begins in a partition: `first`, `last`, or a time. In one that is added after"
             " it has begun in the topic it begins at the first message."
         ),
     ] = None
-    max_attempts: Annotated[int | None, Field(ge=1, le=MAX_ATTEMPTS_MAX)] = None
-    retry_policy: RetryPolicyView | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_MAX)] | None = None
+    retry_policy: RetryPolicyJson | None = None
+    # The bounds are the service's own; here are those that it has by default.
     invisible_ms: Annotated[
-        int | None, Field(ge=INVISIBLE_MS_MIN, le=INVISIBLE_MS_MAX, description="For pops that do not say.")
+        Annotated[int, Meta(extra_json_schema={"minimum": INVISIBLE_MS_MIN, "maximum": INVISIBLE_MS_MAX})] | None,
+        Meta(description="For pops that do not say."),
     ] = None
+
+
+_PUT: Final = JsonBody(GroupPutRequest, {"max_attempts": 5, "retry_policy": {"fixed_ms": 1_000}}, required=False)
 
 
 class TopicProgress(BaseModel):
@@ -113,7 +104,7 @@ class GroupView(BaseModel):
     order: bool | Literal["key"]
     consume_from: str
     max_attempts: int
-    retry_policy: RetryPolicyView
+    retry_policy: Annotated[Any, WithJsonSchema(schema_of(RetryPolicyJson))]
     invisible_ms: int
     created_time: str
     clients: list[ClientView]
@@ -147,10 +138,6 @@ async def show_group(group: GroupName, service: Running, request: Request) -> An
     return await _view(service, await service.groups.require(group), Call.of(request.scope))
 
 
-_PUT_SCHEMA: Final = GroupPutRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-_PUT_SCHEMA.pop("$defs", None)  # the answer's schema has them
-
-
 @router.put(
     "/{group}",
     summary="Create or change a group",
@@ -159,15 +146,11 @@ _PUT_SCHEMA.pop("$defs", None)  # the answer's schema has them
         201: {"model": GroupView, "description": "Created"},
         **problems(400, 409, 413, 415, 422, 500, 507),
     },
-    openapi_extra={
-        "requestBody": {"required": False, "content": {"application/json": {"schema": _PUT_SCHEMA}}},
-    },
+    openapi_extra=_PUT.described,
 )
 async def put_group(group: GroupName, service: Running, request: Request, response: Response) -> Any:
     check_group(group)
-    queue = service.config.queue
-    bounds = InvisibleBounds(queue.invisible_ms_min, queue.invisible_ms_max)
-    wanted = GroupRequest.from_json(await json_object(request), bounds)
+    wanted = GroupRequest.from_json(msgspec.to_builtins(await _PUT.read(request)), service.invisible)
     found, created = await service.groups.put(group, wanted)
     response.status_code = 201 if created else 200
     shown = Call("GET", Call.of(request.scope).target, [], b"")

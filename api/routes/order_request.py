@@ -24,11 +24,10 @@ __all__ = [
     "LocksRequest",
     "ReleaseRequest",
     "check_client",
+    "check_named",
     "check_wait",
     "heartbeat_of",
-    "lock_numbers_of",
     "locks_of",
-    "numbers_of",
     "release_of",
 ]
 
@@ -238,3 +237,11 @@ def numbers_of(
             limit = 0 if number < 0 else most
             raise Unprocessable(f"{field} must be from 0 to {most}", field=field, extra={"limit": limit})
     return dict(value)
+
+
+def check_named(numbers: Collection[str], name: str, partitions: Collection[str]) -> None:
+    """Refuse a number in the field `name` that is of none of the `partitions` which the request names."""
+    for partition in numbers:
+        if partition not in partitions:
+            field = f"{name}.{partition}"
+            raise Unprocessable(f"{field}: the request does not name this partition", field=field)

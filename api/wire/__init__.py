@@ -22,6 +22,7 @@ from api.wire.openapi_parts import (
     problem,
     problems,
     query,
+    schema_of,
     whole,
 )
 from api.wire.paging import After, Limit, page
@@ -143,6 +144,7 @@ __all__ = [
     "replayed",
     "rerouted",
     "route_messages",
+    "schema_of",
     "send_answer",
     "stored_messages",
     "to_record_batch",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from mq.errors import Refused, Unprocessable
 from mq.meta.allocation import STRATEGIES, Strategy
@@ -21,7 +21,6 @@ from mq.queue_limits import (
     MAX_ATTEMPTS_DEFAULT,
     MAX_ATTEMPTS_MAX,
 )
-from mq.request_values import string_or_none, whole_or_none
 from mq.stored_json import integer, mapping
 
 __all__ = ["ConsumeStrategy", "GroupRequest", "GroupSettings", "InvisibleBounds", "Ordering"]
@@ -31,17 +30,6 @@ ConsumeStrategy = Literal["shared", "exclusive"]
 Ordering = bool | Literal["key"]
 
 _STRATEGIES: Final[tuple[str, ...]] = get_args(ConsumeStrategy)
-_FIELDS: Final = frozenset(
-    {
-        "consume_strategy",
-        "allocation_strategy",
-        "order",
-        "consume_from",
-        "max_attempts",
-        "retry_policy",
-        "invisible_ms",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,33 +139,22 @@ class GroupRequest:
             )
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object], bounds: InvisibleBounds | None = None) -> GroupRequest:
-        """The request of a JSON object; null is the same as no field.
+    def from_json(cls, given: Mapping[str, Any], bounds: InvisibleBounds | None = None) -> GroupRequest:
+        """The request of the fields of `PUT /v1/groups/{group}`, which are of the types that this call takes.
 
         Raises
         ------
         Refused
-            `unknown_field`, or `invalid_type` for a value of another type; `field` names it.
-        Unprocessable
-            `invalid_value` for a value out of bounds.
+            For a `retry_policy` that is none, or a value out of bounds (`Unprocessable`); `field` names it.
         """
-        given = {name: item for name, item in value.items() if item is not None}
-        for name in given:
-            if name not in _FIELDS:
-                raise Refused(f"a group has no field {name!r}", code="unknown_field", field=name)
-        invisible_ms = whole_or_none(given, "invisible_ms")
+        start, policy, invisible_ms = given.get("consume_from"), given.get("retry_policy"), given.get("invisible_ms")
         if invisible_ms is not None:
             (bounds or InvisibleBounds()).check(invisible_ms)
-        start, policy = given.get("consume_from"), given.get("retry_policy")
-        return cls(
-            consume_strategy=cast(ConsumeStrategy | None, string_or_none(given, "consume_strategy")),
-            allocation_strategy=cast(Strategy | None, string_or_none(given, "allocation_strategy")),
-            order=cast(Ordering | None, _ordering(given.get("order"))),
-            consume_from=None if start is None else Start.from_json(start, field="consume_from"),
-            max_attempts=whole_or_none(given, "max_attempts"),
-            retry_policy=None if policy is None else policy_from_json(policy),
-            invisible_ms=invisible_ms,
-        )
+        read = {
+            "consume_from": None if start is None else Start.from_json(start, field="consume_from"),
+            "retry_policy": None if policy is None else policy_from_json(policy),
+        }
+        return cls(**{**given, **read})
 
     def over(self, settings: GroupSettings) -> GroupSettings:
         """`settings` with everything that this request gives."""
@@ -192,9 +169,3 @@ class GroupRequest:
             retry_policy=self.retry_policy or settings.retry_policy,
             invisible_ms=self.invisible_ms or settings.invisible_ms,
         )
-
-
-def _ordering(value: object) -> object:
-    if value is not None and not isinstance(value, bool | str):
-        raise Refused('order must be true, false or "key"', code="invalid_type", field="order")
-    return value

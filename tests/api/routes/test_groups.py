@@ -140,10 +140,34 @@ BAD: dict[str, tuple[object, int, str, str]] = {
     "too many attempts": ({"max_attempts": MAX_ATTEMPTS_MAX + 1}, 422, "invalid_value", "max_attempts"),
     "attempts no number": ({"max_attempts": "3"}, 400, "invalid_type", "max_attempts"),
     "attempts a fraction": ({"max_attempts": 1.5}, 400, "invalid_type", "max_attempts"),
+    "attempts a flag": ({"max_attempts": True}, 400, "invalid_type", "max_attempts"),
+    "attempts beyond 64 bits": ({"max_attempts": 2**70}, 422, "invalid_value", "max_attempts"),
     "policy a number": ({"retry_policy": 5}, 400, "invalid_type", "retry_policy"),
     "policy without waits": ({"retry_policy": []}, 422, "invalid_value", "retry_policy"),
     "wait too long": ({"retry_policy": [RETRY_WAIT_MS_MAX + 1]}, 422, "invalid_value", "retry_policy"),
     "policy of two kinds": ({"retry_policy": {"fixed_ms": 1, "exponential": {}}}, 400, "invalid_type", "retry_policy"),
+    "policy of no kind": ({"retry_policy": {}}, 400, "invalid_type", "retry_policy"),
+    "waits no numbers": ({"retry_policy": [1, "2"]}, 400, "invalid_type", "retry_policy"),
+    "fixed no number": ({"retry_policy": {"fixed_ms": "1"}}, 400, "invalid_type", "retry_policy.fixed_ms"),
+    "fixed nothing": ({"retry_policy": {"fixed_ms": None}}, 400, "invalid_type", "retry_policy.fixed_ms"),
+    "fixed too long": (
+        {"retry_policy": {"fixed_ms": RETRY_WAIT_MS_MAX + 1}},
+        422,
+        "invalid_value",
+        "retry_policy.fixed_ms",
+    ),
+    "growth too fast": (
+        {"retry_policy": {"exponential": {"multiplier": 101}}},
+        422,
+        "invalid_value",
+        "retry_policy.exponential.multiplier",
+    ),
+    "growth to less": (
+        {"retry_policy": {"exponential": {"initial_ms": 10, "max_ms": 9}}},
+        422,
+        "invalid_value",
+        "retry_policy.exponential.max_ms",
+    ),
     "unknown growth": (
         {"retry_policy": {"exponential": {"factor": 2}}},
         400,
@@ -152,6 +176,7 @@ BAD: dict[str, tuple[object, int, str, str]] = {
     ),
     "invisible too short": ({"invisible_ms": INVISIBLE_MS_MIN - 1}, 422, "invalid_value", "invisible_ms"),
     "invisible too long": ({"invisible_ms": INVISIBLE_MS_MAX + 1}, 422, "invalid_value", "invisible_ms"),
+    "invisible a flag": ({"invisible_ms": True}, 400, "invalid_type", "invisible_ms"),
     "a list": ([], 400, "invalid_type", "body"),
 }
 
