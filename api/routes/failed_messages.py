@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
+from pydantic import BaseModel
 
 from api.queue import Dying
 from api.routes.groups import GroupName
-from api.routes.order_request import CLIENT_PATTERN, check_client
+from api.routes.order_request import ClientText, check_client
 from api.routes.topics import Running, TopicName
 from api.service import Service
-from api.wire import json_object, known_fields, problems
-from mq.errors import Conflict, NotFound, Refused, Unprocessable
+from api.wire import JsonBody, problems
+from mq.errors import Conflict, NotFound, Unprocessable
 from mq.limits import OFFSET_MAX
 from mq.meta import Group, Topic
 from mq.names import broker_of
@@ -34,35 +35,34 @@ router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/aside", tags=["orde
 
 _REASON: Final = "rejected"
 _ATTEMPTS_MAX: Final = 2**31 - 1
-_Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
+_Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 
 
-class AsideRequest(BaseModel):
+class AsideRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Messages of one partition, all of which the client has tried `attempts` times."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "client_id": "worker-1",
-                    "partition": "orders@broker-a",
-                    "lock": 12_884_901_889,
-                    "offsets": [120],
-                    "to": "dead",
-                    "reason": "no such account",
-                    "attempts": 16,
-                }
-            ]
-        },
-    )
-    client_id: Annotated[str, Field(json_schema_extra={"pattern": CLIENT_PATTERN})]
-    partition: Annotated[str, Field(description="`NAME@BROKER`.")]
-    lock: Annotated[_Offset | None, Field(description="The number of the client's lock.")] = None
-    offsets: Annotated[list[_Offset], Field(min_length=1, max_length=POP_MESSAGES_MAX)]
+    client_id: ClientText
+    partition: Annotated[str, Meta(description="`NAME@BROKER`.")]
+    offsets: Annotated[list[_Offset], Meta(min_length=1, max_length=POP_MESSAGES_MAX)]
     to: Literal["dead", "retry"]
-    reason: Annotated[str | None, Field(min_length=1, max_length=REASON_LENGTH_MAX)] = None
-    attempts: Annotated[int | None, Field(ge=1, le=_ATTEMPTS_MAX)] = None
+    lock: Annotated[_Offset | None, Meta(description="The number of the client's lock.")] = None
+    reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] | None = None
+    attempts: Annotated[int, Meta(ge=1, le=_ATTEMPTS_MAX)] | None = None
+
+
+_ASIDE: Final = JsonBody(
+    AsideRequest,
+    {
+        "client_id": "worker-1",
+        "partition": "orders@broker-a",
+        "lock": 12_884_901_889,
+        "offsets": [120],
+        "to": "dead",
+        "reason": "no such account",
+        "attempts": 16,
+    },
+    items=True,
+)
 
 
 class AsideAnswer(BaseModel):
@@ -71,30 +71,17 @@ class AsideAnswer(BaseModel):
     moved: int
 
 
-class _Aside(NamedTuple):
-    """A checked `AsideRequest`."""
-
-    client: str
-    partition: str
-    lock: int | None
-    offsets: tuple[int, ...]
-    to: str
-    reason: str
-    attempts: int
-
-
-_SCHEMA: Final = AsideRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-
-
 @router.post(
     "",
     summary="Put messages that failed among the dead letters, or into the retry topic",
     response_model=AsideAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}},
+    openapi_extra=_ASIDE.described,
 )
 async def set_aside(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    asked = _asked(await json_object(request))
+    asked = await _ASIDE.read(request)
+    check_client(asked.client_id)
+    reason = _REASON if asked.reason is None else check_reason(asked.reason)
     found = (await service.topics.require(topic)).topic
     its_group = await service.groups.require(group)
     _check_allowed(its_group, found, asked)
@@ -104,13 +91,13 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
         return elsewhere
     epoch = service.hosting.epoch(broker)
     lane = LaneKey(found.id, group, False, asked.partition)
-    service.locks.check_commit(its_group, found, lane, asked.client, asked.lock, "partition")
-    moved = await _move(service, its_group, found, lane, asked)
+    service.locks.check_commit(its_group, found, lane, asked.client_id, asked.lock, "partition")
+    moved = await _move(service, its_group, found, lane, asked, reason)
     service.hosting.check(broker, epoch)
     return {"moved": moved}
 
 
-def _check_allowed(group: Group, topic: Topic, asked: _Aside) -> None:
+def _check_allowed(group: Group, topic: Topic, asked: AsideRequest) -> None:
     if group.settings.consume_strategy != "exclusive":
         raise Conflict(
             f"group {group.name} is shared: its messages have handles", code="group_not_exclusive", field="group"
@@ -124,7 +111,7 @@ def _check_allowed(group: Group, topic: Topic, asked: _Aside) -> None:
         )
 
 
-async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, asked: _Aside) -> int:
+async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, asked: AsideRequest, reason: str) -> int:
     """Copy each message; how many were there."""
     log = await service.lanes.partition_of(lane, topic.name).opened()
     beyond = next((offset for offset in asked.offsets if offset >= log.end_offset), None)
@@ -140,7 +127,7 @@ async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, ask
     moved = 0
     for offset in asked.offsets:
         name = _request_name(lane, lane_epoch, offset, asked.to)
-        dying = Dying(group, topic.name, lane, offset, asked.attempts, asked.reason, name)
+        dying = Dying(group, topic.name, lane, offset, asked.attempts or 1, reason, name)
         if asked.to == "dead":
             moved += await logs.bury(dying, log)
         else:
@@ -153,54 +140,3 @@ def _request_name(lane: LaneKey, epoch: int | None, offset: int, to: str) -> str
     """The idempotent producer of one message's copy: the same for every client and every try."""
     digest = hashlib.sha256(json.dumps([*lane, epoch, offset, to]).encode()).hexdigest()
     return f"aside-{digest[:32]}"
-
-
-# What is asked --------------------------------------------------------------------------------------------------------
-
-
-def _asked(body: Mapping[str, object]) -> _Aside:
-    known_fields(body, AsideRequest)
-    to = _text(body, "to")
-    if to not in ("dead", "retry"):
-        raise Unprocessable("to must be dead or retry", field="to")
-    lock, attempts = body.get("lock"), body.get("attempts")
-    return _Aside(
-        client=check_client(body.get("client_id")),
-        partition=_text(body, "partition"),
-        lock=None if lock is None else _whole(lock, "lock", 0, OFFSET_MAX),
-        offsets=_offsets(body.get("offsets")),
-        to=to,
-        reason=_REASON if body.get("reason") is None else check_reason(_text(body, "reason")),
-        attempts=1 if attempts is None else _whole(attempts, "attempts", 1, _ATTEMPTS_MAX),
-    )
-
-
-def _text(body: Mapping[str, object], field: str) -> str:
-    value = body.get(field)
-    if value is None:
-        raise Refused(f"{field} is missing", code="missing_field", field=field)
-    if not isinstance(value, str):
-        raise Refused(f"{field} must be text", code="invalid_type", field=field)
-    return value
-
-
-def _whole(value: object, field: str, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise Refused(f"{field} must be a whole number", code="invalid_type", field=field)
-    if not low <= value <= high:
-        raise Unprocessable(
-            f"{field} must be from {low} to {high}", field=field, extra={"limit": low if value < low else high}
-        )
-    return value
-
-
-def _offsets(value: object) -> tuple[int, ...]:
-    if value is None:
-        raise Refused("offsets is missing", code="missing_field", field="offsets")
-    if not isinstance(value, list):
-        raise Refused("offsets must be a list", code="invalid_type", field="offsets")
-    if not 1 <= len(value) <= POP_MESSAGES_MAX:
-        raise Unprocessable(
-            f"offsets: 1 to {POP_MESSAGES_MAX}", field="offsets", extra={"limit": POP_MESSAGES_MAX if value else 1}
-        )
-    return tuple(_whole(one, f"offsets[{at}]", 0, OFFSET_MAX) for at, one in enumerate(value))

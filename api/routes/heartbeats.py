@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.order import Beat
 from api.routes.groups import GroupName
-from api.routes.order_request import CLIENT_PATTERN, HeartbeatRequest, check_client, check_wait, heartbeat_of
+from api.routes.order_request import CLIENT_PATTERN, HEARTBEAT, check_client, check_wait, heartbeat_of
 from api.routes.topics import Running
-from api.wire import Client, json_object, json_request, problems
+from api.wire import Client, problems
 from mq.limits import WAIT_MS_MAX
 from mq.meta import META_ROLE
 from mq.names import check_group
@@ -63,7 +63,7 @@ class HeartbeatAnswer(BaseModel):
     summary="A client says what it consumes, and learns what it may",
     response_model=HeartbeatAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 429, 500, 507),
-    openapi_extra=json_request(HeartbeatRequest),
+    openapi_extra=HEARTBEAT.described,
 )
 async def heartbeat(
     group: GroupName,
@@ -80,7 +80,7 @@ async def heartbeat(
     check_group(group)
     check_client(client_id)
     check_wait(wait_ms)
-    subscriptions, online = heartbeat_of(await json_object(request))
+    subscriptions, online = heartbeat_of(await HEARTBEAT.read(request))
     elsewhere = await service.peers.elsewhere_as_response(META_ROLE, request, wait_ms=wait_ms)
     if elsewhere is not None:
         return elsewhere

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from api.host import Call, Peer, is_forwarded
 from api.order import Asked, Taken
 from api.routes.groups import GroupName
-from api.routes.order_request import LocksAsked, LocksReleased, LocksRequest, ReleaseRequest, locks_of, release_of
+from api.routes.order_request import LOCKS, RELEASE, LocksAsked, LocksReleased, locks_of, release_of
 from api.routes.topics import Running, TopicName
 from api.service import Service
-from api.wire import Client, json_object, json_request, problems
+from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
@@ -79,10 +79,10 @@ class _Share(NamedTuple):
     summary="Ask for pull locks, or renew them",
     response_model=LocksAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=json_request(LocksRequest),
+    openapi_extra=LOCKS.described,
 )
 async def take_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    body = await json_object(request)
+    body = await LOCKS.read(request)
     found, hosted = await _exclusive(service, group, topic)
     asked = locks_of(body, hosted)
     shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))
@@ -105,10 +105,10 @@ async def take_locks(group: GroupName, topic: TopicName, service: Running, reque
     summary="Give pull locks back",
     response_model=ReleaseAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
-    openapi_extra=json_request(ReleaseRequest),
+    openapi_extra=RELEASE.described,
 )
 async def release_locks(group: GroupName, topic: TopicName, service: Running, request: Request) -> Any:
-    body = await json_object(request)
+    body = await RELEASE.read(request)
     _, hosted = await _exclusive(service, group, topic)
     asked = release_of(body, hosted)
     shares, nobody = _shares(service, asked.partitions, Call.of(request.scope))

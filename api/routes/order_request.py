@@ -1,4 +1,4 @@
-"""The JSON bodies of heartbeats and pull locks, checked: every refusal names the field."""
+"""The JSON bodies of heartbeats and pull locks, and what of them a type cannot say: every refusal names the field."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta
 
 from api.routes.read import parse_tags
-from api.wire import known_fields
+from api.wire import JsonBody
 from mq.errors import NotFound, Refused, Unprocessable
 from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
 from mq.meta import Subscription, Topic
@@ -18,11 +19,12 @@ from mq.order_limits import SUBSCRIPTIONS_MAX
 
 __all__ = [
     "CLIENT_PATTERN",
-    "HeartbeatRequest",
+    "HEARTBEAT",
+    "LOCKS",
+    "RELEASE",
+    "ClientText",
     "LocksAsked",
     "LocksReleased",
-    "LocksRequest",
-    "ReleaseRequest",
     "check_client",
     "check_named",
     "check_wait",
@@ -35,61 +37,56 @@ __all__ = [
 CLIENT_PATTERN: Final = rf"^[!-.0-~]{{1,{NAME_LENGTH_MAX}}}$"
 _CLIENT: Final = re.compile(CLIENT_PATTERN)
 
-_Client = Annotated[str, Field(json_schema_extra={"pattern": CLIENT_PATTERN})]
-_Partitions = Annotated[list[str], Field(max_length=PARTITIONS_MAX)]
-_Numbers = Annotated[dict[str, Annotated[int, Field(ge=0, le=OFFSET_MAX)]], Field(max_length=PARTITIONS_MAX)]
+#: The id of a client in a body, for `check_client`: paths and queries have it, too.
+ClientText = Annotated[str, Meta(extra_json_schema={"pattern": CLIENT_PATTERN})]
+_Partitions = Annotated[list[str], Meta(max_length=PARTITIONS_MAX)]
+_Numbers = Annotated[dict[str, Annotated[int, Meta(ge=0, le=OFFSET_MAX)]], Meta(max_length=PARTITIONS_MAX)]
 
 
-class SubscriptionView(BaseModel):
+class SubscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """How a client consumes a topic."""
 
-    model_config = ConfigDict(extra="forbid")
-    order: Annotated[bool | None, Field(description="Whether it wants the messages in order.")] = None
-    tags: Annotated[str | None, Field(description="`*` (default) or `TagA||TagB`.")] = None
+    order: Annotated[bool | None, Meta(description="Whether it wants the messages in order.")] = None
+    tags: Annotated[str | None, Meta(description="`*` (default) or `TagA||TagB`.")] = None
 
 
-class HeartbeatRequest(BaseModel):
+_Subscriptions = Annotated[dict[str, SubscriptionRequest], Meta(max_length=SUBSCRIPTIONS_MAX)]
+
+
+class HeartbeatRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What a client consumes, or that it goes: then what it has is handed over at once."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"topics": {"orders": {"order": True, "tags": "*"}}, "online": True}]},
-    )
-    topics: Annotated[
-        dict[str, SubscriptionView] | None,
-        Field(max_length=SUBSCRIPTIONS_MAX, description="By topic. May be left out when the client goes."),
-    ] = None
-    online: Annotated[bool | None, Field(description="By default true.")] = None
+    topics: Annotated[_Subscriptions | None, Meta(description="By topic. May be left out when the client goes.")] = None
+    online: Annotated[bool | None, Meta(description="By default true.")] = None
 
 
-class LocksRequest(BaseModel):
+class LocksRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Partitions that a client of an exclusive group wants to pull."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"client_id": "worker-1", "partitions": ["orders@broker-a"]}]}
-    )
-    client_id: _Client
-    partitions: Annotated[_Partitions | None, Field(description="Those whose locks are asked for.")] = None
+    client_id: ClientText
+    partitions: Annotated[_Partitions | None, Meta(description="Those whose locks are asked for.")] = None
     held: Annotated[
         _Partitions | None,
-        Field(description="Those whose locks the client has had without a break: they are renewed."),
+        Meta(description="Those whose locks the client has had without a break: they are renewed."),
     ] = None
     # No maximum in the schema: whoever probes boundaries would wait for it.
     wait_ms: Annotated[
-        int | None,
-        Field(ge=0, description=f"Wait so long for the first lock, at most {WAIT_MS_MAX}; of one process alone."),
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description=f"Wait so long for the first lock, at most {WAIT_MS_MAX}; of one process alone."),
     ] = None
 
 
-class ReleaseRequest(BaseModel):
+class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Partitions that a client has finished with."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"client_id": "worker-1", "partitions": ["orders@broker-a"]}]}
-    )
-    client_id: _Client
-    partitions: Annotated[_Partitions, Field(min_length=1)]
-    locks: Annotated[_Numbers | None, Field(description="The numbers of the locks that are meant.")] = None
+    client_id: ClientText
+    partitions: Annotated[list[str], Meta(min_length=1, max_length=PARTITIONS_MAX)]
+    locks: Annotated[_Numbers | None, Meta(description="The numbers of the locks that are meant.")] = None
+
+
+HEARTBEAT: Final = JsonBody(HeartbeatRequest, {"topics": {"orders": {"order": True, "tags": "*"}}, "online": True})
+LOCKS: Final = JsonBody(LocksRequest, {"client_id": "worker-1", "partitions": ["orders@broker-a"]})
+RELEASE: Final = JsonBody(ReleaseRequest, {"client_id": "worker-1", "partitions": ["orders@broker-a"]})
 
 
 class LocksAsked(NamedTuple):
@@ -109,134 +106,75 @@ class LocksReleased(NamedTuple):
     numbers: Mapping[str, int]
 
 
-def check_client(value: object, field: str = "client_id") -> str:
+def check_client(client: str) -> str:
     """The id of a client."""
-    if value is None:
-        raise Refused(f"{field} is missing", code="missing_field", field=field)
-    if not isinstance(value, str):
-        raise Refused(f"{field} must be text", code="invalid_type", field=field)
-    if _CLIENT.fullmatch(value) is None:
+    if _CLIENT.fullmatch(client) is None:
         raise Unprocessable(
-            f"{field}: 1 to {NAME_LENGTH_MAX} visible ASCII characters without a slash",
-            field=field,
+            f"client_id: 1 to {NAME_LENGTH_MAX} visible ASCII characters without a slash",
+            field="client_id",
             extra={"limit": NAME_LENGTH_MAX},
         )
-    return value
+    return client
 
 
-def check_wait(value: object) -> int:
+def check_wait(wait_ms: int) -> int:
     """How long a call may wait."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise Refused("wait_ms must be a whole number", code="invalid_type", field="wait_ms")
-    if not 0 <= value <= WAIT_MS_MAX:
-        limit = 0 if value < 0 else WAIT_MS_MAX
+    if not 0 <= wait_ms <= WAIT_MS_MAX:
+        limit = 0 if wait_ms < 0 else WAIT_MS_MAX
         raise Unprocessable(f"wait_ms: must be from 0 to {WAIT_MS_MAX}", field="wait_ms", extra={"limit": limit})
-    return value
+    return wait_ms
 
 
-def heartbeat_of(body: Mapping[str, object]) -> tuple[dict[str, Subscription], bool]:
+def heartbeat_of(asked: HeartbeatRequest) -> tuple[dict[str, Subscription], bool]:
     """What a client subscribes to, and whether it stays."""
-    known_fields(body, HeartbeatRequest)
-    online = body.get("online")
-    if not isinstance(online, bool) and online is not None:
-        raise Refused("online must be true or false", code="invalid_type", field="online")
-    stays = online is not False
-    topics = body.get("topics")
-    if topics is None:
-        if stays:
-            raise Refused("topics is missing", code="missing_field", field="topics")
-        return {}, False
-    if not isinstance(topics, dict):
-        raise Refused("topics must be an object by topic", code="invalid_type", field="topics")
-    if len(topics) > SUBSCRIPTIONS_MAX:
-        raise Unprocessable(f"topics: at most {SUBSCRIPTIONS_MAX}", field="topics", extra={"limit": SUBSCRIPTIONS_MAX})
-    return {name: _subscription(name, value) for name, value in topics.items()}, stays
+    stays = asked.online is not False
+    if asked.topics is None and stays:
+        raise Refused("topics is missing", code="missing_field", field="topics")
+    return {name: _subscription(name, one) for name, one in (asked.topics or {}).items()}, stays
 
 
-def _subscription(topic: str, value: object) -> Subscription:
+def _subscription(topic: str, asked: SubscriptionRequest) -> Subscription:
     field = f"topics.{topic}"
     try:
         check_client_topic(topic)
     except Refused as error:
         raise Refused(error.detail, code=error.code, field=field, extra=error.extra) from None
-    if not isinstance(value, dict):
-        raise Refused(f"{field} must be an object", code="invalid_type", field=field)
-    known_fields(value, SubscriptionView, prefix=f"{field}.")
-    order, tags = value.get("order"), value.get("tags")
-    if not isinstance(order, bool) and order is not None:
-        raise Refused(f"{field}.order must be true or false", code="invalid_type", field=f"{field}.order")
-    if not isinstance(tags, str) and tags is not None:
-        raise Refused(f"{field}.tags must be text", code="invalid_type", field=f"{field}.tags")
     try:
-        parse_tags(tags)
+        parse_tags(asked.tags)
     except Unprocessable as error:
         raise Unprocessable(error.detail, code=error.code, field=f"{field}.tags", extra=error.extra) from None
-    return Subscription(order=order is True, tags="*" if tags is None else tags)
+    return Subscription(order=asked.order is True, tags="*" if asked.tags is None else asked.tags)
 
 
-def locks_of(body: Mapping[str, object], topic: Topic) -> LocksAsked:
+def locks_of(asked: LocksRequest, topic: Topic) -> LocksAsked:
     """The locks that are asked for; a partition that stands in both lists is one that is held."""
-    known_fields(body, LocksRequest)
-    client = check_client(body.get("client_id"))
-    held = _partitions(body.get("held"), "held", topic)
-    asked = _partitions(body.get("partitions"), "partitions", topic)
-    if not held and not asked:
+    client = check_client(asked.client_id)
+    held = _partitions(asked.held or (), "held", topic)
+    wanted = _partitions(asked.partitions or (), "partitions", topic)
+    if not held and not wanted:
         raise Unprocessable("partitions must name at least one partition", field="partitions")
-    wait = body.get("wait_ms")
-    wait_ms = 0 if wait is None else check_wait(wait)
-    return LocksAsked(client, tuple(dict.fromkeys((*held, *asked))), frozenset(held), wait_ms)
+    wait_ms = check_wait(asked.wait_ms or 0)
+    return LocksAsked(client, tuple(dict.fromkeys((*held, *wanted))), frozenset(held), wait_ms)
 
 
-def release_of(body: Mapping[str, object], topic: Topic) -> LocksReleased:
+def release_of(asked: ReleaseRequest, topic: Topic) -> LocksReleased:
     """The locks that are given back."""
-    known_fields(body, ReleaseRequest)
-    client = check_client(body.get("client_id"))
-    partitions = _partitions(body.get("partitions"), "partitions", topic)
-    if not partitions:
-        raise Unprocessable("partitions must name at least one partition", field="partitions")
-    return LocksReleased(client, partitions, lock_numbers_of(body.get("locks"), partitions))
+    client = check_client(asked.client_id)
+    partitions = _partitions(asked.partitions, "partitions", topic)
+    numbers = asked.locks or {}
+    check_named(numbers, "locks", partitions)
+    return LocksReleased(client, partitions, numbers)
 
 
-def _partitions(value: object, field: str, topic: Topic) -> tuple[str, ...]:
-    """Names of partitions of the topic, each once; none when nothing is given."""
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(f"{field} must be a list of partitions", code="invalid_type", field=field)
-    if len(value) > PARTITIONS_MAX:
-        raise Unprocessable(f"{field}: at most {PARTITIONS_MAX}", field=field, extra={"limit": PARTITIONS_MAX})
+def _partitions(names: Collection[str], field: str, topic: Topic) -> tuple[str, ...]:
+    """Names of partitions of the topic, each once."""
     there = set(topic.route.partitions)
-    for partition in value:
+    for partition in names:
         if partition not in there:
             raise NotFound(
                 f"{field}: topic {topic.name} has no partition {partition!r}", code="partition_not_found", field=field
             )
-    return tuple(dict.fromkeys(value))
-
-
-def lock_numbers_of(value: object, partitions: Collection[str]) -> dict[str, int]:
-    """The numbers of locks by partition; only of the `partitions` that the request names."""
-    return numbers_of(value, "locks", partitions)
-
-
-def numbers_of(
-    value: object, name: str, partitions: Collection[str] | None = None, *, most: int = OFFSET_MAX
-) -> dict[str, int]:
-    """The numbers in the field `name` by partition; only of `partitions`, if these are given."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Refused(f"{name} must be an object of partition to number", code="invalid_type", field=name)
-    for partition, number in value.items():
-        field = f"{name}.{partition}"
-        if partitions is not None and partition not in partitions:
-            raise Unprocessable(f"{field}: the request does not name this partition", field=field)
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise Refused(f"{field} must be a whole number", code="invalid_type", field=field)
-        if not 0 <= number <= most:
-            limit = 0 if number < 0 else most
-            raise Unprocessable(f"{field} must be from 0 to {most}", field=field, extra={"limit": limit})
-    return dict(value)
+    return tuple(dict.fromkeys(names))
 
 
 def check_named(numbers: Collection[str], name: str, partitions: Collection[str]) -> None:
