@@ -1,6 +1,7 @@
 """The whole of `/openapi.json`: what FastAPI knows of its own calls, and of those that it does not serve.
 
-Schemas come from the very types that decode and encode: msgspec's structs here, pydantic models in the routers.
+Schemas come from the very types that decode and encode: msgspec's structs, and pydantic models of the answers in the
+routers.
 """
 
 from __future__ import annotations

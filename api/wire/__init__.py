@@ -8,7 +8,7 @@ from api.wire.arrow_pieces import ArrowPieces
 from api.wire.dead_letter_json import DeadLetter, DeadLetters, dead_letters
 from api.wire.decoded import Decoded, Named, Producer
 from api.wire.failed_handle import FailedHandle
-from api.wire.json_body import JsonBody, json_object, known_fields
+from api.wire.json_body import JsonBody
 from api.wire.json_rows import Message, ProduceRequest, decode_json, decode_ndjson
 from api.wire.message_json import FetchAnswer, Origin, json_columns, stored_messages
 from api.wire.openapi_parts import (
@@ -17,7 +17,6 @@ from api.wire.openapi_parts import (
     TOPIC_PATTERN,
     Json,
     header,
-    json_request,
     name_in_path,
     problem,
     problems,
@@ -127,9 +126,6 @@ __all__ = [
     "install",
     "integer",
     "json_columns",
-    "json_object",
-    "json_request",
-    "known_fields",
     "media_type",
     "method_not_allowed",
     "name_in_path",

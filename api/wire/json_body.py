@@ -13,14 +13,13 @@ from typing import Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from fastapi import Request
-from pydantic import BaseModel
 
 from api.wire.json_rows import refusal
 from api.wire.openapi_parts import Json, schema_of
 from api.wire.request import check_encoding, headers_of, media_type
 from mq.errors import Refused, Unprocessable, UnsupportedMedia
 
-__all__ = ["JsonBody", "json_object", "known_fields"]
+__all__ = ["JsonBody"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -51,7 +50,7 @@ class JsonBody(Generic[T]):
 
     async def read(self, request: Request) -> T:
         """What was sent; raises a refusal that names the field."""
-        return self.decoded(await json_object(request))
+        return self.decoded(await _json_object(request))
 
     def decoded(self, body: Mapping[str, object]) -> T:
         """The body of a JSON object, in which a field that is null is left out."""
@@ -102,7 +101,7 @@ def _words(kind: Any) -> list[str]:
     return [word for part in get_args(kind) for word in _words(part)]
 
 
-async def json_object(request: Request) -> dict[str, object]:
+async def _json_object(request: Request) -> dict[str, object]:
     """The body as a JSON object; an empty body is an empty one."""
     headers = headers_of(request.scope)
     check_encoding(headers)
@@ -119,14 +118,6 @@ async def json_object(request: Request) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused("body: must be a JSON object", code="invalid_type", field="body")
     return value
-
-
-def known_fields(body: Mapping[str, object], model: type[BaseModel], prefix: str = "") -> None:
-    """Refuse a field that `model` does not have; `prefix` says where in the request `body` stands."""
-    for name in body:
-        if name not in model.model_fields:
-            field = f"{prefix}{name}"
-            raise Refused(f"{field} is not a field of this request", code="unknown_field", field=field)
 
 
 def _whole(value: object) -> object:

@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from pydantic import BaseModel
 
 from mq.limits import NAME_LENGTH_MAX
 
@@ -16,7 +15,6 @@ __all__ = [
     "TOPIC_PATTERN",
     "Json",
     "header",
-    "json_request",
     "name_in_path",
     "problem",
     "problems",
@@ -94,22 +92,6 @@ def name_in_path(kind: str, example: str) -> Json:
     """The path parameter of a topic or a group."""
     schema = {"type": "string", "pattern": TOPIC_PATTERN}
     return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
-
-
-def json_request(model: type[BaseModel]) -> Json:
-    """The `openapi_extra` of a call whose route reads its JSON body itself; parts of the model stand in place."""
-    schema = model.model_json_schema()
-    parts: Json = schema.pop("$defs", {})
-
-    def whole_of(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole_of(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        name = str(value.get("$ref", "")).removeprefix("#/$defs/")
-        return {key: whole_of(one) for key, one in parts.get(name, value).items()}
-
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": whole_of(schema)}}}}
 
 
 def schema_of(kind: Any) -> Json:
