@@ -1,4 +1,4 @@
-"""A group's settings, and the request that sets them: the edge where they are checked (API `PUT /v1/groups/{group}`).
+"""A group's settings, and the request that sets them (API `PUT /v1/groups/{group}`).
 
 A stored setting was checked when it was asked for. Its numbers are read back without their bounds, so that a release
 with other bounds can still start.
