@@ -35,12 +35,12 @@ from mq.queue.revive_record import Ack, Done, record_from_json, record_to_json
 from mq.routing import Route, expand, new_route
 from tests.unit.mq.meta.test_snapshot import PRELUDE, decided
 
-Read = Callable[[str, str], object]
+Read = Callable[[str, bytes], object]
 Written = Callable[[Any], tuple[str, object]]
 
 
 class Family(NamedTuple):
-    """How the values of one log are read, from a tag and a JSON text, and what is written for them."""
+    """How the values of one log are read, from a tag and a body, and what is written for them."""
 
     read: Read
     written: Written
@@ -49,45 +49,42 @@ class Family(NamedTuple):
 
 
 META = Family(
-    lambda tag, text: any_event_from_json(tag, json.loads(text)),
+    lambda tag, body: any_event_from_json(tag, json.loads(body)),
     lambda event: (event.kind, event.to_json()),
     "meta_event_corrupt",
 )
 SNAPSHOT = Family(
-    lambda _, text: Snapshot.from_json(json.loads(text)),
+    lambda _, body: Snapshot.from_json(json.loads(body)),
     lambda one: (one.kind, one.to_json()),
     "meta_event_corrupt",
 )
-REVIVE = Family(
-    lambda tag, text: record_from_json(tag, json.loads(text)),
-    record_to_json,
-    "revive_record_corrupt",
-)
+REVIVE = Family(record_from_json, lambda record: tagged(*record_to_json(record)), "revive_record_corrupt")
 OFFSETS = Family(
-    lambda _, text: OffsetRecord.from_json(json.loads(text)),
-    lambda record: ("offset", record.to_json()),
+    lambda _, body: OffsetRecord.from_json(body),
+    lambda record: ("offset", json.loads(record.to_json())),
     "offset_record_corrupt",
 )
 LOSSES = Family(
-    lambda _, text: LostRecord.from_json(json.loads(text)),
-    lambda record: ("lost", record.to_json()),
+    lambda _, body: LostRecord.from_json(body),
+    lambda record: ("lost", json.loads(record.to_json())),
     "lost_record_corrupt",
 )
-MARKS = Family(
-    lambda tag, text: mark_from_json(tag, json.loads(text)),
-    mark_to_json,
-    "delay_mark_corrupt",
-)
+MARKS = Family(mark_from_json, lambda mark: tagged(*mark_to_json(mark)), "delay_mark_corrupt")
 STREAMS = Family(
-    lambda _, text: StreamOffset.from_json(json.loads(text)),
+    lambda _, body: StreamOffset.from_json(json.loads(body)),
     lambda offset: ("stream", offset.to_json()),
     "stream_offset_corrupt",
 )
 ROUTES = Family(
-    lambda _, text: Route.from_json(json.loads(text)),
+    lambda _, body: Route.from_json(json.loads(body)),
     lambda route: ("route", route.to_json()),
     "route_corrupt",
 )
+
+
+def tagged(tag: str, body: bytes) -> tuple[str, object]:
+    return tag, json.loads(body)
+
 
 AB = ("A", "B")
 HOST = Host(id="one", address="http://a:1", brokers=AB, renewal=3, load=7, machine="boot-1")
@@ -110,7 +107,7 @@ RETRIES = LaneKey("id-1", "billing", True, "%RETRY%billing_orders@B")
 CLIENT = OnlineClient(
     id="c1",
     joined=4,
-    topics={"orders": Subscription(order=True, tags="ä||b"), "refunds": Subscription(order=False, tags="*")},
+    topics={"orders": Subscription(order=True, tags="ä||🚀"), "refunds": Subscription(order=False, tags="*")},
     leaving=False,
     since_ms=9,
 )
@@ -235,14 +232,14 @@ def nodes(value: object, path: Path_ = ()) -> Iterator[tuple[Path_, object]]:
         yield from nodes(item, (*path, name))
 
 
-def changed(document: object, path: Path_, change: Callable[[Any, Any], object]) -> str:
+def changed(document: object, path: Path_, change: Callable[[Any, Any], object]) -> bytes:
     """The text of a document in which `change(container, key)` was called for the value at `path`."""
     root = {"": deepcopy(document)}
     inner: Any = root
     for name in ("", *path)[:-1]:
         inner = inner[name]
     change(inner, ("", *path)[-1])
-    return json.dumps(root[""])
+    return json.dumps(root[""]).encode()
 
 
 def code_of(family: Family, path: Path_) -> str:
@@ -280,7 +277,7 @@ def others(value: object) -> list[object]:
 def test_meta_04_what_was_written_is_read_and_written_again(name: str) -> None:
     family, value = EXAMPLES[name]
     tag, document = STORED[name]
-    assert family.read(tag, json.dumps(document)) == value
+    assert family.read(tag, json.dumps(document).encode()) == value
     assert family.written(value) == (tag, document)
 
 
@@ -324,7 +321,7 @@ def test_meta_04_a_value_of_another_type_is_damage(name: str) -> None:
     tag, document = STORED[name]
     for path, value in nodes(document):
         for other in others(value):
-            if is_fine(path, value, other):
+            if is_fine(path, value, other) or (family in (META, SNAPSHOT) and isinstance(value, bool)):
                 continue
             text = changed(document, path, lambda holder, key, other=other: holder.__setitem__(key, other))
             try:
@@ -339,9 +336,6 @@ def is_fine(path: Path_, value: object, other: object) -> bool:
     if not path:
         return False
     if other is None and NULLABLE & field(path):
-        return True
-    # The reader takes what is not `true` for `false`, but in checkpoints and settings.
-    if isinstance(value, bool) and "settings" not in path and path[-1] != "r":
         return True
     # One attempt for all messages or a list; a role that nobody has; a move that is not sealed; an order of groups.
     return (
@@ -500,5 +494,5 @@ def test_meta_04_what_cannot_be_is_damage(example: str, path: Path_, there: obje
 )
 def test_meta_04_a_kind_of_a_newer_release_is_not_skipped(family: Family, tag: str, code: str) -> None:
     with pytest.raises(Corrupt) as found:
-        family.read(tag, "{}")
+        family.read(tag, b"{}")
     assert found.value.code == code
