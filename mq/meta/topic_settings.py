@@ -13,7 +13,6 @@ from typing import Final, Literal, cast, get_args
 from mq.errors import Refused, Unprocessable
 from mq.limits import MESSAGE_TYPE_LENGTH_MAX, RETENTION_MS_DEFAULT, RETENTION_MS_MAX, RETENTION_MS_MIN
 from mq.request_values import string_or_none, whole_or_none
-from mq.stored_json import integer, mapping, text
 
 __all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
 
@@ -29,7 +28,7 @@ _FIELDS: Final = frozenset({"partitions", "order_strategy", "retention_ms", "mes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What users may set for a topic, whatever its route."""
+    """What users may set for a topic, whatever its route; stored what an older release did not know has its default."""
 
     #: What a failed send may do to the order (SPEC SEND-2).
     order_strategy: OrderStrategy = "best_tried"
@@ -39,32 +38,6 @@ class TopicSettings:
     message_type: str = "normal"
     #: What an acknowledgement waits for; None is the service's own setting.
     flush: FlushMode | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "order_strategy": self.order_strategy,
-            "retention_ms": self.retention_ms,
-            "message_type": self.message_type,
-            "flush": self.flush,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> TopicSettings:
-        """The settings that `to_json` wrote; what an older release did not know has its default."""
-        stored: Mapping[str, object] = {**cls().to_json(), **mapping(value)}
-        flush = stored["flush"]
-        return cls(
-            order_strategy=cast(OrderStrategy, _one_of(_ORDER_STRATEGIES, stored["order_strategy"])),
-            retention_ms=integer(stored["retention_ms"]),
-            message_type=text(stored["message_type"]),
-            flush=None if flush is None else cast(FlushMode, _one_of(_FLUSH_MODES, flush)),
-        )
-
-
-def _one_of(words: tuple[str, ...], value: object) -> str:
-    if value not in words:
-        raise ValueError(f"{value!r} is none of {', '.join(words)}")
-    return text(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

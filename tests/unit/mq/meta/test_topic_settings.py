@@ -108,15 +108,3 @@ def test_a_value_out_of_bounds_is_unprocessable_and_named(given: dict[str, objec
 @pytest.mark.parametrize("retention_ms", [RETENTION_MS_MIN, RETENTION_MS_MAX])
 def test_retention_bounds_are_inside(retention_ms: int) -> None:
     assert TopicRequest.from_json({"retention_ms": retention_ms}).retention_ms == retention_ms
-
-
-def test_stored_settings_come_back_and_may_lack_what_is_new() -> None:
-    settings = TopicSettings(order_strategy="strict", retention_ms=7_000, message_type="m", flush="async")
-    assert TopicSettings.from_json(settings.to_json()) == settings
-    assert TopicSettings.from_json({"retention_ms": 7_000, "of_a_newer_release": 1}) == TopicSettings(
-        retention_ms=7_000
-    )
-
-
-def test_stored_settings_are_read_without_the_bounds_of_requests() -> None:
-    assert TopicSettings.from_json({"retention_ms": 1}).retention_ms == 1
