@@ -13,40 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from mq.errors import Corrupt
 
-__all__ = [
-    "Form",
-    "StoredEvent",
-    "array",
-    "corrupt_when_damaged",
-    "event_of",
-    "form",
-    "forms_of",
-    "integer",
-    "mapping",
-    "pairs",
-    "reader",
-    "text",
-    "to_json",
-]
+__all__ = ["Form", "corrupt_when_damaged", "form", "forms_of", "integer", "mapping", "reader", "to_json"]
 
 T = TypeVar("T")
 S = TypeVar("S")
-
-
-class StoredEvent(Protocol):
-    """An event of the metadata log, as it reads itself back."""
-
-    @classmethod
-    def from_json(cls, value: object) -> Self: ...
-
-
-E = TypeVar("E", bound=StoredEvent)
 
 #: The JSON text of a value.
 to_json: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
@@ -99,41 +75,3 @@ def integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{type(value).__name__} is not a whole number")
     return value
-
-
-def text(value: object) -> str:
-    """`value` if it is a string, else `TypeError`."""
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not text")
-    return value
-
-
-def array(value: object) -> list[object]:
-    """`value` if it is a JSON array, else `TypeError`."""
-    if not isinstance(value, list):
-        raise TypeError(f"{type(value).__name__} is not an array")
-    return value
-
-
-def pairs(value: object) -> tuple[tuple[int, int], ...]:
-    """`value` if it is a JSON array of pairs of whole numbers, else `TypeError` or `ValueError`."""
-    found = []
-    for pair in array(value):
-        one, other = map(integer, array(pair))
-        found.append((one, other))
-    return tuple(found)
-
-
-def event_of(events: Mapping[str, type[E]], kind: str, value: object) -> E | None:
-    """The event of this `kind` that its `to_json` wrote; None when the kind is none of `events`.
-
-    Raises
-    ------
-    Corrupt
-        `meta_event_corrupt` when the value is damaged.
-    """
-    event = events.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)
