@@ -114,7 +114,7 @@ GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
 
 
 class StoredGroup(msgspec.Struct):
-    """A group as it is stored: its settings are as the API has them."""
+    """A group as it is stored; its settings are stored as the API writes them, and read by hand."""
 
     name: str
     epoch: int

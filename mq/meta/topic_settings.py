@@ -28,7 +28,7 @@ _FIELDS: Final = frozenset({"partitions", "order_strategy", "retention_ms", "mes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What users may set for a topic, whatever its route; stored what an older release did not know has its default."""
+    """What users may set for a topic, whatever its route; what a stored one lacks has its default."""
 
     #: What a failed send may do to the order (SPEC SEND-2).
     order_strategy: OrderStrategy = "best_tried"
