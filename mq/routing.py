@@ -19,6 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +27,7 @@ from mq.errors import Conflict, Unavailable, Unprocessable
 from mq.limits import LOGICAL_PARTITIONS, PARTITIONS_MAX
 from mq.murmur3 import hash_string, hash_strings
 from mq.names import PartitionName, partition_name
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, reader, to_json
 
 __all__ = [
     "DEFAULT_PARTITIONS",
@@ -104,27 +105,17 @@ class Route:
 
     def to_json(self) -> dict[str, object]:
         """This route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`."""
-        return {
-            "epoch": self.epoch,
-            "partitions": list(self.partitions),
-            "owners": [list(owner) for owner in self.owners],
-        }
+        values: dict[str, object] = msgspec.json.decode(to_json(self))
+        return values
 
     @classmethod
     def from_json(cls, value: object) -> Route:
         """The route that `to_json` wrote; raises `Corrupt` when it is not one."""
         with corrupt_when_damaged("a stored route", code="route_corrupt"):
-            stored = mapping(value)
-            return cls(
-                epoch=integer(stored["epoch"]),
-                partitions=tuple(map(text, array(stored["partitions"]))),
-                owners=tuple(map(_range, array(stored["owners"]))),
-            )
+            return _route(value)
 
 
-def _range(value: object) -> Range:
-    low, high, index = map(integer, array(value))
-    return low, high, index
+_route: Final = reader(Route)
 
 
 def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None:

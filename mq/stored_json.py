@@ -1,35 +1,65 @@
-"""Reading JSON values that DeltaMQ stored itself: anything unexpected is damage, not a caller's mistake.
+"""What DeltaMQ stores as JSON is read and written by one definition; anything else is damage.
 
-Unknown fields are left alone, so that an older release can read what a newer one wrote.
+The definition is a type with annotated fields, which msgspec reads and writes: the type of the core itself, or a struct
+beside it where the two differ. A field without a default must be there. Unknown fields are left alone, so that an older
+release can read what a newer one wrote.
+
+Decoders and encoders are made at import: two threads that let msgspec 0.22 read the annotations of one type at once
+crash the interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from mq.errors import Corrupt
 
-__all__ = ["StoredEvent", "array", "corrupt_when_damaged", "event_of", "integer", "mapping", "pairs", "text"]
+__all__ = ["Form", "corrupt_when_damaged", "form", "forms_of", "integer", "mapping", "reader", "to_json"]
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+#: The JSON text of a value.
+to_json: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
 
 
-class StoredEvent(Protocol):
-    """An event of the metadata log, as it reads itself back."""
+@dataclass(frozen=True, slots=True)
+class Form(Generic[T]):
+    """How values of one type are stored."""
 
-    @classmethod
-    def from_json(cls, value: object) -> Self: ...
+    to_json: Callable[[T], bytes]
+    #: Raises what `corrupt_when_damaged` catches.
+    from_json: Callable[[bytes], T]
 
 
-E = TypeVar("E", bound=StoredEvent)
+def form(stored: type[S], read: Callable[[S], T], write: Callable[[T], S]) -> Form[T]:
+    """Values that are stored as `stored`, a type of its own."""
+    decode = msgspec.json.Decoder(stored).decode
+    return Form(lambda value: to_json(write(value)), lambda body: read(decode(body)))
+
+
+def forms_of(*kinds: type[Any]) -> dict[str, Form[Any]]:
+    """Events that are stored field by field, by their kinds."""
+    return {one.kind: Form(to_json, msgspec.json.Decoder(one).decode) for one in kinds}
+
+
+def reader(kind: type[T]) -> Callable[[object], T]:
+    """What makes a `kind` of the values that JSON text stands for; it raises what `corrupt_when_damaged` catches."""
+    msgspec.json.Decoder(kind)  # reads the annotations now, see above
+    return lambda value: msgspec.convert(value, kind)
 
 
 @contextmanager
 def corrupt_when_damaged(what: str, *, code: str) -> Iterator[None]:
-    """Turn what the readers below (and unpacking) raise into `Corrupt`, which names `what`."""
+    """Turn what readers of stored values raise into `Corrupt`, which names `what`."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{what} is damaged: {error!r}", code=code) from error
 
 
@@ -40,46 +70,8 @@ def mapping(value: object) -> Mapping[str, object]:
     return value
 
 
-def text(value: object) -> str:
-    """`value` if it is a string, else `TypeError`."""
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not text")
-    return value
-
-
 def integer(value: object) -> int:
     """`value` if it is a whole number, else `TypeError`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{type(value).__name__} is not a whole number")
     return value
-
-
-def array(value: object) -> list[object]:
-    """`value` if it is a JSON array, else `TypeError`."""
-    if not isinstance(value, list):
-        raise TypeError(f"{type(value).__name__} is not an array")
-    return value
-
-
-def pairs(value: object) -> tuple[tuple[int, int], ...]:
-    """`value` if it is a JSON array of pairs of whole numbers, else `TypeError` or `ValueError`."""
-    found = []
-    for pair in array(value):
-        one, other = map(integer, array(pair))
-        found.append((one, other))
-    return tuple(found)
-
-
-def event_of(events: Mapping[str, type[E]], kind: str, value: object) -> E | None:
-    """The event of this `kind` that its `to_json` wrote; None when the kind is none of `events`.
-
-    Raises
-    ------
-    Corrupt
-        `meta_event_corrupt` when the value is damaged.
-    """
-    event = events.get(kind)
-    if event is None:
-        return None
-    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
-        return event.from_json(value)

@@ -205,7 +205,14 @@ class Hosting:
 
     def _new_life(self) -> _Life:
         times = self._times
-        host = Host(id=uuid.uuid4().hex, address=self.address, brokers=self.brokers, machine=self._locks.machine)
+        host = Host(
+            id=uuid.uuid4().hex,
+            address=self.address,
+            brokers=self.brokers,
+            renewal=0,
+            load=0,
+            machine=self._locks.machine,
+        )
         lease = OwnLease(self.now_ms(), lease_ms=times.lease_ms, margin_ms=times.margin_ms, renew_ms=times.renew_ms)
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from mq.errors import Corrupt, Refused
-from mq.stored_json import corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, integer, mapping, reader
 
 __all__ = ["FORMAT_VERSION", "StreamOffset", "TopicOffset", "messages_behind"]
 
@@ -33,7 +35,7 @@ class TopicOffset:
 
     id: str
     #: The next offset of each partition, by name; never modified.
-    partitions: Mapping[str, int]
+    partitions: Mapping[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +87,18 @@ class StreamOffset:
                     field="checkpointLocation",
                 )
             stored = _upgraded(stored, version, upgrades)
-            topics = {name: _topic(one) for name, one in mapping(stored["topics"]).items()}
-            return cls(warehouse=text(stored["warehouse"]), topics=topics)
+            read = _stored(stored)
+            return cls(warehouse=read.warehouse, topics=read.topics)
+
+
+class _Stored(msgspec.Struct):
+    """The position as it is stored, in the present version."""
+
+    warehouse: str
+    topics: dict[str, TopicOffset]
+
+
+_stored: Final = reader(_Stored)
 
 
 def _upgraded(stored: Json, version: int, upgrades: Upgrades) -> Json:
@@ -95,14 +107,6 @@ def _upgraded(stored: Json, version: int, upgrades: Upgrades) -> Json:
             raise Corrupt(f"there was never a format {older} of stream positions", code="stream_offset_corrupt")
         stored = upgrades[older](stored)
     return stored
-
-
-def _topic(value: object) -> TopicOffset:
-    stored = mapping(value)
-    offsets = {name: integer(offset) for name, offset in mapping(stored["partitions"]).items()}
-    if min(offsets.values(), default=0) < 0:
-        raise ValueError("a negative offset")
-    return TopicOffset(text(stored["id"]), offsets)
 
 
 def messages_behind(end: StreamOffset, latest: StreamOffset) -> dict[tuple[str, str], int]:

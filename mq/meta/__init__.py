@@ -16,7 +16,7 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.fold import AnyEvent, Meta, any_event_from_json, parts_told
+from mq.meta.fold import AnyEvent, Meta, event_from_json, event_to_json, parts_told
 from mq.meta.group import (
     Group,
     GroupEvent,
@@ -91,7 +91,6 @@ __all__ = [
     "TopicRequest",
     "TopicSettings",
     "Verdict",
-    "any_event_from_json",
     "brokers_for",
     "check_role",
     "checkpoint_holds",
@@ -111,6 +110,8 @@ __all__ = [
     "decide_scan",
     "decide_seal",
     "decide_takeover",
+    "event_from_json",
+    "event_to_json",
     "first_blocked",
     "group_holds",
     "is_old",

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from mq.errors import Corrupt, Fenced
 from mq.order_limits import LEASE_MARGIN_MS, LEASE_MS_DEFAULT, LEASE_RENEW_MS
-from mq.stored_json import array, event_of, integer, mapping, text
+from mq.stored_json import Form, forms_of
 
 __all__ = [
+    "BROKER_EVENTS",
     "META_ROLE",
     "BrokerEvent",
     "BrokersState",
@@ -35,7 +36,6 @@ __all__ = [
     "OwnLease",
     "Ownership",
     "RoleTaken",
-    "broker_event_from_json",
     "check_role",
     "decide_give_back",
     "decide_leave",
@@ -58,33 +58,12 @@ class Host:
     #: The brokers that it was started for; it hosts others while nobody else does.
     brokers: tuple[str, ...]
     #: Grows with each renewal of its lease.
-    renewal: int = 0
+    renewal: int
     #: Requests a second, to show and to choose by.
-    load: int = 0
-    #: What tells its machine, since that was started, from others; empty when that is not known.
+    load: int
+    #: What tells its machine, since that was started, from others; empty when that is not known, and for hosts of
+    #: earlier releases.
     machine: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "address": self.address,
-            "brokers": list(self.brokers),
-            "renewal": self.renewal,
-            "load": self.load,
-            "machine": self.machine,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> Host:
-        stored = mapping(value)
-        return cls(
-            id=text(stored["id"]),
-            address=text(stored["address"]),
-            brokers=tuple(map(text, array(stored["brokers"]))),
-            renewal=integer(stored["renewal"]),
-            load=integer(stored["load"]),
-            machine=text(stored.get("machine", "")),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +85,6 @@ class HostRegistered:
     def key(self) -> str:
         return f"host/{self.host.id}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"host": self.host.to_json()}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        return cls(host=Host.from_json(mapping(value)["host"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRenewed:
@@ -127,14 +99,6 @@ class HostRenewed:
     def key(self) -> str:
         return f"host/{self.id}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"id": self.id, "renewal": self.renewal, "load": self.load}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(id=text(stored["id"]), renewal=integer(stored["renewal"]), load=integer(stored["load"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLeft:
@@ -147,14 +111,6 @@ class HostLeft:
     @property
     def key(self) -> str:
         return f"host/{self.id}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"id": self.id, "expired": self.expired}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(id=text(stored["id"]), expired=stored["expired"] is True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,30 +126,10 @@ class RoleTaken:
     def key(self) -> str:
         return f"role/{self.role}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"role": self.role, "host": self.host, "epoch": self.epoch}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(role=text(stored["role"]), host=text(stored["host"]), epoch=integer(stored["epoch"]))
-
 
 BrokerEvent = HostRegistered | HostRenewed | HostLeft | RoleTaken
-_EVENTS: Final[Mapping[str, type[BrokerEvent]]] = {
-    one.kind: one for one in (HostRegistered, HostRenewed, HostLeft, RoleTaken)
-}
-
-
-def broker_event_from_json(kind: str, value: object) -> BrokerEvent | None:
-    """The event of this `kind` that `to_json` wrote; None when the kind is none of brokers.
-
-    Raises
-    ------
-    Corrupt
-        `meta_event_corrupt` when the value is damaged.
-    """
-    return event_of(_EVENTS, kind, value)
+#: How they are stored, by kind.
+BROKER_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(HostRegistered, HostRenewed, HostLeft, RoleTaken)
 
 
 @dataclass(frozen=True, slots=True)

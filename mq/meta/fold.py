@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
-from mq.meta.brokers import BrokerEvent, BrokersState, HostRenewed, broker_event_from_json
-from mq.meta.group import GroupEvent, GroupsState, group_event_from_json
-from mq.meta.moved_keys import MovedKeys, MoveEvent, move_event_from_json
+from mq.errors import Corrupt
+from mq.meta.brokers import BROKER_EVENTS, BrokerEvent, BrokersState, HostRenewed
+from mq.meta.group import GROUP_EVENTS, GroupEvent, GroupsState
+from mq.meta.moved_keys import MOVE_EVENTS, MovedKeys, MoveEvent
 from mq.meta.online import OnlineState
-from mq.meta.online_events import OnlineEvent, online_event_from_json
-from mq.meta.topics import Event, MetaState, TopicDeleted, event_from_json
+from mq.meta.online_events import ONLINE_EVENTS, OnlineEvent
+from mq.meta.topics import TOPIC_EVENTS, Event, MetaState, TopicDeleted
+from mq.stored_json import Form, corrupt_when_damaged
 
-__all__ = ["AnyEvent", "Meta", "any_event_from_json", "parts_told"]
+__all__ = ["AnyEvent", "Meta", "event_from_json", "event_to_json", "parts_told"]
 
 AnyEvent = Event | GroupEvent | BrokerEvent | OnlineEvent | MoveEvent
 
@@ -80,25 +82,32 @@ _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     TopicDeleted: ("topics", "groups", "moved"),
     HostRenewed: (),
 }
-_FAMILIES: Final[tuple[Callable[[str, object], AnyEvent | None], ...]] = (
-    broker_event_from_json,
-    group_event_from_json,
-    online_event_from_json,
-    move_event_from_json,
-)
+_FORMS: Final[Mapping[str, Form[Any]]] = {
+    **TOPIC_EVENTS,
+    **GROUP_EVENTS,
+    **BROKER_EVENTS,
+    **ONLINE_EVENTS,
+    **MOVE_EVENTS,
+}
 
 
-def any_event_from_json(kind: str, value: object) -> AnyEvent:
-    """The event of this `kind`, of whichever family, that `to_json` wrote.
+def event_to_json(event: AnyEvent) -> bytes:
+    """The text of an event in the metadata log, where its kind stands beside it."""
+    return _FORMS[event.kind].to_json(event)
+
+
+def event_from_json(kind: str, body: bytes) -> AnyEvent:
+    """The event of this `kind`, of whichever family, that `event_to_json` wrote.
 
     Raises
     ------
     Corrupt
         `meta_event_unknown` when a newer release wrote a kind that this one does not know: deciding without it could
-        undo it. `meta_event_corrupt` when the value is damaged.
+        undo it. `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
     """
-    for from_json in _FAMILIES:
-        event = from_json(kind, value)
-        if event is not None:
-            return event
-    return event_from_json(kind, value)
+    form = _FORMS.get(kind)
+    if form is None:
+        raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
+    with corrupt_when_damaged(f"a stored {kind} event", code="meta_event_corrupt"):
+        event: AnyEvent = form.from_json(body)
+        return event

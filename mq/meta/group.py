@@ -19,15 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final
+
+import msgspec
 
 from mq.errors import Conflict, Corrupt, NotFound, Refused
 from mq.meta.group_settings import GroupRequest, GroupSettings
 from mq.names import check_group, is_system
 from mq.queue import Committed, LaneKey, Start, StartKind
-from mq.stored_json import array, event_of, integer, mapping, text
+from mq.stored_json import Form, form, forms_of
 
 __all__ = [
+    "GROUP_EVENTS",
     "Group",
     "GroupBegan",
     "GroupDeleted",
@@ -35,11 +38,11 @@ __all__ = [
     "GroupPut",
     "GroupsState",
     "OffsetsReset",
+    "StoredGroup",
     "decide_begin",
     "decide_delete_group",
     "decide_put_group",
     "decide_reset_offsets",
-    "group_event_from_json",
 ]
 
 
@@ -53,24 +56,6 @@ class Group:
     settings: GroupSettings
     created_ms: int
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "epoch": self.epoch,
-            "settings": self.settings.to_json(),
-            "created_ms": self.created_ms,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> Group:
-        stored = mapping(value)
-        return cls(
-            name=text(stored["name"]),
-            epoch=integer(stored["epoch"]),
-            settings=GroupSettings.from_json(stored["settings"]),
-            created_ms=integer(stored["created_ms"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPut:
@@ -82,13 +67,6 @@ class GroupPut:
     @property
     def key(self) -> str:
         return f"group/{self.group.name}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"group": self.group.to_json()}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        return cls(group=Group.from_json(mapping(value)["group"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +80,6 @@ class GroupDeleted:
     @property
     def key(self) -> str:
         return f"group/{self.name}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"name": self.name, "epoch": self.epoch}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(name=text(stored["name"]), epoch=integer(stored["epoch"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,20 +96,6 @@ class OffsetsReset:
     def key(self) -> str:
         return f"group/{self.group}"
 
-    def to_json(self) -> dict[str, object]:
-        lanes = [[lane.topic_id, lane.retry, lane.partition, offset] for lane, offset in self.offsets]
-        return {"group": self.group, "topic": self.topic, "epoch": self.epoch, "offsets": lanes}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        group = text(stored["group"])
-        offsets = []
-        for item in array(stored["offsets"]):
-            topic_id, retry, partition, offset = array(item)
-            offsets.append((LaneKey(text(topic_id), group, retry is True, text(partition)), integer(offset)))
-        return cls(group=group, topic=text(stored["topic"]), epoch=integer(stored["epoch"]), offsets=tuple(offsets))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBegan:
@@ -153,34 +109,60 @@ class GroupBegan:
     def key(self) -> str:
         return f"group/{self.group}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"group": self.group, "topics": [list(one) for one in self.topics]}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        topics = []
-        for item in array(stored["topics"]):
-            topic_id, partitions = array(item)
-            topics.append((text(topic_id), integer(partitions)))
-        return cls(group=text(stored["group"]), topics=tuple(topics))
-
 
 GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
-_EVENTS: Final[Mapping[str, type[GroupEvent]]] = {
-    one.kind: one for one in (GroupPut, GroupDeleted, OffsetsReset, GroupBegan)
+
+
+class StoredGroup(msgspec.Struct):
+    """A group as it is stored; its settings are stored as the API writes them, and read by hand."""
+
+    name: str
+    epoch: int
+    settings: dict[str, object]
+    created_ms: int
+
+    @classmethod
+    def of(cls, group: Group) -> StoredGroup:
+        return cls(group.name, group.epoch, group.settings.to_json(), group.created_ms)
+
+    def group(self) -> Group:
+        settings = GroupSettings.from_json(self.settings)
+        return Group(name=self.name, epoch=self.epoch, settings=settings, created_ms=self.created_ms)
+
+
+class _Put(msgspec.Struct):
+    group: StoredGroup
+
+
+class _Reset(msgspec.Struct):
+    """A reset as it is stored: all of its lanes are of its group."""
+
+    group: str
+    topic: str
+    epoch: int
+    offsets: tuple[tuple[str, bool, str, int], ...]
+
+    @classmethod
+    def of(cls, event: OffsetsReset) -> _Reset:
+        lanes = tuple((lane.topic_id, lane.retry, lane.partition, offset) for lane, offset in event.offsets)
+        return cls(event.group, event.topic, event.epoch, lanes)
+
+    def event(self) -> OffsetsReset:
+        offsets = tuple(
+            (LaneKey(topic_id, self.group, retry, partition), offset)
+            for topic_id, retry, partition, offset in self.offsets
+        )
+        return OffsetsReset(group=self.group, topic=self.topic, epoch=self.epoch, offsets=offsets)
+
+
+#: How they are stored, by kind.
+GROUP_EVENTS: Final[Mapping[str, Form[Any]]] = {
+    GroupPut.kind: form(
+        _Put, lambda stored: GroupPut(group=stored.group.group()), lambda event: _Put(StoredGroup.of(event.group))
+    ),
+    OffsetsReset.kind: form(_Reset, _Reset.event, _Reset.of),
+    **forms_of(GroupDeleted, GroupBegan),
 }
-
-
-def group_event_from_json(kind: str, value: object) -> GroupEvent | None:
-    """The event of this `kind` that `to_json` wrote; None when the kind is none of groups.
-
-    Raises
-    ------
-    Corrupt
-        `meta_event_corrupt` when the value is damaged.
-    """
-    return event_of(_EVENTS, kind, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,9 +28,10 @@ from mq.errors import Corrupt
 from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.topics import Event, MetaState, TopicPut
 from mq.routing import Route, Table
-from mq.stored_json import array, event_of, integer, mapping, pairs, text
+from mq.stored_json import Form, form, forms_of
 
 __all__ = [
+    "MOVE_EVENTS",
     "KeysMoved",
     "Move",
     "MoveEvent",
@@ -37,7 +39,6 @@ __all__ = [
     "MovedKeys",
     "decide_seal",
     "first_blocked",
-    "move_event_from_json",
     "moves_between",
     "moves_of",
 ]
@@ -105,20 +106,6 @@ class KeysMoved:
     def key(self) -> str:
         return f"moves/{self.topic_id}"
 
-    def to_json(self) -> dict[str, object]:
-        moves = [[one.epoch, one.source, one.target, [list(pair) for pair in one.ranges]] for one in self.moves]
-        return {"topic_id": self.topic_id, "moves": moves}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(topic_id=text(stored["topic_id"]), moves=tuple(map(_move, array(stored["moves"]))))
-
-
-def _move(value: object) -> Move:
-    epoch, source, target, ranges = array(value)
-    return Move(integer(epoch), text(source), text(target), pairs(ranges))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveSealed:
@@ -134,38 +121,29 @@ class MoveSealed:
     def key(self) -> str:
         return f"moves/{self.topic_id}"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "topic_id": self.topic_id,
-            "epoch": self.epoch,
-            "source": self.source,
-            "end_offset": self.end_offset,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(
-            topic_id=text(stored["topic_id"]),
-            epoch=integer(stored["epoch"]),
-            source=text(stored["source"]),
-            end_offset=integer(stored["end_offset"]),
-        )
-
 
 MoveEvent = KeysMoved | MoveSealed
-_EVENTS: Final[Mapping[str, type[MoveEvent]]] = {one.kind: one for one in (KeysMoved, MoveSealed)}
 
 
-def move_event_from_json(kind: str, value: object) -> MoveEvent | None:
-    """The event of this `kind` that `to_json` wrote; None when the kind is none of moved keys.
+class _Moves(msgspec.Struct):
+    """Moves as they are stored: none of them is sealed yet."""
 
-    Raises
-    ------
-    Corrupt
-        `meta_event_corrupt` when the value is damaged.
-    """
-    return event_of(_EVENTS, kind, value)
+    topic_id: str
+    moves: tuple[tuple[int, str, str, tuple[tuple[int, int], ...]], ...]
+
+    @classmethod
+    def of(cls, event: KeysMoved) -> _Moves:
+        return cls(event.topic_id, tuple((one.epoch, one.source, one.target, one.ranges) for one in event.moves))
+
+    def event(self) -> KeysMoved:
+        return KeysMoved(topic_id=self.topic_id, moves=tuple(Move(*one) for one in self.moves))
+
+
+#: How they are stored, by kind.
+MOVE_EVENTS: Final[Mapping[str, Form[Any]]] = {
+    KeysMoved.kind: form(_Moves, _Moves.event, _Moves.of),
+    **forms_of(MoveSealed),
+}
 
 
 class _Need(NamedTuple):

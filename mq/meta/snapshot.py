@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import msgspec
 
 from mq.meta.brokers import BrokersState, Host, Ownership
 from mq.meta.fold import Meta
-from mq.meta.group import Group, GroupsState
+from mq.meta.group import GroupsState, StoredGroup
 from mq.meta.moved_keys import Move, MovedKeys
 from mq.meta.online import GroupOnline, OnlineState, TopicAllocation
 from mq.meta.online_events import OnlineClient
-from mq.meta.topics import MetaState, Topic
+from mq.meta.topics import MetaState, StoredTopic
 from mq.queue import Committed, LaneKey
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
+from mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["Snapshot"]
-
-Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,165 +42,169 @@ class Snapshot:
     #: For each part of `meta` the offset behind the last event that told something about it; never modified.
     told: Mapping[str, int]
 
-    def to_json(self) -> Json:
-        return {
-            "previous": self.previous,
-            "told": dict(self.told),
-            "topics": _topics_to_json(self.meta.topics),
-            "groups": _groups_to_json(self.meta.groups),
-            "brokers": _brokers_to_json(self.meta.brokers),
-            "online": _online_to_json(self.meta.online),
-            "moved": {
-                topic_id: [_move_to_json(one) for one in keys.moves] for topic_id, keys in self.meta.moved.items()
-            },
-        }
+    def to_json(self) -> bytes:
+        return to_json(_Stored.of(self))
 
     @classmethod
-    def from_json(cls, value: object) -> Snapshot:
+    def from_json(cls, body: bytes) -> Snapshot:
         """What `to_json` wrote.
 
         Raises
         ------
         Corrupt
-            `meta_event_corrupt` when the value is damaged.
+            `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
         """
         with corrupt_when_damaged("a stored snapshot event", code="meta_event_corrupt"):
-            stored = mapping(value)
-            moved = mapping(stored["moved"])
-            meta = Meta(
-                topics=_topics(mapping(stored["topics"])),
-                groups=_groups(mapping(stored["groups"])),
-                brokers=_brokers(mapping(stored["brokers"])),
-                online=_online(mapping(stored["online"])),
-                moved={topic_id: MovedKeys(tuple(map(_move, array(those)))) for topic_id, those in moved.items()},
-            )
-            told = {family: integer(offset) for family, offset in mapping(stored["told"]).items()}
-            return cls(meta=meta, previous=integer(stored["previous"]), told=told)
+            return _read(body).snapshot()
 
 
-def _topics_to_json(state: MetaState) -> Json:
-    return {
-        "topics": [topic.to_json() for topic in state.topics.values()],
-        "routes_epoch": state.routes_epoch,
-        "ended": dict(state.ended),
-    }
+# How it is stored, from the parts to the whole.
 
 
-def _topics(stored: Mapping[str, object]) -> MetaState:
-    topics = [Topic.from_json(one) for one in array(stored["topics"])]
-    return MetaState(
-        topics={topic.name: topic for topic in topics},
-        routes_epoch=integer(stored["routes_epoch"]),
-        ended={name: integer(lives) for name, lives in mapping(stored["ended"]).items()},
-    )
+class _Topics(msgspec.Struct):
+    topics: list[StoredTopic]
+    routes_epoch: int
+    ended: Mapping[str, int]
+
+    @classmethod
+    def of(cls, state: MetaState) -> _Topics:
+        return cls([StoredTopic.of(topic) for topic in state.topics.values()], state.routes_epoch, state.ended)
+
+    def state(self) -> MetaState:
+        topics = {stored.name: stored.topic() for stored in self.topics}
+        return MetaState(topics=topics, routes_epoch=self.routes_epoch, ended=self.ended)
 
 
-def _groups_to_json(state: GroupsState) -> Json:
-    resets = [
-        [lane.topic_id, lane.group, lane.retry, lane.partition, reset.epoch, reset.offset]
-        for lane, reset in state.resets.items()
-    ]
-    return {
-        "groups": [group.to_json() for group in state.groups.values()],
-        "resets": resets,
-        "epoch": state.epoch,
-        "began": [[group, topic_id, count] for (group, topic_id), count in state.began.items()],
-    }
+class _Groups(msgspec.Struct):
+    groups: list[StoredGroup]
+    #: Topic id, group, retry, partition, epoch, offset.
+    resets: list[tuple[str, str, bool, str, int, int]]
+    epoch: int
+    #: Group, topic id, partitions. Snapshots of earlier releases have none.
+    began: list[tuple[str, str, int]] = []
 
-
-def _groups(stored: Mapping[str, object]) -> GroupsState:
-    groups = [Group.from_json(one) for one in array(stored["groups"])]
-    return GroupsState(
-        groups={group.name: group for group in groups},
-        resets=dict(map(_reset, array(stored["resets"]))),
-        epoch=integer(stored["epoch"]),
-        # Snapshots of earlier releases have none.
-        began=dict(map(_began, array(stored.get("began", [])))),
-    )
-
-
-def _began(value: object) -> tuple[tuple[str, str], int]:
-    group, topic_id, count = array(value)
-    return (text(group), text(topic_id)), integer(count)
-
-
-def _reset(value: object) -> tuple[LaneKey, Committed]:
-    topic_id, group, retry, partition, epoch, offset = array(value)
-    lane = LaneKey(text(topic_id), text(group), retry is True, text(partition))
-    return lane, Committed(integer(epoch), integer(offset))
-
-
-def _brokers_to_json(state: BrokersState) -> Json:
-    return {
-        "hosts": [host.to_json() for host in state.hosts.values()],
-        "roles": {role: [own.host, own.epoch] for role, own in state.roles.items()},
-        "epoch": state.epoch,
-    }
-
-
-def _brokers(stored: Mapping[str, object]) -> BrokersState:
-    hosts = [Host.from_json(one) for one in array(stored["hosts"])]
-    return BrokersState(
-        hosts={host.id: host for host in hosts},
-        roles={role: _ownership(own) for role, own in mapping(stored["roles"]).items()},
-        epoch=integer(stored["epoch"]),
-    )
-
-
-def _ownership(value: object) -> Ownership:
-    host, epoch = array(value)
-    return Ownership(None if host is None else text(host), integer(epoch))
-
-
-def _online_to_json(state: OnlineState) -> Json:
-    groups: Json = {
-        name: {
-            "clients": [client.to_json() for client in group.clients.values()],
-            "topics": {topic: _allocation_to_json(one) for topic, one in group.topics.items()},
-        }
-        for name, group in state.groups.items()
-    }
-    return {"groups": groups, "epoch": state.epoch}
-
-
-def _online(stored: Mapping[str, object]) -> OnlineState:
-    groups = {}
-    for name, value in mapping(stored["groups"]).items():
-        group = mapping(value)
-        clients = [OnlineClient.from_json(one) for one in array(group["clients"])]
-        groups[name] = GroupOnline(
-            clients={client.id: client for client in clients},
-            topics={topic: _allocation(mapping(one)) for topic, one in mapping(group["topics"]).items()},
+    @classmethod
+    def of(cls, state: GroupsState) -> _Groups:
+        return cls(
+            [StoredGroup.of(group) for group in state.groups.values()],
+            [(*lane, reset.epoch, reset.offset) for lane, reset in state.resets.items()],
+            state.epoch,
+            [(*pair, count) for pair, count in state.began.items()],
         )
-    return OnlineState(groups=groups, epoch=integer(stored["epoch"]))
+
+    def state(self) -> GroupsState:
+        return GroupsState(
+            groups={stored.name: stored.group() for stored in self.groups},
+            resets={LaneKey(*one[:4]): Committed(*one[4:]) for one in self.resets},
+            epoch=self.epoch,
+            began={(group, topic_id): count for group, topic_id, count in self.began},
+        )
 
 
-def _allocation_to_json(one: TopicAllocation) -> Json:
-    return {
-        "topic_id": one.topic_id,
-        "epoch": one.epoch,
-        "owners": {client: list(those) for client, those in one.owners.items()},
-        "earlier": {partition: sorted(clients) for partition, clients in one.earlier.items()},
-    }
+class _Brokers(msgspec.Struct):
+    hosts: list[Host]
+    #: Host and epoch of each role.
+    roles: dict[str, tuple[str | None, int]]
+    epoch: int
+
+    @classmethod
+    def of(cls, state: BrokersState) -> _Brokers:
+        roles = {role: (own.host, own.epoch) for role, own in state.roles.items()}
+        return cls(list(state.hosts.values()), roles, state.epoch)
+
+    def state(self) -> BrokersState:
+        return BrokersState(
+            hosts={host.id: host for host in self.hosts},
+            roles={role: Ownership(*own) for role, own in self.roles.items()},
+            epoch=self.epoch,
+        )
 
 
-def _allocation(stored: Mapping[str, object]) -> TopicAllocation:
-    owners = {client: tuple(map(text, array(those))) for client, those in mapping(stored["owners"]).items()}
-    return TopicAllocation(
-        topic_id=text(stored["topic_id"]),
-        epoch=integer(stored["epoch"]),
-        owners=owners,
-        owner={partition: client for client, those in owners.items() for partition in those},
-        earlier={
-            partition: frozenset(map(text, array(clients))) for partition, clients in mapping(stored["earlier"]).items()
-        },
-    )
+class _Allocation(msgspec.Struct):
+    topic_id: str
+    epoch: int
+    owners: Mapping[str, tuple[str, ...]]
+    earlier: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, one: TopicAllocation) -> _Allocation:
+        earlier = {partition: sorted(clients) for partition, clients in one.earlier.items()}
+        return cls(one.topic_id, one.epoch, one.owners, earlier)
+
+    def allocation(self) -> TopicAllocation:
+        return TopicAllocation(
+            topic_id=self.topic_id,
+            epoch=self.epoch,
+            owners=self.owners,
+            owner={partition: client for client, those in self.owners.items() for partition in those},
+            earlier={partition: frozenset(clients) for partition, clients in self.earlier.items()},
+        )
 
 
-def _move_to_json(move: Move) -> list[object]:
-    return [move.epoch, move.source, move.target, [list(pair) for pair in move.ranges], move.end_offset]
+class _GroupOnline(msgspec.Struct):
+    clients: list[OnlineClient]
+    topics: dict[str, _Allocation]
+
+    @classmethod
+    def of(cls, group: GroupOnline) -> _GroupOnline:
+        topics = {topic: _Allocation.of(one) for topic, one in group.topics.items()}
+        return cls(list(group.clients.values()), topics)
+
+    def group(self) -> GroupOnline:
+        return GroupOnline(
+            clients={client.id: client for client in self.clients},
+            topics={topic: one.allocation() for topic, one in self.topics.items()},
+        )
 
 
-def _move(value: object) -> Move:
-    epoch, source, target, ranges, end = array(value)
-    return Move(integer(epoch), text(source), text(target), pairs(ranges), None if end is None else integer(end))
+class _Online(msgspec.Struct):
+    groups: dict[str, _GroupOnline]
+    epoch: int
+
+    @classmethod
+    def of(cls, state: OnlineState) -> _Online:
+        return cls({name: _GroupOnline.of(group) for name, group in state.groups.items()}, state.epoch)
+
+    def state(self) -> OnlineState:
+        return OnlineState(groups={name: group.group() for name, group in self.groups.items()}, epoch=self.epoch)
+
+
+#: Each with its end, which an event of moves does not have.
+_Moves = list[tuple[int, str, str, tuple[tuple[int, int], ...], int | None]]
+
+
+class _Stored(msgspec.Struct):
+    previous: int
+    told: Mapping[str, int]
+    topics: _Topics
+    groups: _Groups
+    brokers: _Brokers
+    online: _Online
+    moved: dict[str, _Moves]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Stored:
+        meta = snapshot.meta
+        return cls(
+            snapshot.previous,
+            snapshot.told,
+            _Topics.of(meta.topics),
+            _Groups.of(meta.groups),
+            _Brokers.of(meta.brokers),
+            _Online.of(meta.online),
+            {topic_id: list(keys.moves) for topic_id, keys in meta.moved.items()},
+        )
+
+    def snapshot(self) -> Snapshot:
+        moved = {topic_id: MovedKeys(tuple(Move(*one) for one in those)) for topic_id, those in self.moved.items()}
+        meta = Meta(
+            topics=self.topics.state(),
+            groups=self.groups.state(),
+            brokers=self.brokers.state(),
+            online=self.online.state(),
+            moved=moved,
+        )
+        return Snapshot(meta=meta, previous=self.previous, told=self.told)
+
+
+_read: Final = msgspec.json.Decoder(_Stored).decode

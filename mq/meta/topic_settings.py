@@ -6,12 +6,10 @@ release with other bounds can still start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 from mq.limits import RETENTION_MS_DEFAULT
-from mq.stored_json import integer, mapping, text
 
 __all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
 
@@ -24,7 +22,7 @@ _FLUSH_MODES: Final[tuple[str, ...]] = get_args(FlushMode)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What users may set for a topic, whatever its route."""
+    """What users may set for a topic, whatever its route; what a stored one lacks has its default."""
 
     #: What a failed send may do to the order (SPEC SEND-2).
     order_strategy: OrderStrategy = "best_tried"
@@ -34,32 +32,6 @@ class TopicSettings:
     message_type: str = "normal"
     #: What an acknowledgement waits for; None is the service's own setting.
     flush: FlushMode | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "order_strategy": self.order_strategy,
-            "retention_ms": self.retention_ms,
-            "message_type": self.message_type,
-            "flush": self.flush,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> TopicSettings:
-        """The settings that `to_json` wrote; what an older release did not know has its default."""
-        stored: Mapping[str, object] = {**cls().to_json(), **mapping(value)}
-        flush = stored["flush"]
-        return cls(
-            order_strategy=cast(OrderStrategy, _one_of(_ORDER_STRATEGIES, stored["order_strategy"])),
-            retention_ms=integer(stored["retention_ms"]),
-            message_type=text(stored["message_type"]),
-            flush=None if flush is None else cast(FlushMode, _one_of(_FLUSH_MODES, flush)),
-        )
-
-
-def _one_of(words: tuple[str, ...], value: object) -> str:
-    if value not in words:
-        raise ValueError(f"{value!r} is none of {', '.join(words)}")
-    return text(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,21 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final
+
+import msgspec
 
 from mq.errors import Conflict, Corrupt, NotFound
 from mq.meta.topic_settings import TopicRequest, TopicSettings
 from mq.names import check_client_topic
 from mq.routing import DEFAULT_PARTITIONS, Route, default_route, expand, new_route
-from mq.stored_json import event_of, integer, mapping, text
+from mq.stored_json import Form, form, forms_of
 
 __all__ = [
+    "TOPIC_EVENTS",
     "Event",
     "MetaState",
+    "StoredTopic",
     "Topic",
     "TopicDeleted",
     "TopicPut",
@@ -32,7 +36,6 @@ __all__ = [
     "brokers_for",
     "decide_delete_topic",
     "decide_put_topic",
-    "event_from_json",
 ]
 
 
@@ -51,28 +54,6 @@ class Topic:
     created_ms: int
     generation: int = 0
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "id": self.id,
-            "route": self.route.to_json(),
-            "settings": self.settings.to_json(),
-            "created_ms": self.created_ms,
-            "generation": self.generation,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> Topic:
-        stored = mapping(value)
-        return cls(
-            name=text(stored["name"]),
-            id=text(stored["id"]),
-            route=Route.from_json(stored["route"]),
-            settings=TopicSettings.from_json(stored["settings"]),
-            created_ms=integer(stored["created_ms"]),
-            generation=integer(stored["generation"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPut:
@@ -84,13 +65,6 @@ class TopicPut:
     @property
     def key(self) -> str:
         return f"topic/{self.topic.name}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"topic": self.topic.to_json()}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        return cls(topic=Topic.from_json(mapping(value)["topic"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,32 +80,46 @@ class TopicDeleted:
     def key(self) -> str:
         return f"topic/{self.name}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"name": self.name, "id": self.id, "epoch": self.epoch}
-
-    @classmethod
-    def from_json(cls, value: object) -> Self:
-        stored = mapping(value)
-        return cls(name=text(stored["name"]), id=text(stored["id"]), epoch=integer(stored["epoch"]))
-
 
 Event = TopicPut | TopicDeleted
-_EVENTS: Final[Mapping[str, type[Event]]] = {event.kind: event for event in (TopicPut, TopicDeleted)}
 
 
-def event_from_json(kind: str, value: object) -> Event:
-    """The event of this `kind` that `to_json` wrote.
+class StoredTopic(msgspec.Struct):
+    """A topic as it is stored; its route is read apart from it, because damage there has a code of its own."""
 
-    Raises
-    ------
-    Corrupt
-        `meta_event_unknown` when a newer release wrote a kind that this one does not know: deciding without
-        it could undo it. `meta_event_corrupt` when the value is damaged.
-    """
-    event = event_of(_EVENTS, kind, value)
-    if event is None:
-        raise Corrupt(f"the metadata log holds an event of unknown kind {kind!r}", code="meta_event_unknown")
-    return event
+    name: str
+    id: str
+    route: object
+    settings: TopicSettings
+    created_ms: int
+    generation: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> StoredTopic:
+        return cls(topic.name, topic.id, topic.route, topic.settings, topic.created_ms, topic.generation)
+
+    def topic(self) -> Topic:
+        return Topic(
+            name=self.name,
+            id=self.id,
+            route=Route.from_json(self.route),
+            settings=self.settings,
+            created_ms=self.created_ms,
+            generation=self.generation,
+        )
+
+
+class _Put(msgspec.Struct):
+    topic: StoredTopic
+
+
+#: How they are stored, by kind.
+TOPIC_EVENTS: Final[Mapping[str, Form[Any]]] = {
+    TopicPut.kind: form(
+        _Put, lambda stored: TopicPut(topic=stored.topic.topic()), lambda event: _Put(StoredTopic.of(event.topic))
+    ),
+    **forms_of(TopicDeleted),
+}
 
 
 @dataclass(frozen=True, slots=True)

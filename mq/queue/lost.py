@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from mq.queue.checkpoint import LaneKey
 from mq.queue.revive import LostReason
-from mq.stored_json import corrupt_when_damaged, integer, mapping, pairs, text
+from mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = ["LostRecord"]
+
+
+class _Stored(msgspec.Struct):
+    """A loss as it is stored."""
+
+    group: str
+    topic: str
+    topic_id: str
+    retry: bool
+    partition: str
+    ranges: tuple[tuple[int, int], ...]
+    reason: LostReason
+    time_ms: int
+
+
+_read: Final = msgspec.json.Decoder(_Stored).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,31 +40,19 @@ class LostRecord:
     reason: LostReason
     time_ms: int
 
-    def to_json(self) -> dict[str, object]:
-        lane = self.lane
-        return {
-            "group": lane.group,
-            "topic": self.topic,
-            "topic_id": lane.topic_id,
-            "retry": lane.retry,
-            "partition": lane.partition,
-            "ranges": [list(one) for one in self.ranges],
-            "reason": self.reason.value,
-            "time_ms": self.time_ms,
-        }
+    def to_json(self) -> bytes:
+        topic_id, group, retry, partition = self.lane
+        return to_json(_Stored(group, self.topic, topic_id, retry, partition, self.ranges, self.reason, self.time_ms))
 
     @classmethod
-    def from_json(cls, value: object) -> LostRecord:
+    def from_json(cls, body: bytes) -> LostRecord:
         """The record that `to_json` wrote; raises `Corrupt` (`lost_record_corrupt`) when it is damaged."""
         with corrupt_when_damaged("a stored loss", code="lost_record_corrupt"):
-            stored = mapping(value)
-            lane = LaneKey(
-                text(stored["topic_id"]), text(stored["group"]), stored["retry"] is True, text(stored["partition"])
-            )
-            return cls(
-                lane=lane,
-                topic=text(stored["topic"]),
-                ranges=pairs(stored["ranges"]),
-                reason=LostReason(text(stored["reason"])),
-                time_ms=integer(stored["time_ms"]),
-            )
+            stored = _read(body)
+        return cls(
+            lane=LaneKey(stored.topic_id, stored.group, stored.retry, stored.partition),
+            topic=stored.topic,
+            ranges=stored.ranges,
+            reason=stored.reason,
+            time_ms=stored.time_ms,
+        )

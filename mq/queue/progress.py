@@ -16,11 +16,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from mq.errors import Conflict, Refused, Unprocessable
 from mq.offset_ranges import OffsetRanges
 from mq.queue.checkpoint import LaneKey
 from mq.request_values import zoned_time
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, pairs, text
+from mq.stored_json import corrupt_when_damaged, to_json
 
 __all__ = [
     "STREAM_PRODUCER_PREFIX",
@@ -168,6 +171,23 @@ class Committed:
         return Committed(epoch, offset, tuple(done), tuple(sorted(newest.values())))
 
 
+class _Stored(msgspec.Struct, gc=False):
+    """A commit as it is stored; only ordered groups have what is behind `offset`, both or neither."""
+
+    group: str
+    topic: str
+    topic_id: str
+    retry: bool
+    partition: str
+    epoch: int
+    offset: int
+    done: tuple[tuple[int, int], ...] | UnsetType = UNSET
+    delivered: tuple[Delivered, ...] | UnsetType = UNSET
+
+
+_read: Final = msgspec.json.Decoder(_Stored).decode
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
     """A commit as a record of the offsets log; merged into `state/consumer_offsets`."""
@@ -176,37 +196,23 @@ class OffsetRecord:
     topic: str
     committed: Committed
 
-    def to_json(self) -> dict[str, object]:
-        lane, committed = self.lane, self.committed
-        body: dict[str, object] = {
-            "group": lane.group,
-            "topic": self.topic,
-            "topic_id": lane.topic_id,
-            "retry": lane.retry,
-            "partition": lane.partition,
-            "epoch": committed.epoch,
-            "offset": committed.offset,
-        }
+    def to_json(self) -> bytes:
+        (topic_id, group, retry, partition), committed = self.lane, self.committed
+        stored = _Stored(group, self.topic, topic_id, retry, partition, committed.epoch, committed.offset)
         if committed.done or committed.delivered:
-            body["done"] = [list(part) for part in committed.done]
-            body["delivered"] = [list(one) for one in committed.delivered]
-        return body
+            stored.done, stored.delivered = committed.done, committed.delivered
+        return to_json(stored)
 
     @classmethod
-    def from_json(cls, value: object) -> OffsetRecord:
+    def from_json(cls, body: bytes) -> OffsetRecord:
         """The record that `to_json` wrote; raises `Corrupt` (`offset_record_corrupt`) when it is damaged."""
         with corrupt_when_damaged("a stored offset commit", code="offset_record_corrupt"):
-            stored = mapping(value)
-            lane = LaneKey(
-                text(stored["topic_id"]), text(stored["group"]), stored["retry"] is True, text(stored["partition"])
-            )
-            committed = Committed(
-                integer(stored["epoch"]),
-                integer(stored["offset"]),
-                pairs(stored.get("done", [])),
-                tuple(Delivered(*map(integer, array(one))) for one in array(stored.get("delivered", []))),
-            )
-            return cls(lane=lane, topic=text(stored["topic"]), committed=committed)
+            stored = _read(body)
+        return cls(
+            lane=LaneKey(stored.topic_id, stored.group, stored.retry, stored.partition),
+            topic=stored.topic,
+            committed=Committed(stored.epoch, stored.offset, stored.done or (), stored.delivered or ()),
+        )
 
 
 def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRecord]) -> dict[LaneKey, Committed]:

@@ -17,17 +17,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, field
 
 from mq.errors import Corrupt
 from mq.names import PartitionName, partition_name
 from mq.queue.checkpoint import Attempts, Checkpoint, CheckpointKey, Pop, Replaced, Span
 from mq.queue_limits import CHECKPOINT_MESSAGES_MAX
-from mq.stored_json import array, corrupt_when_damaged, integer, mapping, text
+from mq.stored_json import corrupt_when_damaged, to_json
 
-__all__ = ["Ack", "Done", "Record", "key_from_json", "key_to_json", "record_from_json", "record_to_json"]
+__all__ = ["Ack", "Done", "Record", "record_from_json", "record_to_json"]
 
 _BITS_MAX: Final = (1 << CHECKPOINT_MESSAGES_MAX) - 1
+
+_Natural = Annotated[int, Meta(ge=0)]
+_Bits = Annotated[int, Meta(gt=0, le=_BITS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +67,128 @@ class Done:
 Record = Checkpoint | Ack | Done
 
 
-def record_to_json(record: Record) -> tuple[str, dict[str, object]]:
+class _Key(msgspec.Struct, gc=False):
+    """A checkpoint's key as it is stored."""
+
+    topic_id: str = field(name="ti")
+    group: str = field(name="c")
+    epoch: int = field(name="e")
+    retry: bool = field(name="r")
+    partition: str = field(name="q")
+    broker: str = field(name="bn")
+    start_offset: _Natural = field(name="so")
+    pop_time_ms: int = field(name="pt")
+
+    def key(self) -> CheckpointKey:
+        """The key; its names are those of other keys, too: of a million checkpoints they would take up a quarter."""
+        return CheckpointKey(
+            sys.intern(self.topic_id),
+            sys.intern(self.group),
+            self.epoch,
+            self.retry,
+            sys.intern(partition_name(self.partition, self.broker)),
+            self.start_offset,
+            self.pop_time_ms,
+        )
+
+
+def _key_fields(key: CheckpointKey) -> tuple[str, str, int, bool, str, str, int, int]:
+    name, broker = PartitionName.parse(key.partition)
+    return key.topic_id, key.group, key.epoch, key.retry, name, broker, key.start_offset, key.pop_time_ms
+
+
+class _Acked(_Key, gc=False):
+    """An acknowledgement, or what the revive job has dealt with, as it is stored."""
+
+    bits: _Bits = field(name="b")
+    revive_time_ms: int = field(name="rt")
+
+
+class _Replaced(_Key, gc=False):
+    """What a checkpoint took over, as it is stored."""
+
+    bits: _Bits = field(name="b")
+
+
+class _Checkpoint(_Key, gc=False, omit_defaults=True):
+    """A checkpoint as it is stored."""
+
+    topic: str = field(name="t")
+    invisible_ms: _Natural = field(name="it")
+    revive_queue: _Natural = field(name="rq")
+    num: Annotated[int, Meta(ge=1, le=CHECKPOINT_MESSAGES_MAX)] = field(name="n")
+    bit_map: _Natural = field(name="bm")
+    attempts: Attempts = field(name="a")
+    diffs: tuple[int, ...] | None = field(name="d", default=None)
+    replaces: _Replaced | None = field(name="rp", default=None)
+    dead_reason: str | None = field(name="dr", default=None)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> _Checkpoint:
+        pop, span, replaced = checkpoint.pop, checkpoint.span, checkpoint.replaces
+        return cls(
+            *_key_fields(checkpoint.key),
+            pop.topic,
+            pop.invisible_ms,
+            pop.revive_queue,
+            span.num,
+            checkpoint.bit_map,
+            span.attempts,
+            span.diffs,
+            None if replaced is None else _Replaced(*_key_fields(replaced.key), replaced.bits),
+            checkpoint.dead_reason,
+        )
+
+    def checkpoint(self, revive_offset: int) -> Checkpoint:
+        """The checkpoint; `ValueError` where its numbers do not fit each other."""
+        key = self.key()
+        span = Span(key.start_offset, self.num, self.diffs, self.attempts)
+        _check(span, self.bit_map)
+        pop = Pop(
+            topic=sys.intern(self.topic),
+            topic_id=key.topic_id,
+            group=key.group,
+            epoch=key.epoch,
+            partition=key.partition,
+            retry=key.retry,
+            pop_time_ms=key.pop_time_ms,
+            invisible_ms=self.invisible_ms,
+            revive_queue=self.revive_queue,
+        )
+        replaced = self.replaces
+        return Checkpoint(
+            pop=pop,
+            span=span,
+            bit_map=self.bit_map,
+            replaces=None if replaced is None else Replaced(replaced.key(), replaced.bits),
+            dead_reason=self.dead_reason,
+            revive_offset=revive_offset,
+        )
+
+
+def _check(span: Span, bit_map: int) -> None:
+    diffs, attempts = span.diffs, span.attempts
+    if bit_map > span.full:
+        raise ValueError("a bit without a message")
+    if diffs is not None and (len(diffs) != span.num or diffs[0] != 0 or sorted(set(diffs)) != list(diffs)):
+        raise ValueError("offset differences that do not ascend from 0")
+    if not isinstance(attempts, int) and len(attempts) != span.num:
+        raise ValueError("an attempt for each message, or one for all")
+
+
+_checkpoint: Final = msgspec.json.Decoder(_Checkpoint).decode
+_acked: Final = msgspec.json.Decoder(_Acked).decode
+
+
+def record_to_json(record: Record) -> tuple[str, bytes]:
     """The tag and the body of a record."""
     if isinstance(record, Checkpoint):
-        return "ck", _checkpoint_to_json(record)
+        return "ck", to_json(_Checkpoint.of(record))
     tag = "done" if isinstance(record, Done) else "ack" if record.bits.bit_count() == 1 else "bAck"
-    return tag, {**key_to_json(record.key), "b": record.bits, "rt": record.revive_time_ms}
+    return tag, to_json(_Acked(*_key_fields(record.key), record.bits, record.revive_time_ms))
 
 
-def record_from_json(tag: str, value: object, *, revive_offset: int = -1) -> Record:
+def record_from_json(tag: str, body: bytes, *, revive_offset: int = -1) -> Record:
     """The record that `record_to_json` wrote; `revive_offset` is where a checkpoint was found.
 
     Raises
@@ -81,136 +200,22 @@ def record_from_json(tag: str, value: object, *, revive_offset: int = -1) -> Rec
     if read is None:
         raise Corrupt(f"the revive log holds a record of unknown kind {tag!r}", code="revive_record_unknown")
     with corrupt_when_damaged(f"a stored {tag} record", code="revive_record_corrupt"):
-        return read(mapping(value), revive_offset)
+        return read(body, revive_offset)
 
 
-def key_to_json(key: CheckpointKey) -> dict[str, object]:
-    """A checkpoint's key as JSON values."""
-    name, broker = PartitionName.parse(key.partition)
-    return {
-        "ti": key.topic_id,
-        "c": key.group,
-        "e": key.epoch,
-        "r": key.retry,
-        "q": name,
-        "bn": broker,
-        "so": key.start_offset,
-        "pt": key.pop_time_ms,
-    }
+def _ack(body: bytes, _: int) -> Ack:
+    stored = _acked(body)
+    return Ack(stored.key(), stored.bits, stored.revive_time_ms)
 
 
-def key_from_json(value: object) -> CheckpointKey:
-    """The key that `key_to_json` wrote; raises what `corrupt_when_damaged` catches.
-
-    Its names are those of other keys, too: of a million checkpoints in memory they would take up a quarter.
-    """
-    stored = mapping(value)
-    return CheckpointKey(
-        sys.intern(text(stored["ti"])),
-        sys.intern(text(stored["c"])),
-        integer(stored["e"]),
-        _flag(stored["r"]),
-        sys.intern(partition_name(text(stored["q"]), text(stored["bn"]))),
-        _positive(stored["so"]),
-        integer(stored["pt"]),
-    )
+def _done(body: bytes, _: int) -> Done:
+    stored = _acked(body)
+    return Done(stored.key(), stored.bits, stored.revive_time_ms)
 
 
-def _checkpoint_to_json(checkpoint: Checkpoint) -> dict[str, object]:
-    pop, span, replaced = checkpoint.pop, checkpoint.span, checkpoint.replaces
-    body: dict[str, object] = {
-        **key_to_json(checkpoint.key),
-        "t": pop.topic,
-        "it": pop.invisible_ms,
-        "rq": pop.revive_queue,
-        "n": span.num,
-        "bm": checkpoint.bit_map,
-        "a": span.attempts if isinstance(span.attempts, int) else list(span.attempts),
-    }
-    if span.diffs is not None:
-        body["d"] = list(span.diffs)
-    if replaced is not None:
-        body["rp"] = {**key_to_json(replaced.key), "b": replaced.bits}
-    if checkpoint.dead_reason is not None:
-        body["dr"] = checkpoint.dead_reason
-    return body
-
-
-def _checkpoint_from_json(stored: Mapping[str, object], revive_offset: int) -> Checkpoint:
-    key = key_from_json(stored)
-    pop = Pop(
-        topic=sys.intern(text(stored["t"])),
-        topic_id=key.topic_id,
-        group=key.group,
-        epoch=key.epoch,
-        partition=key.partition,
-        retry=key.retry,
-        pop_time_ms=key.pop_time_ms,
-        invisible_ms=_positive(stored["it"]),
-        revive_queue=_positive(stored["rq"]),
-    )
-    span = _span(key.start_offset, stored)
-    bits = _positive(stored["bm"])
-    if bits > span.full:
-        raise ValueError("a bit without a message")
-    reason = stored.get("dr")
-    return Checkpoint(
-        pop=pop,
-        span=span,
-        bit_map=bits,
-        replaces=_replaced(stored.get("rp")),
-        dead_reason=None if reason is None else text(reason),
-        revive_offset=revive_offset,
-    )
-
-
-def _span(start: int, stored: Mapping[str, object]) -> Span:
-    num = integer(stored["n"])
-    diffs = stored.get("d")
-    read = None if diffs is None else tuple(map(integer, array(diffs)))
-    if not 1 <= num <= CHECKPOINT_MESSAGES_MAX:
-        raise ValueError(f"{num} messages in a checkpoint")
-    if read is not None and (len(read) != num or read[0] != 0 or sorted(set(read)) != list(read)):
-        raise ValueError("offset differences that do not ascend from 0")
-    return Span(start, num, read, _attempts(stored["a"], num))
-
-
-def _attempts(value: object, num: int) -> Attempts:
-    if not isinstance(value, list):
-        return integer(value)
-    attempts = tuple(map(integer, value))
-    if len(attempts) != num:
-        raise ValueError("an attempt for each message, or one for all")
-    return attempts
-
-
-def _replaced(value: object) -> Replaced | None:
-    return None if value is None else Replaced(key_from_json(value), _bits(mapping(value)))
-
-
-def _bits(stored: Mapping[str, object]) -> int:
-    bits = integer(stored["b"])
-    if not 0 < bits <= _BITS_MAX:
-        raise ValueError("bits that no checkpoint has")
-    return bits
-
-
-def _positive(value: object) -> int:
-    number = integer(value)
-    if number < 0:
-        raise ValueError(f"{number} is negative")
-    return number
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{type(value).__name__} is not true or false")
-    return value
-
-
-_READERS: Final[Mapping[str, Callable[[Mapping[str, object], int], Record]]] = {
-    "ck": _checkpoint_from_json,
-    "ack": lambda stored, _: Ack(key_from_json(stored), _bits(stored), integer(stored["rt"])),
-    "bAck": lambda stored, _: Ack(key_from_json(stored), _bits(stored), integer(stored["rt"])),
-    "done": lambda stored, _: Done(key_from_json(stored), _bits(stored), integer(stored["rt"])),
+_READERS: Final[Mapping[str, Callable[[bytes, int], Record]]] = {
+    "ck": lambda body, revive_offset: _checkpoint(body).checkpoint(revive_offset),
+    "ack": _ack,
+    "bAck": _ack,
+    "done": _done,
 }

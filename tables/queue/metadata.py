@@ -15,10 +15,10 @@ the event, body its JSON.
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,8 +27,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mq.errors import Corrupt, OffsetMismatch, Unavailable, Unknown
-from mq.meta import AnyEvent, Event, GroupEvent, GroupsState, Meta, MetaState, Snapshot, any_event_from_json, parts_told
-from mq.stored_json import corrupt_when_damaged
+from mq.meta import (
+    AnyEvent,
+    Event,
+    GroupEvent,
+    GroupsState,
+    Meta,
+    MetaState,
+    Snapshot,
+    event_from_json,
+    event_to_json,
+    parts_told,
+)
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import FileReader, PartitionNotFound, ProducerStamp, RowCache, load
 from tables.log import Batch, LogFollower, OffsetOutOfRange, Warehouse, pages
@@ -235,7 +245,7 @@ def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
     columns = {
         "key": [event.key for event in events],
         "tag": [event.kind for event in events],
-        "body": [json.dumps(event.to_json(), separators=(",", ":")).encode() for event in events],
+        "body": [event.to_json() if isinstance(event, Snapshot) else event_to_json(event) for event in events],
     }
     return pa.RecordBatch.from_pydict(columns, schema=_ROWS)
 
@@ -247,29 +257,22 @@ def _events_of(rows: pa.Table) -> list[AnyEvent]:
 
 
 def _event(offset: int, kind: str, body: bytes) -> AnyEvent:
-    value = _json(offset, body)
-    try:
-        return any_event_from_json(kind, value)
-    except Corrupt as error:
-        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
+    with _at(offset):
+        return event_from_json(kind, body)
 
 
 def _snapshot(offset: int, body: bytes) -> Snapshot:
-    value = _json(offset, body)
+    with _at(offset):
+        return Snapshot.from_json(body)
+
+
+@contextmanager
+def _at(offset: int) -> Iterator[None]:
+    """Damage names its place."""
     try:
-        return Snapshot.from_json(value)
+        yield
     except Corrupt as error:
-        raise Corrupt(f"{_where(offset)}: {error.detail}", code=error.code) from error
-
-
-def _json(offset: int, body: bytes) -> object:
-    with corrupt_when_damaged(_where(offset), code="meta_event_corrupt"):
-        value: object = json.loads(body)
-        return value
-
-
-def _where(offset: int) -> str:
-    return f"the metadata log at offset {offset}"
+        raise Corrupt(f"the metadata log at offset {offset}: {error.detail}", code=error.code) from error
 
 
 def _last_snapshot(rows: pa.Table) -> int | None:

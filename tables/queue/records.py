@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from mq.errors import Corrupt
@@ -48,7 +47,7 @@ _DUE_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "b
 
 def rows_of_records(records: Sequence[Record]) -> pa.RecordBatch:
     """Records for one queue of the revive log (SPEC POP-6)."""
-    tags, bodies = _encoded([record_to_json(record) for record in records])
+    tags, bodies = _columns([record_to_json(record) for record in records])
     due = pa.array([record.due_time_ms * 1_000 for record in records], TIME)
     return pa.RecordBatch.from_arrays([tags, bodies, due], schema=_DUE_SCHEMA)
 
@@ -61,7 +60,7 @@ def records_of(rows: pa.Table) -> list[Record]:
     Corrupt
         A row holds no record; the detail names its offset. So do the others here.
     """
-    return _decoded(rows, lambda tag, value, offset: record_from_json(tag, value, revive_offset=offset))
+    return _decoded(rows, lambda tag, body, offset: record_from_json(tag, body, revive_offset=offset))
 
 
 def rows_of_offset_records(records: Sequence[OffsetRecord]) -> pa.RecordBatch:
@@ -71,7 +70,7 @@ def rows_of_offset_records(records: Sequence[OffsetRecord]) -> pa.RecordBatch:
 
 def offset_records_of(rows: pa.Table) -> list[OffsetRecord]:
     """The commits of rows of the offsets log."""
-    return _decoded(rows, lambda _, value, __: OffsetRecord.from_json(value))
+    return _decoded(rows, lambda _, body, __: OffsetRecord.from_json(body))
 
 
 def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
@@ -81,7 +80,7 @@ def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
 
 def lost_records_of(rows: pa.Table) -> list[LostRecord]:
     """The losses of rows of the log of losses."""
-    return _decoded(rows, lambda _, value, __: LostRecord.from_json(value))
+    return _decoded(rows, lambda _, body, __: LostRecord.from_json(body))
 
 
 def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
@@ -91,25 +90,23 @@ def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
 
 def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
     """The marks of rows of the delay marks."""
-    return _decoded(rows, lambda tag, value, _: mark_from_json(tag, value))
+    return _decoded(rows, lambda tag, body, _: mark_from_json(tag, body))
 
 
-def _plain(tagged: Sequence[tuple[str, object]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(_encoded(tagged)), schema=_SCHEMA)
+def _plain(tagged: Sequence[tuple[str, bytes]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(_columns(tagged)), schema=_SCHEMA)
 
 
-def _encoded(tagged: Sequence[tuple[str, object]]) -> tuple[pa.Array, pa.Array]:
-    encode = msgspec.json.Encoder().encode
-    return pa.array([tag for tag, _ in tagged], pa.string()), pa.array([encode(v) for _, v in tagged], pa.binary())
+def _columns(tagged: Sequence[tuple[str, bytes]]) -> tuple[pa.Array, pa.Array]:
+    return pa.array([tag for tag, _ in tagged], pa.string()), pa.array([body for _, body in tagged], pa.binary())
 
 
-def _decoded(rows: pa.Table, decode: Callable[[str, object, int], T]) -> list[T]:
+def _decoded(rows: pa.Table, decode: Callable[[str, bytes, int], T]) -> list[T]:
     columns = [rows.column(name).to_pylist() for name in ("tag", "body", "offset")]
-    from_json = msgspec.json.Decoder().decode
     found = []
     for tag, body, offset in zip(*columns, strict=True):
         try:
-            found.append(decode(tag, from_json(body), offset))
-        except (msgspec.DecodeError, Corrupt) as error:
+            found.append(decode(tag, body, offset))
+        except Corrupt as error:
             raise Corrupt(f"the record at offset {offset} is damaged: {error}", code="record_corrupt") from error
     return found

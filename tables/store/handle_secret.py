@@ -6,13 +6,14 @@ Made once, by whichever process comes first: put-if-absent decides, and the othe
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from typing import Final
 
+import msgspec
+
 from mq.errors import Refused, Unavailable, Unknown
 from mq.queue import HandleKeys
-from mq.stored_json import corrupt_when_damaged, mapping, text
+from mq.stored_json import corrupt_when_damaged, to_json
 from tables.store.store import FileMissing, Store
 
 __all__ = ["handle_keys"]
@@ -23,6 +24,15 @@ _CONFIGURED_BYTES_MIN: Final = 16
 #: Key ids, which handles carry: a service whose operator gives it a secret does not take the handles of before.
 _STORED_ID: Final = 0
 _CONFIGURED_ID: Final = 1
+
+
+class _Stored(msgspec.Struct):
+    """The warehouse's secret, in hexadecimal digits."""
+
+    secret: str
+
+
+_decode: Final = msgspec.json.Decoder(_Stored).decode
 
 
 def handle_keys(store: Store, configured: str = "") -> HandleKeys:
@@ -45,7 +55,7 @@ def handle_keys(store: Store, configured: str = "") -> HandleKeys:
         return HandleKeys(current=_CONFIGURED_ID, secrets={_CONFIGURED_ID: _parsed(configured)})
     stored = _read(store)
     if stored is None:
-        made = json.dumps({"secret": secrets.token_hex(_SECRET_BYTES)}).encode()
+        made = to_json(_Stored(secrets.token_hex(_SECRET_BYTES)))
         # Whether it was stored, and whose it is, is seen by reading it.
         with contextlib.suppress(Unknown):
             store.put_if_absent(_KEY, made, durable=True)
@@ -75,7 +85,7 @@ def _read(store: Store) -> bytes | None:
     except FileMissing:
         return None
     with corrupt_when_damaged(_KEY, code="handle_keys_corrupt"):
-        secret = bytes.fromhex(text(mapping(json.loads(raw))["secret"]))
+        secret = bytes.fromhex(_decode(raw).secret)
         if len(secret) != _SECRET_BYTES:
             raise ValueError("a secret of another length")
     return secret

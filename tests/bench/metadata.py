@@ -22,7 +22,7 @@ from tests.bench.session import Session
 _COMMIT_EVENTS: Final = 1_000
 _RENEWALS: Final = {"quick": 20_000}
 _RENEWALS_MOST: Final = 1_000_000
-_HOST: Final = Host(id="host-1", address="http://127.0.0.1:8080", brokers=("broker-a", "broker-b"))
+_HOST: Final = Host(id="host-1", address="http://127.0.0.1:8080", brokers=("broker-a", "broker-b"), renewal=0, load=0)
 
 
 def _renew(state: Meta) -> Sequence[AnyEvent]:

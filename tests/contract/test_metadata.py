@@ -56,7 +56,9 @@ def test_meta_4_every_family_of_events_is_rebuilt_from_the_one_log(open_meta: Op
     meta = open_meta()
     strict = TopicRequest(partitions=2, order_strategy="strict")
     meta.submit(lambda state: decide_put_topic(state, "orders", strict, AB, "id-1", 1_000))
-    meta.submit_any(lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB)))
+    meta.submit_any(
+        lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB, renewal=0, load=0))
+    )
     meta.submit_any(lambda state: decide_renew(state.brokers, "h1", 7))
 
     def beat(state: Meta) -> Sequence[AnyEvent]:
@@ -66,7 +68,7 @@ def test_meta_4_every_family_of_events_is_rebuilt_from_the_one_log(open_meta: Op
             state.online,
             "billing",
             "c1",
-            subscriptions={"orders": Subscription(order=True)},
+            subscriptions={"orders": Subscription(order=True, tags="*")},
             online=True,
             topics={"orders": TopicPartitions("id-1", route.partitions)},
             strategy="sticky",
@@ -88,7 +90,9 @@ def test_meta_4_every_family_of_events_is_rebuilt_from_the_one_log(open_meta: Op
 
 def test_renewals_of_leases_move_nothing_that_is_told(open_meta: Open) -> None:
     meta = open_meta()
-    meta.submit_any(lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB)))
+    meta.submit_any(
+        lambda state: decide_register(state.brokers, Host(id="h1", address="h:1", brokers=AB, renewal=0, load=0))
+    )
     told = meta.known()
     meta.submit_any(lambda state: decide_renew(state.brokers, "h1", 0))
     again = open_meta().known()

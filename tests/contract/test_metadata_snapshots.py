@@ -40,7 +40,11 @@ def put(name: str, partitions: int = 2) -> Callable[[MetaState], tuple[Event, ..
 
 
 def register(meta: MetaLog, id: str = "h1") -> None:
-    meta.submit_any(lambda state: decide_register(state.brokers, Host(id=id, address=f"http://{id}:1", brokers=AB)))
+    meta.submit_any(
+        lambda state: decide_register(
+            state.brokers, Host(id=id, address=f"http://{id}:1", brokers=AB, renewal=0, load=0)
+        )
+    )
 
 
 def renew(meta: MetaLog, times: int, *, maintain: bool = True, id: str = "h1") -> None:

@@ -90,7 +90,7 @@ class MovingKeys(RuleBasedStateMachine):
     def start(self) -> None:
         self.files, clock = MemoryStore(), SetClock()
         first = Process(self.files, clock)
-        host = Host(id="host-0", address="", brokers=BROKERS)
+        host = Host(id="host-0", address="", brokers=BROKERS, renewal=0, load=0)
         first.log.submit_any(lambda meta: decide_register(meta.brokers, host))
         request = TopicRequest(partitions=2, order_strategy="strict")
         first.log.submit_any(lambda meta: decide_put_topic(meta.topics, TOPIC, request, BROKERS, "id-1", 0))
@@ -231,7 +231,7 @@ class MovingKeys(RuleBasedStateMachine):
         process = self.processes[who]
         self.hosts += 1
         new, old = f"host-{self.hosts}", self.owner
-        host = Host(id=new, address="", brokers=())
+        host = Host(id=new, address="", brokers=(), renewal=0, load=0)
         process.log.submit_any(lambda meta: decide_register(meta.brokers, host))
         process.log.submit_any(lambda meta: decide_takeover(meta.brokers, new, {old: meta.brokers.hosts[old].renewal}))
         process.meta, self.owner = process.log.meta, new

@@ -40,7 +40,7 @@ class Cluster(QueueTables):
     """What brokers, the meta role and exclusive clients leave in the metadata log."""
 
     def register(self, id: str, *brokers: str) -> None:
-        host = Host(id=id, address=f"http://{id}:8080", brokers=brokers)
+        host = Host(id=id, address=f"http://{id}:8080", brokers=brokers, renewal=0, load=0)
         self.meta.submit_any(lambda meta: decide_register(meta.brokers, host))
 
     def strict(self, partitions: int) -> Topic:

@@ -95,7 +95,7 @@ def test_pop_09_one_record_takes_a_message_over_from_another() -> None:
 
 def body(**changes: object) -> tuple[str, dict[str, object]]:
     tag, value = record_to_json(CHECKPOINT)
-    return tag, {name: item for name, item in {**value, **changes}.items() if item is not ...}
+    return tag, {name: item for name, item in {**json.loads(value), **changes}.items() if item is not ...}
 
 
 DAMAGE: dict[str, tuple[str, object]] = {
@@ -117,7 +117,7 @@ DAMAGE: dict[str, tuple[str, object]] = {
     "an empty difference": body(d=[0, None, 5]),
     "attempts for too few": body(a=[1, 2]),
     "an empty attempt": body(a=[1, None, 2]),
-    "a replaced key without bits": body(rp={**record_to_json(CHECKPOINT)[1], "b": 0}),
+    "a replaced key without bits": body(rp={**body()[1], "b": 0}),
     "a replaced key that is none": body(rp={"b": 1}),
     "an ack without bits": ("ack", {**body()[1], "rt": 1}),
     "an ack with bits that no checkpoint has": ("ack", {**body()[1], "b": 2**32, "rt": 1}),

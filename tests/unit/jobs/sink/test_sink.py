@@ -269,7 +269,7 @@ def test_i14_a_sink_appends_behind_the_fence_of_a_broker_that_changed_hands_when
     sink.put_topic(partitions=1)
     sink.write(0, keyed(_names(0, 10)))
     other = sink.opened()
-    host = Host(id="h2", address="http://h2", brokers=("broker-a",))
+    host = Host(id="h2", address="http://h2", brokers=("broker-a",), renewal=0, load=0)
     taken = other.meta.submit_any(
         lambda meta: (
             [] if meta.brokers.hosts else [HostRegistered(host=host), RoleTaken(role="broker-a", host="h2", epoch=1)]

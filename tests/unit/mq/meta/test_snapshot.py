@@ -22,7 +22,7 @@ from mq.meta.brokers import (
     decide_renew,
     decide_takeover,
 )
-from mq.meta.fold import AnyEvent, Meta, any_event_from_json
+from mq.meta.fold import AnyEvent, Meta, event_from_json
 from mq.meta.group import Group, GroupsState, decide_begin, decide_delete_group, decide_put_group, decide_reset_offsets
 from mq.meta.group_settings import GroupRequest
 from mq.meta.moved_keys import Move, MovedKeys, decide_seal, moves_of
@@ -98,7 +98,9 @@ def host(id: str, action: str) -> Decide:
     def decide(meta: Meta) -> Sequence[AnyEvent]:
         state = meta.brokers
         if id not in state.hosts:
-            return decide_register(state, Host(id=id, address=f"http://{id}:1", brokers=AB[id == "h2" :]))
+            return decide_register(
+                state, Host(id=id, address=f"http://{id}:1", brokers=AB[id == "h2" :], renewal=0, load=0)
+            )
         if action == "renew":
             return decide_renew(state, id, 7)
         if action == "leave":
@@ -176,8 +178,7 @@ def decided(meta: Meta, decisions: Sequence[Decide]) -> Meta:
 
 def stored(meta: Meta) -> Meta:
     """`meta` by way of a snapshot as it lies in the log."""
-    body = json.dumps(Snapshot(meta=meta, previous=3, told={"groups": 5}).to_json())
-    found = Snapshot.from_json(json.loads(body))
+    found = Snapshot.from_json(Snapshot(meta=meta, previous=3, told={"groups": 5}).to_json())
     assert (found.previous, found.told) == (3, {"groups": 5})
     return found.meta
 
@@ -235,14 +236,14 @@ def _unlike_default(name: str) -> Any:
     return {"brokers": AB, "renewal": 4, "load": 9}.get(name, f"a {name}")
 
 
-def damage(path: Sequence[str]) -> dict[str, Any]:
+def damage(path: Sequence[str]) -> bytes:
     """A snapshot that lacks one field."""
-    value: dict[str, Any] = json.loads(json.dumps(Snapshot(meta=Meta(), previous=0, told={}).to_json()))
+    value: dict[str, Any] = json.loads(Snapshot(meta=Meta(), previous=0, told={}).to_json())
     inner = value
     for name in path[:-1]:
         inner = inner[name]
     del inner[path[-1]]
-    return value
+    return json.dumps(value).encode()
 
 
 @pytest.mark.parametrize(
@@ -265,5 +266,5 @@ def test_a_damaged_snapshot_is_corrupt(path: list[str]) -> None:
 
 def test_a_snapshot_is_no_event_of_a_family() -> None:
     with pytest.raises(Corrupt) as corrupt:
-        any_event_from_json(Snapshot.kind, {})
+        event_from_json(Snapshot.kind, b"{}")
     assert corrupt.value.code == "meta_event_unknown"

@@ -241,7 +241,7 @@ class MemoryHost:
         self.authorizations: Authorizations | None = None
         self.watch = LeaseWatch()
         self.lease = OwnLease(self.now_ms)
-        host = Host(id=self.id, address=self.name, brokers=self.brokers)
+        host = Host(id=self.id, address=self.name, brokers=self.brokers, renewal=0, load=0)
         self._append(lambda meta: decide_register(meta.brokers, host))
 
     def kill(self) -> None:
@@ -347,7 +347,7 @@ class MemoryHost:
                 meta.online,
                 GROUP,
                 client,
-                subscriptions={TOPIC: Subscription(order=True)},
+                subscriptions={TOPIC: Subscription(order=True, tags="*")},
                 online=online,
                 topics=meta.topics,
                 strategy="sticky",

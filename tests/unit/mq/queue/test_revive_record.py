@@ -25,7 +25,11 @@ records = st.one_of(
 
 def through_json(record: Record) -> Record:
     tag, body = record_to_json(record)
-    return record_from_json(tag, json.loads(json.dumps(body)))
+    return record_from_json(tag, body)
+
+
+def with_fields(body: bytes, **fields: object) -> bytes:
+    return json.dumps({**json.loads(body), **fields}).encode()
 
 
 @given(records)
@@ -36,7 +40,7 @@ def test_pop_06_every_record_survives_the_log(record: Record) -> None:
 def test_pop_06_a_checkpoint_has_the_fields_of_the_source() -> None:
     tag, body = record_to_json(CHECKPOINT)
     assert tag == "ck"
-    assert body == {
+    assert json.loads(body) == {
         "so": 7,
         "pt": 1_000,
         "it": 60_000,
@@ -78,7 +82,7 @@ def test_the_place_in_the_log_is_the_readers_to_know() -> None:
 
 def test_a_field_of_a_newer_release_is_left_alone() -> None:
     tag, body = record_to_json(CHECKPOINT)
-    assert record_from_json(tag, {**body, "zz": 1}) == CHECKPOINT
+    assert record_from_json(tag, with_fields(body, zz=1)) == CHECKPOINT
 
 
 @pytest.mark.parametrize(
@@ -103,13 +107,13 @@ def test_a_field_of_a_newer_release_is_left_alone() -> None:
 def test_a_damaged_record_is_corrupt(name: str, tag: str, change: dict[str, object]) -> None:
     _, body = record_to_json(CHECKPOINT if tag == "ck" else Ack(KEY, 1, 61_000))
     with pytest.raises(Corrupt) as found:
-        record_from_json(tag, {**body, **change})
+        record_from_json(tag, with_fields(body, **change))
     assert found.value.code == "revive_record_corrupt"
 
 
 def test_a_record_of_unknown_kind_is_not_skipped() -> None:
     with pytest.raises(Corrupt) as found:
-        record_from_json("ck9", {})
+        record_from_json("ck9", b"{}")
     assert found.value.code == "revive_record_unknown"
 
 
@@ -125,5 +129,5 @@ def test_pop_04_the_example_of_the_source() -> None:
         invisible_ms=60_000,
         revive_queue=0,
     )
-    _, body = record_to_json(Checkpoint(pop=pop, span=Span(2, 1)))
+    body = json.loads(record_to_json(Checkpoint(pop=pop, span=Span(2, 1)))[1])
     assert (body["so"], body["pt"], body["it"], body["q"], body["bn"]) == (2, 1698656741635, 60_000, "3", "broker-a")
