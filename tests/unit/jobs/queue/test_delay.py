@@ -18,8 +18,10 @@ from mq.meta.topics import Topic
 from mq.queue.delay_mark import Ended
 from tables import failpoints
 from tables.clock import SYSTEM_CLOCK, Clock
+from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.queue.delay_marks import DelayMarks, ended_below, void_marks_below
+from tables.queue.records import rows_of_delay_marks
 from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from tables.store.store import MemoryStore
 from tests.queue_engines import ENGINES, QueueJob, delay_job
@@ -256,6 +258,8 @@ def test_ranges_and_marks_agree_with_sets(offsets: set[int], ended: list[tuple[i
     assert all(low < high for low, high in ranges)
     warehouse = Warehouse.open("memory", store=MemoryStore())
     marks = DelayMarks(warehouse, CLUSTER, BROKER)
-    marks._add(Ended(marks.delay_partition, tuple((low, low + length) for low, length in ended)))
+    mark = Ended(marks.delay_partition, tuple((low, low + length) for low, length in ended))
+    warehouse.create(system_ref(DELAY_MARKS, CLUSTER, BROKER)).append([Batch(rows_of_delay_marks([mark]))])
+    marks.refresh()
     gone = {offset for low, length in ended for offset in range(low, low + length)}
     assert marks.not_ended(np.arange(80)).tolist() == [offset for offset in range(80) if offset not in gone]
