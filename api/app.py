@@ -10,11 +10,11 @@ from fastapi import FastAPI
 
 from api.front import Front
 from api.openapi import describe
+from api.ports import REAL, Ports
 from api.routes import ROUTERS
 from api.service import Service
 from api.wire import Receive, Scope, Send, install
 from mq.errors import DeltaMQError
-from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 
 __all__ = ["App", "create_app"]
@@ -25,11 +25,11 @@ log = logging.getLogger("deltamq.api")
 class App(Front):
     """What uvicorn runs. The service is there from the lifespan's startup to its shutdown."""
 
-    def __init__(self, fastapi: FastAPI, config: Config, clock: Clock) -> None:
+    def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
         super().__init__(fastapi, lambda: self.service)
         self.fastapi = fastapi
         self._config = config
-        self._clock = clock
+        self.ports = ports
         #: The URL that others reach it by, unless the settings name another; known when the server listens.
         self.address = ""
 
@@ -48,7 +48,7 @@ class App(Front):
         """Start, wait for the server's word, stop; why a start failed is one line in the log."""
         await receive()
         try:
-            service = await Service.start(self._config, self._clock, address=self.address)
+            service = await Service.start(self._config, self.ports, address=self.address)
         except (DeltaMQError, OSError) as error:
             log.error("event=start_failed code=%s detail=%r", getattr(error, "code", "os_error"), str(error))
             await send({"type": "lifespan.startup.failed"})
@@ -61,7 +61,7 @@ class App(Front):
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
+def create_app(config: Config, ports: Ports = REAL) -> App:
     """The service of `config`, not started yet: the server's lifespan starts and stops it."""
     app = FastAPI(
         title="DeltaMQ",
@@ -80,7 +80,7 @@ def create_app(config: Config, clock: Clock = SYSTEM_CLOCK) -> App:
         return describe(app)
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's own way to extend the document
-    return App(app, config, clock)
+    return App(app, config, ports)
 
 
 def _version() -> str:

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol with the limits and answers that it leaves to the application.
 
-header section     at most HEADER_SECTION_BYTES_MAX, complete within HEADER_SECTION_S  -> 431, 408
+header section     at most HEADER_SECTION_BYTES_MAX, complete within header_section_s  -> 431, closed
 connections        at most connections_max                                            -> closed
 not HTTP at all    problem+json like every other refusal                              -> 400
 small answers      head and body in one write: two cost a tenth of a produce request
@@ -21,8 +21,6 @@ __all__ = ["HttpProtocol"]
 
 #: Names and values of one request's headers together.
 HEADER_SECTION_BYTES_MAX: Final = 64 * 1024
-#: A client that has begun a request sends its headers within this time, or is cut off.
-HEADER_SECTION_S: Final = 20.0
 
 
 class _Rejected(Refused):
@@ -41,10 +39,11 @@ class _HeadersTooLarge(Refused):
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
-    connections_max = 10_000
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connections_max: int, header_section_s: float, **kwargs: Any) -> None:
+        """The other arguments are uvicorn's."""
         super().__init__(*args, **kwargs)
+        self._connections_max = connections_max
+        self._header_section_s = header_section_s
         self._header_bytes = 0
         self._in_headers = True
         self._refused: Refused | None = None
@@ -52,7 +51,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.connections_max:
+        if len(self.connections) > self._connections_max:
             transport.abort()
             return
         self._expect_headers()
@@ -63,7 +62,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _expect_headers(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_SECTION_S, self._too_slow)
+            self._deadline = self.loop.call_later(self._header_section_s, self._too_slow)
 
     def _headers_done(self) -> None:
         self._in_headers = False

@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import click
@@ -92,12 +93,16 @@ class Server(uvicorn.Server):
         self._ready_line = f"serving {_url(listener)} warehouse {config.warehouse.uri}"
         app.address = _reachable(listener)
         settings = config.service
-        HttpProtocol.connections_max = settings.connections_max
+        protocol = partial(
+            HttpProtocol,
+            connections_max=settings.connections_max,
+            header_section_s=app.ports.header_section_s,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http=HttpProtocol,
+                http=protocol,  # type: ignore[arg-type] # uvicorn calls it, as it would the class
                 ws="none",
                 lifespan="on",
                 log_config=None,

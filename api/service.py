@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from api.host import Fencing, Groups, HostedMeta, HostedTopic, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
 from api.log import Gauge, Metrics, Partition, PartitionGauges, Partitions, Workers
 from api.order import Locks, OnlineClients
+from api.ports import REAL, Ports
 from api.queue import (
     Delays,
     HandleCalls,
@@ -36,7 +37,7 @@ from mq.errors import DeltaMQError
 from mq.meta import META_ROLE, InvisibleBounds
 from mq.names import broker_of
 from mq.queue import HandleKeys, LaneKey
-from tables.clock import SYSTEM_CLOCK, Clock
+from tables.clock import SYSTEM_CLOCK
 from tables.config import Config
 from tables.config_sections import ServiceSettings
 from tables.failpoints import failpoint
@@ -56,13 +57,21 @@ _OWN_LOGS: Final = (OFFSETS, LOST, DELAY, DELAY_MARKS)
 class Service:
     """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
 
-    def __init__(self, config: Config, warehouse: Warehouse, meta: MetaLog, keys: HandleKeys, address: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        warehouse: Warehouse,
+        meta: MetaLog,
+        keys: HandleKeys,
+        address: str,
+        ports: Ports,
+    ) -> None:
         self.config = config
         self.settings = config.service
         self.flush_default = config.log.flush
         self.warehouse = warehouse
         self.loop = asyncio.get_running_loop()
-        self.metrics = Metrics()
+        self.metrics = Metrics(series_max=ports.series_max)
         self.admission, self.answers, self.pops = _admissions(self.settings)
         self.invisible = InvisibleBounds(config.queue.invisible_ms_min, config.queue.invisible_ms_max)
         self.stopping = False
@@ -80,7 +89,7 @@ class Service:
             metrics=self.metrics,
         )
         self.meta = HostedMeta(meta, self.partitions)
-        self.hosting = self._hosting(address)
+        self.hosting = self._hosting(address, ports)
         self.fencing = self.partitions.fencing = Fencing(self.meta, self.hosting.held_since)
         self.peers = Peers(self.hosting)
         self.topics = Topics(
@@ -104,11 +113,28 @@ class Service:
         self.hosting.hooks.taken.append(self._recover)
         self.hosting.hooks.drained.append(self.lanes.drain)
         self.hosting.hooks.lost.append(self.lanes.drop)
-        self.online = OnlineClients(self.meta, self.hosting, length_ms=self.settings.authorization_ms)
+        self.online = OnlineClients(
+            self.meta,
+            self.hosting,
+            length_ms=self.settings.authorization_ms,
+            clients_max=ports.clients_max,
+            clock=ports.lease_clock,
+        )
         self.seen = SeenClients(self.now_ms, keep_ms=self.settings.authorization_ms)
-        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions)
-        pops = LanePops(self.lanes, partial(self.moved.blocked, pop=True), partial(begin, self.meta))
-        self.popper = Popper(self.lanes, pops, self.hosting, refresh_s=self.settings.refresh_ms / 1000)
+        self.locks = Locks(self.meta, self.hosting, self.lanes, self.partitions, clock=ports.lease_clock)
+        pops = LanePops(
+            self.lanes,
+            partial(self.moved.blocked, pop=True),
+            partial(begin, self.meta),
+            busy_ms=ports.lane_busy_ms,
+        )
+        self.popper = Popper(
+            self.lanes,
+            pops,
+            self.hosting,
+            refresh_s=self.settings.refresh_ms / 1000,
+            bytes_max=ports.pop_bytes_max,
+        )
         self.handles = HandleCalls(self.lanes, self.hosting)
         self.owners = Owners(self.hosting, self.peers, keys)
         self.delays = Delays(self.partitions, config.warehouse.cluster, _brokers(config, meta))
@@ -123,17 +149,18 @@ class Service:
         self._observe()
 
     @classmethod
-    async def start(cls, config: Config, clock: Clock = SYSTEM_CLOCK, *, address: str = "") -> Service:
+    async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "") -> Service:
         """Open the warehouse and the metadata log, take the brokers that nobody has, and be ready to serve them.
 
         `address` is the URL under which other processes reach this one.
         """
 
         def open_all() -> tuple[Warehouse, MetaLog, HandleKeys]:
-            warehouse = Warehouse.open(config.warehouse.uri, settings=config.log, clock=clock)
+            uri = config.warehouse.uri
+            warehouse = Warehouse.open(uri, settings=config.log, clock=ports.clock, store=ports.store)
             return warehouse, MetaLog(warehouse), handle_keys(warehouse.store, config.queue.handle_secret.reveal())
 
-        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address)
+        service = cls(config, *await asyncio.to_thread(open_all), config.service.address or address, ports)
         try:
             await service.hosting.start()
         except BaseException:
@@ -143,7 +170,7 @@ class Service:
         service.online.start()
         return service
 
-    def _hosting(self, address: str) -> Hosting:
+    def _hosting(self, address: str, ports: Ports) -> Hosting:
         settings = self.settings
         times = LeaseTimes(
             lease_ms=settings.lease_ms,
@@ -151,14 +178,13 @@ class Service:
             margin_ms=settings.lease_margin_ms,
             look_ms=settings.refresh_ms,
         )
-        # Leases use real time even when a test replaces the clock that stamps messages.
         return Hosting(
             self.meta,
             HostLocks(self.warehouse.folder),
             address=address,
             brokers=settings.brokers,
             times=times,
-            now_ms=SYSTEM_CLOCK.boot_ms,
+            now_ms=ports.lease_clock.boot_ms,
             load=self._load,
         )
 
@@ -279,6 +305,7 @@ class Service:
             Gauge("deltamq_hosted_brokers", "Served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
             Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
             Gauge("deltamq_pull_locks", "Partitions that clients have, of this process.", lambda: self.locks.held),
+            Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: self.lanes.waiting),
             Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
         ]
         self.metrics.counters = [

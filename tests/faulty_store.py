@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
+from tables.store.file_pool import RecyclingFiles
+from tables.store.local import LocalStore
 from tables.store.store import Entry, Store
 
-__all__ = ["FaultyStore", "failing"]
+__all__ = ["FaultyStore", "failing", "faulty_disk"]
 
 T = TypeVar("T")
 Fault = Callable[[str], None]
@@ -106,3 +109,9 @@ class FaultyStore:
 
     def close(self) -> None:
         self._store.close()
+
+
+def faulty_disk(folder: Path) -> FaultyStore:
+    """A store around a folder of the local disk, as a service opens it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return FaultyStore(LocalStore(folder, RecyclingFiles(str(folder))))

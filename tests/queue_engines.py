@@ -7,10 +7,12 @@ executor is replaced. `tests/spark` has them with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.delay import Forwarder
 from jobs.queue.delay_in_tasks import TaskForwarder
 from jobs.queue.delay_task import forward_shard, run_delay_shard
@@ -44,16 +46,16 @@ class QueueJob(Protocol):
 class _InProcess:
     """Carries tasks out here, one after another."""
 
-    def __init__(self, warehouse: Warehouse, *, cold: bool) -> None:
-        self._warehouse = warehouse
-        self._memory = None if cold else TaskMemory(warehouse)
+    def __init__(self, warehouse: Warehouse, bounds: BatchBounds, *, cold: bool) -> None:
+        self._new_memory = partial(TaskMemory, warehouse, bounds)
+        self._memory = None if cold else self._new_memory()
 
     def __call__(
         self, items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
     ) -> pa.Table:
         each, run = _WORK[work]
         parts = [part for item in items for part in each(item)]
-        batches = [run(self._memory or TaskMemory(self._warehouse), part) for part in parts]
+        batches = [run(self._memory or self._new_memory(), part) for part in parts]
         return pa.Table.from_batches(batches, schema=schema)
 
 
@@ -69,15 +71,15 @@ class _ByTasks:
         return facts
 
 
-def revive_job(engine: str, warehouse: Warehouse, conf: Config) -> QueueJob:
+def revive_job(engine: str, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> QueueJob:
     """The job `revive` as it starts."""
     if engine == "local":
-        return Reviver(warehouse, conf)
-    return _ByTasks(TaskReviver(warehouse, conf), _InProcess(warehouse, cold=engine == COLD))
+        return Reviver(warehouse, conf, bounds)
+    return _ByTasks(TaskReviver(warehouse, conf), _InProcess(warehouse, bounds, cold=engine == COLD))
 
 
-def delay_job(engine: str, warehouse: Warehouse, conf: Config) -> QueueJob:
+def delay_job(engine: str, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> QueueJob:
     """The job `delay` as it starts."""
     if engine == "local":
-        return Forwarder(warehouse, conf)
-    return _ByTasks(TaskForwarder(warehouse, conf), _InProcess(warehouse, cold=engine == COLD))
+        return Forwarder(warehouse, conf, bounds)
+    return _ByTasks(TaskForwarder(warehouse, conf), _InProcess(warehouse, bounds, cold=engine == COLD))

@@ -1,10 +1,12 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks that tests move."""
 
 from __future__ import annotations
 
 import threading
 
-__all__ = ["SetClock"]
+from tables.clock import SystemClock
+
+__all__ = ["AheadClock", "SetClock"]
 
 
 class SetClock:
@@ -30,3 +32,13 @@ class SetClock:
     def set_wall_us(self, wall_us: int) -> None:
         """Somebody set the machine's time."""
         self._wall_us = wall_us
+
+
+class AheadClock(SystemClock):
+    """The machine's clocks, the wall's so many milliseconds ahead."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self.ahead_ms = ahead_ms
+
+    def wall_us(self) -> int:
+        return super().wall_us() + self.ahead_ms * 1_000

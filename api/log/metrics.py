@@ -22,9 +22,6 @@ from api.log.group_commit import Part
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 
-#: So many topics and groups of a counter have series of their own: those that were counted first, so that a series
-#: never goes back.
-_SERIES_MAX: Final = 300
 #: What the others are added up under; no topic or group can be called so.
 OTHER: Final = "(other)"
 Labels = TypeVar("Labels", bound=tuple[str, ...])
@@ -79,7 +76,12 @@ class PartitionGauges(NamedTuple):
 class Metrics:
     """Everything that is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, series_max: int) -> None:
+        """So many topics and groups of a counter have series of their own: those that were counted first.
+
+        A series never goes back then.
+        """
+        self._series_max = series_max
         self.requests: Counter[tuple[str, int]] = Counter()  # (call, status)
         self.produced_messages: Counter[str] = Counter()  # by topic
         self.produced_bytes: Counter[str] = Counter()
@@ -136,11 +138,13 @@ class Metrics:
             requests.add_metric([call, str(status)], count)
         yield requests
         for name, text, by_topic in self._by_topic():
-            yield _family(name, text, ["topic"], _bounded({(topic,): count for topic, count in by_topic.items()}))
+            counts = {(topic,): count for topic, count in by_topic.items()}
+            yield _family(name, text, ["topic"], _bounded(counts, self._series_max))
         for name, text, by_lane in self._by_lane():
-            yield _family(name, text, ["group", "topic"], _bounded(by_lane))
+            yield _family(name, text, ["group", "topic"], _bounded(by_lane, self._series_max))
         for name, text, by_group in self._by_group():
-            yield _family(name, text, ["group"], _bounded({(group,): count for group, count in by_group.items()}))
+            counts = {(group,): count for group, count in by_group.items()}
+            yield _family(name, text, ["group"], _bounded(counts, self._series_max))
         for name, text, value in (
             ("deltamq_duplicate_parts", "Replayed parts of requests that were already stored.", self.duplicates),
             ("deltamq_commits", "Group commits.", self.commits),
@@ -217,9 +221,9 @@ def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels,
     return family
 
 
-def _bounded(counts: Mapping[Labels, int]) -> dict[tuple[str, ...], int]:
+def _bounded(counts: Mapping[Labels, int], series_max: int) -> dict[tuple[str, ...], int]:
     """The first of them, and what all others count together."""
-    kept: dict[tuple[str, ...], int] = dict(islice(counts.items(), _SERIES_MAX))
+    kept: dict[tuple[str, ...], int] = dict(islice(counts.items(), series_max))
     if len(counts) > len(kept):
         labels = len(next(iter(kept)))
         kept[(OTHER,) * labels] = sum(islice(counts.values(), len(kept), None))

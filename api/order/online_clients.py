@@ -32,8 +32,7 @@ from mq.meta import (
     decide_scan,
 )
 from mq.order import Authorizations
-from mq.order_limits import CLIENTS_MAX
-from tables.clock import SYSTEM_CLOCK, Clock
+from tables.clock import Clock
 from tables.queue import Meta
 
 __all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
@@ -97,12 +96,21 @@ class RoutedTopics(Mapping[str, TopicPartitions]):
 class OnlineClients:
     """The meta role's part of exclusive consumption, while this process has it. Lives on one event loop."""
 
-    def __init__(self, meta: HostedMeta, hosting: Hosting, *, length_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        """A client is authorized for `length_ms` at a time; `clock` is the one of the lease."""
+    def __init__(
+        self,
+        meta: HostedMeta,
+        hosting: Hosting,
+        *,
+        length_ms: int,
+        clients_max: int,
+        clock: Clock,
+    ) -> None:
+        """A client is authorized for `length_ms` at a time, `clients_max` of a group; `clock` is that of the lease."""
         self._meta = meta
         self._hosting = hosting
         self._clock = clock
         self._length_ms = length_ms
+        self._clients_max = clients_max
         #: While the role is ours.
         self._granting: Authorizations | None = None
         self._changes = JoinedChanges(meta.submit_any)
@@ -177,8 +185,8 @@ class OnlineClients:
         if group.settings.consume_strategy != "exclusive":
             return ()
         clients = meta.online.group(beat.group).clients
-        if beat.online and beat.client not in clients and len(clients) >= CLIENTS_MAX:
-            raise Overloaded(f"group {beat.group} has {CLIENTS_MAX} clients", code="too_many_clients")
+        if beat.online and beat.client not in clients and len(clients) >= self._clients_max:
+            raise Overloaded(f"group {beat.group} has {self._clients_max} clients", code="too_many_clients")
         return decide_heartbeat(
             meta.online,
             beat.group,

@@ -25,7 +25,7 @@ from mq.names import broker_of
 from mq.order import PullLocks
 from mq.queue import Committed, LaneKey, StartKind, first_position
 from mq.queue_limits import MAX_ATTEMPTS_MAX
-from tables.clock import SYSTEM_CLOCK, Clock
+from tables.clock import Clock
 from tables.queue import Meta
 
 __all__ = ["Asked", "Locks", "Taken"]
@@ -75,7 +75,7 @@ class Locks:
         lanes: Lanes,
         partitions: Partitions,
         *,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock,
     ) -> None:
         """`clock` is the one of the lease."""
         self._meta = meta

@@ -19,7 +19,6 @@ from api.queue.unordered_pop import MustStore
 from mq.errors import Unavailable
 from mq.meta import Blocked, Group, Topic
 from mq.queue import Committed, LaneKey, OrderedLane, StartKind, first_position
-from mq.queue_limits import LANE_BUSY_MS
 
 __all__ = ["LanePops", "TurnOver"]
 
@@ -50,17 +49,19 @@ class LanePops:
         lanes: Lanes,
         blocked: Callable[[Topic, Group, str], Awaitable[Blocked | None]],
         begin: Callable[[Topic, Group], Awaitable[None]],
+        *,
+        busy_ms: int,
     ) -> None:
         """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
 
-        `begin` notes that a group begins in a topic (see `api.queue.group_start`).
+        `begin` notes that a group begins in a topic (see `api.queue.group_start`). A pop that others wait behind may be
+        at work in a lane for `busy_ms`.
         """
         self._lanes = lanes
         self._begin_in = begin
         self._blocked = blocked
         self._loop = asyncio.get_running_loop()
-        #: How long a pop that others wait behind may be at work in a lane.
-        self.busy_s = LANE_BUSY_MS / 1000
+        self._busy_s = busy_ms / 1000
         self._busy: dict[LaneKey, _Turn] = {}
         #: The same for lanes where the last one took longer.
         self._slow_s: dict[LaneKey, float] = {}
@@ -111,12 +112,13 @@ class LanePops:
         """
         if not turn.is_wanted:
             turn.is_wanted = True
-            turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self.busy_s))
+            turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self._busy_s))
 
     def _ended(self, key: LaneKey) -> TurnOver:
         """A pop was ended because another wants the lane: what its client is told."""
-        log.warning("event=pop_ended partition=%s group=%s", key.partition, key.group)
-        self._slow_s[key] = 2 * self._slow_s.get(key, self.busy_s)
+        busy_s = self._slow_s.get(key, self._busy_s)
+        log.warning("event=pop_ended partition=%s group=%s busy_ms=%d", key.partition, key.group, busy_s * 1_000)
+        self._slow_s[key] = 2 * busy_s
         self._lanes.wake(key.group, key.topic_id)
         return TurnOver(f"{key.partition} could not be read in time; ask again")
 

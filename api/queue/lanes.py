@@ -168,6 +168,11 @@ class Lanes:
         )
 
     @property
+    def waiting(self) -> int:
+        """Pops that wait for messages."""
+        return sum(len(one.waiters) for one in tuple(self._subscriptions.values()))
+
+    @property
     def checkpoints_in_memory(self) -> int:
         """Checkpoints that a crash would forget."""
         return len(self.buffer)

@@ -21,7 +21,6 @@ from api.queue.pop_requests import Empty, LanePopRequest, Taken, TopicPopRequest
 from api.queue.subscription import Seat, Subscription
 from api.wire import Client, ClientGone
 from mq.errors import Conflict, Corrupt, DeltaMQError, NotFound, Unavailable
-from mq.limits import FETCH_BYTES_MAX
 
 __all__ = ["Popped", "Popper"]
 
@@ -46,12 +45,13 @@ class Popped:
 class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
-    def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float) -> None:
-        """Lanes are visited of the brokers that `hosting` serves."""
+    def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float, bytes_max: int) -> None:
+        """Lanes are visited of the brokers that `hosting` serves, until an answer has `bytes_max` or more."""
         self._lanes = lanes
         self._pops = pops
         self._hosting = hosting
         self._refresh_s = refresh_s
+        self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._random = random.Random()
         #: Set when the service stops: nobody waits any more.
@@ -115,7 +115,7 @@ class Popper:
             except DeltaMQError as error:
                 # A damaged partition, or one that is popped in another order, keeps no message of the others.
                 found.error = found.error or error
-            if found.count >= request.max_messages or found.nbytes >= FETCH_BYTES_MAX:
+            if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
                 break
         return found
 
@@ -134,7 +134,7 @@ class Popper:
         if found.epochs.setdefault(seat.broker, epoch) != epoch:
             raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
-        taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, FETCH_BYTES_MAX - found.nbytes))
+        taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, self._bytes_max - found.nbytes))
         if isinstance(taken, Taken):
             found.taken.append(taken)
             found.count += len(taken.handles)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.sink import FENCED_S, SinkPlace, SinkSettings, place_of
+from jobs.sink import SinkPlace, SinkSettings, place_of
 from jobs.tasks import run_in_tasks
 from mq.errors import DeltaMQError, Fenced, NotFound, Refused, Unavailable, Unknown
 from mq.meta import Group, Topic
@@ -279,7 +279,7 @@ class _Sender:
 
     def _stored(self, where: _Place, rows: pa.RecordBatch, parts: Sequence[RowsPart]) -> list[bool]:
         """Append; return of each row whether it was there. A fence is passed when what it stands for is known."""
-        until_s = time.monotonic() + FENCED_S
+        until_s = time.monotonic() + self._place.fenced_s
         tries = 0
         while True:
             topic, log, known = self._target(where)

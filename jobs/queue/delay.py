@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.brokers import broker_shards, brokers_of
 from jobs.queue.cadence import delay_every_s
 from jobs.queue.delay_batch import DelayBatch, DelayOutcome
@@ -23,7 +24,6 @@ from jobs.queue.delay_queue import DelayQueue
 from jobs.run import Facts, job, with_spark_engine
 from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import MetaLog
@@ -43,9 +43,10 @@ _TROUBLES_SHOWN: Final = 3
 class Forwarder:
     """The state of the job between its runs; all of it can be rebuilt from the tables. For one thread."""
 
-    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
+    def __init__(self, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> None:
         self._warehouse = warehouse
         self._conf = conf
+        self._bounds = bounds
         self._meta = MetaLog(warehouse)
         self._queues: dict[str, DelayQueue] = {}
         self._brokers_ms = -_BROKERS_EVERY_MS
@@ -98,8 +99,8 @@ class Forwarder:
         done = 0
         try:
             while done < len(offsets):
-                part = slice(done, done + JOB_BATCH_MESSAGES_MAX)
-                batch = DelayBatch(self._warehouse, queue, self._meta.state, now_ms, outcome)
+                part = slice(done, done + self._bounds.messages)
+                batch = DelayBatch(self._warehouse, queue, self._meta.state, now_ms, outcome, bounds=self._bounds)
                 batch.run(times[part], offsets[part])
                 done = part.stop
             queue.keep_up()

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from jobs.queue.outbox import Outbox
 from mq.errors import Conflict, DeltaMQError
 from mq.meta import MetaState
 from mq.queue import DELAY_PRODUCER_PREFIX, Delayed, Drop, DropReason, Forward, decide_forwards
@@ -60,12 +61,20 @@ class DelayOutcome:
 
 
 class DelayBatch:
-    """At most JOB_BATCH_MESSAGES_MAX due messages: forward them, then mark them."""
+    """Some due messages: forward them, then mark them."""
 
     def __init__(
-        self, warehouse: Warehouse, queue: DueQueue, topics: MetaState, now_ms: int, outcome: DelayOutcome
+        self,
+        warehouse: Warehouse,
+        queue: DueQueue,
+        topics: MetaState,
+        now_ms: int,
+        outcome: DelayOutcome,
+        *,
+        bounds: BatchBounds = BOUNDS,
     ) -> None:
         self._warehouse = warehouse
+        self._outbox_bytes = bounds.outbox_bytes
         self._queue = queue
         self._topics = topics
         self._ids = {topic.id for topic in topics.topics.values()}
@@ -86,7 +95,7 @@ class DelayBatch:
         while at < len(offsets):
             part = offsets[at : at + step]
             try:
-                picked = pick(log, np.sort(part), bytes_max=OUTBOX_BYTES_MAX if len(part) > 1 else None)
+                picked = pick(log, np.sort(part), bytes_max=self._outbox_bytes if len(part) > 1 else None)
             except TooMuch:
                 step = max(1, step // 2)
                 continue
@@ -116,7 +125,7 @@ class DelayBatch:
             fresh = self._not_stored(ref, forwards)
             if fresh:
                 self._put(ref, picked, fresh)
-        if self._outbox.bytes >= OUTBOX_BYTES_MAX:
+        if self._outbox.bytes >= self._outbox_bytes:
             self._send()
 
     def _delayed(self, picked: Picked) -> list[Delayed]:

@@ -19,7 +19,6 @@ from jobs.queue.delay_queue import keep_marks_up, mark_ended
 from jobs.queue.shard_counts import TROUBLES_MAX, shard_counts
 from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.log import PartitionLog, Warehouse
 from tables.queue import DELAY_MARKS, DelayMarks, system_ref
 
@@ -123,9 +122,10 @@ class _Shard:
             return
         item, memory = self._item, self._memory
         self._outcome.late_ms = item.now_ms - int(times[0])
-        for start in range(0, len(offsets), JOB_BATCH_MESSAGES_MAX):
-            part = slice(start, start + JOB_BATCH_MESSAGES_MAX)
-            batch = DelayBatch(memory.warehouse, queue, memory.meta.state, item.now_ms, self._outcome)
+        bounds = memory.bounds
+        for start in range(0, len(offsets), bounds.messages):
+            part = slice(start, start + bounds.messages)
+            batch = DelayBatch(memory.warehouse, queue, memory.meta.state, item.now_ms, self._outcome, bounds=bounds)
             batch.run(times[part], offsets[part])
         queue.keep_up()
 

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from mq.errors import DeltaMQError
-from mq.limits import MIB
 from tables.delta import RowsPart
 from tables.failpoints import failpoint
 from tables.log import PartitionLog, one_batch
 from tables.paths import PartitionRef
 from tables.settings import Flush
 
-__all__ = ["OUTBOX_BYTES_MAX", "NotSent", "Outbox"]
+__all__ = ["NotSent", "Outbox"]
 
 T = TypeVar("T")
-
-#: Rows in memory before they are sent: a storm passes through in pieces of this size.
-OUTBOX_BYTES_MAX: Final = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)

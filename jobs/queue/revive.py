@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.brokers import broker_shards, brokers_of
 from jobs.queue.cadence import revive_every_s
 from jobs.queue.due_checkpoints import DueCheckpoints
@@ -27,7 +28,6 @@ from jobs.run import Facts, job, with_spark_engine
 from jobs.tasks import run_in_tasks, warehouse_of
 from mq.errors import DeltaMQError
 from mq.queue import Due
-from mq.queue_limits import JOB_BATCH_MESSAGES_MAX
 from tables.config import Config
 from tables.log import Warehouse
 from tables.queue import Follower, MetaLog
@@ -47,9 +47,10 @@ _TROUBLES_SHOWN: Final = 3
 class Reviver:
     """The state of the job between its runs; all of it can be rebuilt from the tables. For one thread."""
 
-    def __init__(self, warehouse: Warehouse, conf: Config) -> None:
+    def __init__(self, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> None:
         self._warehouse = warehouse
         self._conf = conf
+        self._bounds = bounds
         self._meta = MetaLog(warehouse)
         self._brokers: dict[str, DueCheckpoints] = {}
         self._brokers_ms = -_BROKERS_EVERY_MS
@@ -89,9 +90,10 @@ class Reviver:
             self._meta.meta,
             now_ms,
             lambda one: due.failures(one.checkpoint.key),
+            bounds=self._bounds,
         )
         try:
-            for part in batches(taken, JOB_BATCH_MESSAGES_MAX):
+            for part in batches(taken, self._bounds.messages):
                 outcome = batch.run(part)
                 for one, at_ms in outcome.later:
                     due.again_at(one.checkpoint.key, at_ms)

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from jobs.queue.outbox import OUTBOX_BYTES_MAX, Outbox
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
+from jobs.queue.outbox import Outbox
 from jobs.queue.revive_case import Case, Lane, Outcome, Token, lost_record, parts_of, rows_of
 from mq.errors import Conflict, DeltaMQError
 from mq.names import broker_of
@@ -77,9 +78,12 @@ class ReviveBatch:
         meta: Meta,
         now_ms: int,
         failures: Callable[[Due], int],
+        *,
+        bounds: BatchBounds = BOUNDS,
     ) -> None:
         """`failures` says how often a checkpoint could not be delivered so far."""
         self._warehouse = warehouse
+        self._outbox_bytes = bounds.outbox_bytes
         self._cluster = cluster
         self._meta = meta
         self._now_ms = now_ms
@@ -96,7 +100,7 @@ class ReviveBatch:
         self._in_rows = StoredRequests(REVIVE_PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[Due]) -> Outcome:
-        """Deal with `batch`: at most JOB_BATCH_MESSAGES_MAX messages of one broker."""
+        """Deal with `batch`: messages of one broker, not more than `BatchBounds` says."""
         self._outcome = Outcome()
         self._refreshed = {}
         cases: list[Case] = []
@@ -156,7 +160,7 @@ class ReviveBatch:
         while done < len(cases):
             part = cases[done : done + step]
             try:
-                picked = self._pick(lane, part, OUTBOX_BYTES_MAX if len(part) > 1 else None)
+                picked = self._pick(lane, part, self._outbox_bytes if len(part) > 1 else None)
             except TooMuch:
                 step = max(1, step // 2)
                 continue
@@ -217,7 +221,7 @@ class ReviveBatch:
             if found:
                 rows = rows_of(picked, lane.pop_place, found)
                 self._outbox.add(ref, rows, *parts_of(found))
-        if self._outbox.bytes >= OUTBOX_BYTES_MAX:
+        if self._outbox.bytes >= self._outbox_bytes:
             self._send()
 
     # Storing.

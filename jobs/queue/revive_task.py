@@ -19,17 +19,12 @@ from jobs.queue.task_memory import Place, TaskMemory, memory_of
 from jobs.queue.turns import are_tried
 from mq.jobs import tries_until
 from mq.queue import Due
-from mq.queue_limits import ACK_SETTLE_MS, JOB_BATCH_MESSAGES_MAX, REVIVE_QUEUES
+from mq.queue_limits import ACK_SETTLE_MS
 from tables.state import states_of_rows
 
 __all__ = ["COUNTS", "ReviveItem", "revive_shards", "run_shard"]
 
 COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")
-#: Checkpoints that are Python objects at a time.
-_CHUNK_ROWS: Final = 8_192
-#: All queues of a broker may append to one destination at once: together they have as many messages under way as one
-#: run of the local engine.
-BATCH_MESSAGES_MAX: Final = JOB_BATCH_MESSAGES_MAX // REVIVE_QUEUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +84,10 @@ class _Shard:
         due = self._tried(found.rows)
         # After the logs: a group or topic that they are about and that is not there has ended.
         memory.meta.refresh()
-        batch = ReviveBatch(memory.warehouse, item.place.cluster, memory.meta.meta, item.now_ms, self._failures)
-        for start in range(0, due.num_rows, _CHUNK_ROWS):
-            for part in batches(_dues(due.slice(start, _CHUNK_ROWS)), BATCH_MESSAGES_MAX):
+        meta, bounds = memory.meta.meta, memory.bounds
+        batch = ReviveBatch(memory.warehouse, item.place.cluster, meta, item.now_ms, self._failures, bounds=bounds)
+        for start in range(0, due.num_rows, bounds.checkpoints):
+            for part in batches(_dues(due.slice(start, bounds.checkpoints)), bounds.queue_messages):
                 outcome = batch.run(part)
                 self._waiting += len(outcome.later)
                 for one, _ in outcome.later:

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.due_shard import DueShard
 from jobs.tasks import warehouse_of
 from mq.limits import MIB
@@ -47,8 +48,9 @@ class Place:
 class TaskMemory:
     """One warehouse. For one thread."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Warehouse, bounds: BatchBounds = BOUNDS) -> None:
         self.warehouse = warehouse
+        self.bounds = bounds
         self.meta = MetaLog(warehouse)
         self.cache = RowCache(_CACHE_BYTES_MAX)
         self.shard = DueShard(warehouse, OpenCheckpoints(warehouse.store, self.cache), self.cache)

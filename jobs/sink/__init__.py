@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from jobs.sink.place import FENCED_S, SinkPlace, SinkSettings, place_of
+from jobs.sink.place import SinkPlace, SinkSettings, place_of
 from jobs.sink.sink import batch_writer, stream_writer
 
 __all__ = [
-    "FENCED_S",
     "SinkPlace",
     "SinkSettings",
     "batch_writer",

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.sink.manifest import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, Manifest, SinkRequest
-from jobs.sink.place import FENCED_S, SinkPlace
+from jobs.sink.place import SinkPlace
 from jobs.sink.routing import NAMED, targets_again, token_of
 from jobs.sink.staging import read_sections
 from mq.errors import Corrupt, Fenced, Unknown
@@ -133,7 +133,7 @@ class _Append:
         left = _Left(request, rows, np.arange(rows.num_rows))
         if look:
             left.indexes = self._not_stored(topic, request, rows.num_rows)
-        until_s = time.monotonic() + FENCED_S
+        until_s = time.monotonic() + self._place.fenced_s
         while left.indexes.size:
             refused = self._append_left(left)
             if refused is None:

@@ -28,7 +28,7 @@ __all__ = ["commit_staged", "decoded", "stage_rows"]
 
 _log: Final = logging.getLogger("deltamq.jobs")
 #: Rows that a task converts and routes at once: Spark's batches are small, and each costs its split by partition.
-PIECE_BYTES_MAX: Final = 8 * MIB
+_PIECE_BYTES_MAX: Final = 8 * MIB
 #: From so many rows on, those without a key are spread from another partition on in each piece.
 _SMALL_ROWS: Final = 4_096
 _decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
@@ -44,6 +44,7 @@ def stage_rows(
     name: str,
     batch: int,
     task: int,
+    piece_bytes_max: int = _PIECE_BYTES_MAX,
 ) -> StagedMessage:
     """Stage the rows of one task; nothing is stored in a topic.
 
@@ -53,6 +54,8 @@ def stage_rows(
         Where all rows go; None where a column says it.
     name, batch, task
         Whose batch it is, which one, and which share of it.
+    piece_bytes_max
+        Bytes of rows that are staged at a time.
 
     Raises
     ------
@@ -66,7 +69,7 @@ def stage_rows(
     now_ms = place.now_ms()
     # all tasks of a small batch put rows without a key into one partition: one commit, not several
     draw = zlib.crc32(f"{name}#{batch}".encode())
-    for number, piece in enumerate(pieces(batches, PIECE_BYTES_MAX)):
+    for number, piece in enumerate(pieces(batches, piece_bytes_max)):
         at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
         stager.add(route_rows(columns.rows(piece, now_ms), topic, place.routed, draw=at, now_ms=now_ms))
     return stager.finish()

@@ -30,7 +30,7 @@ from tables.settings import Flush, LogSettings
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 
 #: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
-FENCED_S: Final = 15.0
+_FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
 #: What a sink appends it seldom reads again.
 _TAIL_BYTES_MAX: Final = 4 * MIB
@@ -70,8 +70,12 @@ class SinkSettings:
 class SinkPlace:
     """One warehouse: topics, placements, open partitions. Safe for threads."""
 
-    def __init__(self, settings: SinkSettings, warehouse: Warehouse | None = None) -> None:
+    def __init__(
+        self, settings: SinkSettings, warehouse: Warehouse | None = None, *, fenced_s: float = _FENCED_S
+    ) -> None:
+        """An append that a fence refuses is tried again for `fenced_s`."""
         self.settings = settings
+        self.fenced_s = fenced_s
         self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log)
         self.meta = MetaLog(self.warehouse)
 

@@ -9,7 +9,6 @@ from typing import Final
 import pyarrow as pa
 
 from mq.errors import OffsetMismatch, Unavailable
-from mq.limits import OFFSET_MAX
 from mq.producer import Part
 from tables.clock import Clock
 from tables.delta import Encoded, RowsPart, encode_append, encode_file, numbered, stamp
@@ -38,6 +37,7 @@ class Appender:
         *,
         clock: Clock,
         row_group_rows: int,
+        offset_max: int,
     ) -> None:
         self._state = state
         self._publisher = publisher
@@ -45,6 +45,7 @@ class Appender:
         self._tail = tail
         self._clock = clock
         self._row_group_rows = row_group_rows
+        self._offset_max = offset_max
 
     def append(
         self,
@@ -89,7 +90,7 @@ class Appender:
 
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
-        if base + rows.num_rows > OFFSET_MAX:
+        if base + rows.num_rows > self._offset_max:
             raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
         batch_id = uuid.uuid4().hex
         append_us = self._append_time_us()

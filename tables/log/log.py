@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ from tables.delta import (
 from tables.failpoints import failpoint
 from tables.log.appender import Appender
 from tables.log.batch import Appended, Batch, one_batch
+from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.dead_files import DeadFiles
 from tables.log.fences import put_up_fence
 from tables.log.fetch import Fetched
@@ -54,9 +55,6 @@ __all__ = ["Appended", "Batch", "PartitionLog", "PartitionStats", "Removed"]
 
 T = TypeVar("T")
 
-#: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
-RACES_MAX: Final = 10_000
-
 
 class PartitionLog:
     """An open partition. Made by `Warehouse`, one for each partition and process."""
@@ -71,9 +69,11 @@ class PartitionLog:
         cache: RowCache,
         tails: TailBudget,
         on_unsynced: Callable[[Unsynced], None],
+        bounds: LogBounds = BOUNDS,
     ) -> None:
         """`on_unsynced` is told of files that somebody must make durable in time."""
         self.ref = ref
+        self.bounds = bounds
         self.location = store.uri(ref.folder)
         self._store = store
         self._settings = settings
@@ -116,8 +116,17 @@ class PartitionLog:
             self._tail,
             clock=clock,
             row_group_rows=settings.row_group_rows,
+            offset_max=bounds.offset_max,
         )
-        self._upkeep = Upkeep(self.state, self, store, settings=settings, clock=clock, dead=self._dead)
+        self._upkeep = Upkeep(
+            self.state,
+            self,
+            store,
+            settings=settings,
+            clock=clock,
+            dead=self._dead,
+            clean_commits=bounds.clean_commits,
+        )
 
     # What a reader may ask at any time.
 
@@ -292,12 +301,14 @@ class PartitionLog:
 
     def _won(self, attempt: Callable[[], T]) -> T:
         """Try until no other process was faster; the caller holds the lock."""
-        for _ in range(RACES_MAX):
+        for _ in range(self.bounds.races_max):
             try:
                 return attempt()
             except LostRace:
                 continue
-        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the next version", code="contention")
+        raise Unavailable(
+            f"{self.ref.name}: lost {self.bounds.races_max} races for the next version", code="contention"
+        )
 
     # What commits change besides the snapshot, ours and others'.
 
@@ -378,7 +389,7 @@ class PartitionLog:
         self._stop.check()
         with self._lock:
             self.refresh()
-            for _ in range(RACES_MAX):
+            for _ in range(self.bounds.races_max):
                 old = list(takewhile(lambda file: file.end <= offset, self.files))
                 if not old:
                     return Removed()
@@ -387,7 +398,9 @@ class PartitionLog:
                 if self.rewrite([], old, operation="DELETE"):
                     failpoint("retain.after_commit")
                     return Removed.of(old)
-        raise Unavailable(f"{self.ref.name}: lost {RACES_MAX} races for the oldest files", code="contention")
+        raise Unavailable(
+            f"{self.ref.name}: lost {self.bounds.races_max} races for the oldest files", code="contention"
+        )
 
     # Upkeep and end.
 

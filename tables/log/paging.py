@@ -12,7 +12,6 @@ from tables.log.log import PartitionLog
 
 __all__ = ["OffsetOutOfRange", "pages"]
 
-_PAGE_MESSAGES: Final = 50_000
 _PAGE_BYTES: Final = 16 * MIB
 
 
@@ -31,7 +30,7 @@ def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
         There is a gap between `offset` and what the partition holds.
     """
     while True:
-        page = log.read(offset, max_messages=_PAGE_MESSAGES, max_bytes=_PAGE_BYTES)
+        page = log.read(offset, max_messages=log.bounds.page_messages, max_bytes=_PAGE_BYTES)
         if page.status is FetchStatus.NO_NEW_MESSAGE:
             return
         if page.status is not FetchStatus.FOUND:

@@ -46,8 +46,6 @@ __all__ = ["Upkeep"]
 
 #: Checkpoints older than the newest ones are no longer anybody's start.
 _CHECKPOINTS_KEPT: Final = 2
-#: One clean-up deletes at most so many commits, so that a run stays short.
-_CLEAN_BATCH: Final = 4_096
 
 
 class KeptLog(Protocol):
@@ -80,10 +78,13 @@ class Upkeep:
         settings: LogSettings,
         clock: Clock,
         dead: DeadFiles,
+        clean_commits: int,
     ) -> None:
+        """One clean-up deletes at most `clean_commits` commits."""
         self._state = state
         self._log = log
         self._dead = dead
+        self._clean_commits = clean_commits
         self._store = store
         self._settings = settings
         self._clock = clock
@@ -190,7 +191,7 @@ class Upkeep:
     def _clean_log(self, now: int) -> bool:
         """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
         old = self._old_log or self._find_old_log(now)
-        count = min(len(old), _CLEAN_BATCH)
+        count = min(len(old), self._clean_commits)
         for _ in range(count):
             self._store.delete(old[0])
             old.popleft()

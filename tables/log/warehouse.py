@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from mq.errors import DeltaMQError, Refused
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import LOG_KEEP, ORPHAN_KEEP, PartitionNotFound, RowCache, create_table, load, log_versions
+from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.log import PartitionLog
 from tables.log.tail import TailBudget
 from tables.paths import PartitionRef, Space, generation_of, parse_ref, topic_folder
@@ -40,10 +41,11 @@ def open_store(uri: str) -> Store:
 class Warehouse:
     """All message tables below one root. Safe for threads."""
 
-    def __init__(self, store: Store, *, settings: LogSettings, clock: Clock) -> None:
+    def __init__(self, store: Store, *, settings: LogSettings, clock: Clock, bounds: LogBounds = BOUNDS) -> None:
         self.store = store
         self.settings = settings
         self.clock = clock
+        self._bounds = bounds
         self._cache = RowCache(settings.cache_bytes_max)
         self._tails = TailBudget(settings.tails_bytes_max)
         self._logs: dict[PartitionRef, PartitionLog] = {}
@@ -62,6 +64,7 @@ class Warehouse:
         settings: LogSettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
         store: Store | None = None,
+        bounds: LogBounds = BOUNDS,
     ) -> Warehouse:
         """Open the warehouse at `uri`, making it if it is not there.
 
@@ -72,7 +75,7 @@ class Warehouse:
         """
         found = store if store is not None else open_store(uri)
         probe(found)
-        return cls(found, settings=settings or LogSettings(), clock=clock)
+        return cls(found, settings=settings or LogSettings(), clock=clock, bounds=bounds)
 
     @property
     def uri(self) -> str:
@@ -137,6 +140,7 @@ class Warehouse:
                     cache=self._cache,
                     tails=self._tails,
                     on_unsynced=self._unsynced.add,
+                    bounds=self._bounds,
                 )
                 with self._lock:
                     self._logs[ref] = found

@@ -55,7 +55,7 @@ META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 #: processes that renew their leases make as many in three hours.
 SNAPSHOT_EVENTS: Final = 10_000
 #: Each lost race is somebody else's change; so many in a row is no longer bad luck.
-_RACES_MAX: Final = 1_000
+RACES_MAX: Final = 1_000
 #: An append without a clear answer is repeated so often before the caller is told that nobody knows.
 _UNKNOWN_TRIES: Final = 3
 
@@ -101,7 +101,9 @@ class _Folded:
 class MetaLog:
     """The metadata of one warehouse. Safe for threads and for any number of processes; blocking."""
 
-    def __init__(self, warehouse: Warehouse, *, snapshot_events: int = SNAPSHOT_EVENTS) -> None:
+    def __init__(
+        self, warehouse: Warehouse, *, snapshot_events: int = SNAPSHOT_EVENTS, races_max: int = RACES_MAX
+    ) -> None:
         """Open the log, making it if it is not there, and fold it from its last snapshot on."""
         self._log = warehouse.create(META_PARTITION)
         self._lock = threading.Lock()
@@ -109,6 +111,7 @@ class MetaLog:
         self._writer_id = f"meta-{uuid.uuid4().hex}"
         self._writer_seq = 0
         self._snapshot_events = snapshot_events
+        self._races_max = races_max
         self._trimmed_to = 0
         self._log.refresh()
         self._folded = self._rebuilt()
@@ -174,7 +177,7 @@ class MetaLog:
 
     def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
         with self._lock:
-            for _ in range(_RACES_MAX):
+            for _ in range(self._races_max):
                 self._catch_up()
                 events = decide(self._folded.meta)
                 if not events:
@@ -182,7 +185,7 @@ class MetaLog:
                 if self._append(events):
                     self._catch_up()
                     return self._folded.meta
-        raise Unavailable(f"lost {_RACES_MAX} races for the metadata log; try again", code="contention")
+        raise Unavailable(f"lost {self._races_max} races for the metadata log; try again", code="contention")
 
     def _append(self, events: Sequence[AnyEvent]) -> bool:
         """Store the events where the state ends; False when others have stored something there."""

@@ -107,11 +107,11 @@ class LocalStore:
 
     cheap_look = True
 
-    def __init__(self, root: str | Path, files: FileSystem | None = None) -> None:
+    def __init__(self, root: str | Path, files: FileSystem | None = None, graves: Graves | None = None) -> None:
         self._root = os.path.abspath(root)
         self._files = files or OsFiles()
         self._known_folders: set[str] = set()
-        self._graves = Graves(self._root)
+        self._graves = graves or Graves(self._root)
 
     def uri(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root

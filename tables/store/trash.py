@@ -12,24 +12,27 @@ import contextlib
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 __all__ = ["Graves"]
 
 _PREFIX: Final = ".deleted-"
-_unlink = os.unlink
 
 
 class Graves:
     """The deleted folders of a root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, unlink: Callable[[str], None] = os.unlink) -> None:
+        """`unlink` removes a file."""
         self._root = root
+        self._unlink = unlink
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._again = False
         self._resumed = False
-        self._closed = False
+        #: Whether no more is removed.
+        self.closed = False
 
     def new(self) -> str:
         """Where a folder is to be renamed to; then call `dig`."""
@@ -45,14 +48,14 @@ class Graves:
         """Let everything that is deleted be removed."""
         with self._lock:
             self._again = True
-            if self._thread is None and not self._closed:
+            if self._thread is None and not self.closed:
                 self._thread = threading.Thread(target=self._run, name="mq-graves", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
         """Remove no more: the next process does the rest."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             thread = self._thread
         if thread is not None:
             thread.join()
@@ -60,7 +63,7 @@ class Graves:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if self._closed or not self._again:
+                if self.closed or not self._again:
                     self._thread = None
                     return
                 self._again = False
@@ -74,9 +77,9 @@ class Graves:
         """All of a tree, from its leaves up; other processes may be at it, too."""
         for folder, _, names in os.walk(grave, topdown=False):
             for name in names:
-                if self._closed:
+                if self.closed:
                     return
                 with contextlib.suppress(OSError):
-                    _unlink(f"{folder}/{name}")
+                    self._unlink(f"{folder}/{name}")
             with contextlib.suppress(OSError):
                 os.rmdir(folder)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from api.ports import REAL, Ports
 from mq.limits import WAIT_MS_MAX
 from mq.names import broker_of
 from mq.queue.checkpoint import LaneKey
@@ -22,6 +24,7 @@ from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
 from tables.queue.recovery import recover
 from tables.queue.refs import dead_ref, retry_ref
+from tables.store.store import Store
 from tests.api.running import ARROW, JSON, Api, Reply, config_for, running
 from tests.queue_engines import revive_job
 from tests.set_clock import SetClock
@@ -138,12 +141,13 @@ class Consumer:
 class Queue:
     """A warehouse, a clock, and a service that tests may stop and start."""
 
-    def __init__(self, folder: Path, clock: SetClock, queue: QueueSettings) -> None:
+    def __init__(self, folder: Path, clock: SetClock, config: Config, ports: Ports) -> None:
         self.folder = folder
         self.clock = clock
         #: Which one carries out the jobs (`tests.queue_engines`).
         self.engine = "local"
-        self.config: Config = replace(config_for(folder), queue=queue)
+        self.config = config
+        self._ports = replace(ports, clock=clock)
         self._stack = contextlib.ExitStack()
         self.api: Api
         self.start()
@@ -152,7 +156,7 @@ class Queue:
         """Start a service, with other settings of the queue if there are any."""
         if queue:
             self.config = replace(self.config, queue=replace(self.config.queue, **queue))
-        self.api = self._stack.enter_context(running(self.config, self.clock))
+        self.api = self._stack.enter_context(running(self.config, self._ports))
 
     def stop(self) -> None:
         """Stop it in order."""
@@ -209,9 +213,9 @@ class Queue:
         reply = self.api.send(topic, *[{"body": body, **fields} for body in bodies])
         assert reply.status == 200, reply
 
-    def revive(self, *, ahead_ms: int = 0) -> None:
-        """Run the revive job once, as another process does, whose clock may be ahead."""
-        warehouse = Warehouse.open(str(self.folder), clock=self.clock)
+    def revive(self, *, ahead_ms: int = 0, store: Store | None = None) -> None:
+        """Run the revive job once, as another process does, whose clock may be ahead, and whose disk another."""
+        warehouse = Warehouse.open(str(self.folder), clock=self.clock, store=store)
         with contextlib.closing(warehouse):
             revive_job(self.engine, warehouse, self.config).run(self.now_ms + ahead_ms)
 
@@ -252,9 +256,12 @@ class Queue:
 
 
 @contextlib.contextmanager
-def queue_in(folder: Path, **queue: Any) -> Iterator[Queue]:
-    """A queue whose clock stands still."""
-    found = Queue(folder, SetClock(), QueueSettings(**queue))
+def queue_in(
+    folder: Path, ports: Ports = REAL, service: Mapping[str, Any] = MappingProxyType({}), **queue: Any
+) -> Iterator[Queue]:
+    """A queue whose clock stands still; `service` and `queue` are settings."""
+    config = replace(config_for(folder, **service), queue=QueueSettings(**queue))
+    found = Queue(folder, SetClock(), config, ports)
     try:
         yield found
     finally:

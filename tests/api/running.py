@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from api.app import create_app
+from api.ports import REAL, Ports
 from api.serve import Server, bind
 from api.service import Service
-from tables.clock import SYSTEM_CLOCK, Clock
 from tables.config import Config
 from tables.config_sections import ServiceSettings, WarehouseSettings
 
@@ -149,10 +149,10 @@ def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
 
 
 @contextlib.contextmanager
-def running(config: Config, clock: Clock = SYSTEM_CLOCK) -> Iterator[Api]:
+def running(config: Config, ports: Ports = REAL) -> Iterator[Api]:
     """A service with these settings until the block ends; its queues are flushed then."""
     listener = bind(config)
-    app = create_app(config, clock)
+    app = create_app(config, ports)
     server = _ThreadServer(app, config, listener)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="service")
     thread.start()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.warehouse import Warehouse
 from tables.store.store import MemoryStore
 from tests.s3_server import S3Server, ServerUnavailable, s3_server
@@ -23,13 +24,14 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["local", "memory"])
-def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Warehouse]]:
+def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Warehouse]]:
     """Opens the same tables again and again, as one process after (or beside) another."""
     opened: list[Warehouse] = []
     memory = MemoryStore()
 
-    def open_again() -> Warehouse:
-        opened.append(Warehouse.open(str(tmp_path), store=memory if request.param == "memory" else None))
+    def open_again(bounds: LogBounds = BOUNDS) -> Warehouse:
+        store = memory if request.param == "memory" else None
+        opened.append(Warehouse.open(str(tmp_path), store=store, bounds=bounds))
         return opened[-1]
 
     yield open_again

@@ -284,7 +284,7 @@ uri, failpoint = sys.argv[1:]
 meta = MetaLog(Warehouse.open(uri), snapshot_events=EVERY)
 register(meta)
 renew(meta, BEFORE, maintain=False)
-failpoints._armed.update(failpoints._parse(f"{failpoint}=kill"))
+failpoints.arm(f"{failpoint}=kill")
 print("armed", flush=True)
 renew(meta, 1)
 """

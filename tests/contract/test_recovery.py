@@ -11,8 +11,8 @@ from mq.errors import Corrupt
 from mq.queue.checkpoint import Checkpoint, LaneKey, Pop, Replaced, Span
 from mq.queue.progress import Committed, OffsetRecord
 from mq.queue.revive_record import Ack, Done
-from tables.log import paging as pages_module
 from tables.log.batch import Batch
+from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef
 from tables.queue.records import rows_of_offset_records, rows_of_records
@@ -53,16 +53,15 @@ def test_logs_that_nobody_has_written_to_are_empty(warehouses: Callable[[], Ware
 
 
 def test_meta_03_progress_and_checkpoints_come_from_all_logs_of_all_brokers(
-    warehouses: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
+    warehouses: Callable[..., Warehouse],
 ) -> None:
-    monkeypatch.setattr(pages_module, "_PAGE_MESSAGES", 2)
     writer = warehouses()
     append(writer, revive_ref("c", 2, "a"), rows_of_records([Ack(CHECKPOINT.key, 0b001, 61_000)] * 3))
     append(writer, revive_ref("c", 5, "b"), rows_of_records([CHANGED, Done(CHANGED.key, 1, 12_000), CHECKPOINT]))
     append(writer, revive_ref("other", 2, "a"), rows_of_records([Ack(CHECKPOINT.key, 0b100, 61_000)]))
     append(writer, system_ref(OFFSETS, "c", "a"), commit(9))
     append(writer, system_ref(OFFSETS, "c", "b"), commit(4))
-    recovered = recover(warehouses(), "c", AB)
+    recovered = recover(warehouses(LogBounds(page_messages=2)), "c", AB)
     assert recovered.committed == {LANE: Committed(3, 9)}
     assert set(recovered.states) == {LANE}
     old, new = sorted(recovered.states[LANE], key=lambda one: one.revive_time_ms, reverse=True)
@@ -106,11 +105,8 @@ def test_what_is_no_record_is_found(start: Callable[..., object], warehouses: Ca
         start(warehouse, "c", AB)
 
 
-def test_what_a_follower_could_not_fold_it_reads_again(
-    warehouses: Callable[[], Warehouse], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages_module, "_PAGE_MESSAGES", 1)
-    warehouse = warehouses()
+def test_what_a_follower_could_not_fold_it_reads_again(warehouses: Callable[..., Warehouse]) -> None:
+    warehouse = warehouses(LogBounds(page_messages=1))
     follower = Follower(warehouse, "c", AB)
     ref = revive_ref("c", 1, "b")
     append(warehouse, ref, rows_of_records([CHECKPOINT]))

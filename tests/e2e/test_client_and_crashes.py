@@ -103,7 +103,7 @@ def test_send_05_a_paused_service_is_an_unknown_outcome_and_stores_at_most_once(
         began = time.monotonic()
         with pytest.raises(Unknown):
             producer.send("orders", "1", key="k")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
         service.resume()
         # The paused request may still be applied; what follows is not confused by it.
         place = producer.send("orders", "2", key="k", timeout_s=20)

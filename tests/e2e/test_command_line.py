@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +13,6 @@ from mq.client.cli.root import COMMANDS
 from tests.e2e.service_process import DELTAMQ, ServiceProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-_HELP_S_MAX = 0.3
 
 
 @pytest.fixture
@@ -86,13 +84,13 @@ def test_the_doctor_finds_the_service_in_order(run: Run) -> None:
     assert service["health"] == "ok"
 
 
-def test_help_is_there_at_once_and_lists_the_other_layers_commands() -> None:
-    times = []
-    for _ in range(5):
-        began = time.monotonic()
-        done = subprocess.run([*DELTAMQ, "--help"], capture_output=True, text=True, check=True)
-        times.append(time.monotonic() - began)
+def test_help_imports_nothing_large_and_lists_the_other_layers_commands() -> None:
+    """It is there at once: about 0.2 s on a machine that has nothing else to do."""
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    done = subprocess.run([*DELTAMQ, "--help"], capture_output=True, text=True, check=True, env=environment)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "click" in imported
+    large = {"api", "asyncio", "fastapi", "jobs", "numpy", "pandas", "pyarrow", "pyspark", "rich", "tables", "urllib3"}
+    assert not imported & large
     assert "serve " in done.stdout, f"is the project installed? the entry points {COMMANDS} are missing"
     assert "jobs " in done.stdout
-    # The fastest of five: the machine may be busy with other things.
-    assert min(times) < _HELP_S_MAX

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from api.ports import Ports
 from api.wire.route_batch import first_held_back
 from mq.limits import LOGICAL_PARTITIONS
 from mq.meta.moved_keys import KeysMoved, MovedKeys, moves_between
@@ -23,12 +24,21 @@ from tables.log.fences import ROUTE_FENCE
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.metadata import MetaLog
+from tables.queue.metadata import META_PARTITION, MetaLog
 from tests.api.queue_calls import Consumer
 from tests.api.running import Api, Reply, config_for, running, until
+from tests.faulty_store import FaultyStore, faulty_disk
 
 KEYS = [f"k{i}" for i in range(64)]
 GROUP = "billing"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service whose disk may be slow."""
+    folder = tmp_path_factory.mktemp("warehouse")
+    with running(config_for(folder), Ports(store=faulty_disk(folder))) as found:
+        yield found
 
 
 def strict(api: Api, topic: str, partitions: int) -> None:
@@ -245,8 +255,19 @@ def test_route_06_an_expansion_that_was_killed_behind_its_events_is_sealed_by_ot
 @contextlib.contextmanager
 def deaf(api: Api) -> Iterator[None]:
     """The service hears nothing new of the metadata inside."""
-    with api.service.meta._log._lock:
+    store, gate = api.service.warehouse.store, threading.Event()
+    assert isinstance(store, FaultyStore)
+
+    def wait(key: str) -> None:
+        if META_PARTITION.folder in key:
+            assert gate.wait(60)
+
+    store.before["exists"] = wait
+    try:
         yield
+    finally:
+        del store.before["exists"]
+        gate.set()
 
 
 def send_unaware(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from api.log.metrics import OTHER
+from api.ports import Ports
 from api.wire.paging import PAGE_MAX
 from mq.client import Admin
 from tables.log.warehouse import Warehouse
@@ -90,23 +91,23 @@ def test_metrics_of_a_topic_that_is_not_there_are_refused(many: Api) -> None:
     assert many.call("GET", "/metrics?partitions=perhaps").status == 400
 
 
-def test_counters_of_many_topics_are_added_up(many: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_of_many_topics_are_added_up(tmp_path: Path) -> None:
     """The first that were counted keep their series, so none of them ever goes back."""
-    monkeypatch.setattr("api.log.metrics._SERIES_MAX", 3)
+    names = [f"topic-{number}" for number in (5, 2, 3, 1, 4, 0)]
+    with running(config_for(tmp_path), Ports(series_max=3)) as api:
 
-    def counted() -> dict[str, float]:
-        lines = many.call("GET", "/metrics").body.decode().splitlines()
-        shown = [line for line in lines if line.startswith("deltamq_produced_messages_total{")]
-        return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in shown}
+        def counted() -> dict[str, float]:
+            lines = api.call("GET", "/metrics").body.decode().splitlines()
+            shown = [line for line in lines if line.startswith("deltamq_produced_messages_total{")]
+            return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in shown}
 
-    names = sorted(TOPICS, reverse=True)[:6]
-    for name in names:
-        assert many.send(name, "a", "b").status == 200
-    before = counted()
-    assert [*before][:3] == names[:3] and before[OTHER] == 6
-    many.send(names[5], "c")
-    assert counted() == {**before, OTHER: 7}
-    assert f'total{{topic="{names[5]}"}} 3.0' in many.call("GET", f"/metrics?topic={names[5]}").body.decode()
+        for name in names:
+            assert api.send(name, "a", "b").status == 200
+        before = counted()
+        assert [*before] == [*names[:3], OTHER] and before[OTHER] == 6
+        api.send(names[5], "c")
+        assert counted() == {**before, OTHER: 7}
+        assert f'total{{topic="{names[5]}"}} 3.0' in api.call("GET", f"/metrics?topic={names[5]}").body.decode()
 
 
 def test_a_partition_that_nobody_uses_gives_its_memory_back_and_is_left_alone(tmp_path: Path) -> None:

@@ -16,11 +16,14 @@ from urllib.parse import quote
 import pytest
 
 from api.host.peers import Call
+from api.ports import Ports
 from mq.errors import DeltaMQError, Unavailable
 from mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
+from tables.clock import SystemClock
 from tables.queue.metadata import AnyEvent, Meta
 from tests.api.exclusive import Member
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
+from tests.set_clock import SetClock
 
 T = TypeVar("T")
 
@@ -256,69 +259,70 @@ def test_meta_01_who_was_declared_dead_lives_anew_and_gets_its_broker_back(tmp_p
         assert not list((warehouse / "hosts").glob(f"{life}*"))
 
 
-def test_meta_02_without_a_lease_nothing_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class NappingClock(SystemClock):
+    """The wall clock of a process that, when it looks there next after `nap`, has slept until its lease was over."""
+
+    def __init__(self, lease_clock: SetClock) -> None:
+        self._lease_clock = lease_clock
+        self._nap_ms = 0
+
+    def nap(self, ms: int) -> None:
+        self._nap_ms = ms
+
+    def wall_us(self) -> int:
+        nap_ms, self._nap_ms = self._nap_ms, 0
+        self._lease_clock.advance_ms(nap_ms)
+        return super().wall_us()
+
+
+#: So long that nobody renews a lease before a test asks for it.
+SELDOM: dict[str, Any] = {"lease_ms": 300_000, "lease_renew_ms": 100_000, "refresh_ms": 60_000}
+
+
+def _renewed(api: Api) -> None:
+    """Let it come to renew, once: its clock stands still from then on."""
+    api.service.loop.call_soon_threadsafe(api.service.hosting.suspect)
+    until(api.service.hosting.holds)
+
+
+def test_meta_02_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
     """The own lease is over by the own clock: before a request, and while it is worked on."""
-    config = config_for(tmp_path / "warehouse", brokers=("broker-a",))
-    with running(config) as api:
-        hosting = api.service.hosting
-
-        async def tick() -> None:
-            """The process does not come to renew."""
-
-        monkeypatch.setattr(hosting, "_tick", tick)
+    config, lease_clock = config_for(tmp_path / "warehouse", brokers=("broker-a",), **SELDOM), SetClock()
+    clock = NappingClock(lease_clock)
+    with running(config, Ports(clock=clock, lease_clock=lease_clock)) as api:
         assert api.send("orders", "x", "y").status == 200
         (handle, _) = _handles(_pop(api, "orders", max_messages=2))
-        late, popper = hosting.lease.until_ms, api.service.popper
-        real_check, now_ms = popper.check, hosting.now_ms
         calls = {
             "pop": ("POST", "/v1/groups/g/topics/orders/pop", {}),
             "ack": ("POST", "/v1/groups/g/ack", {"handles": [handle]}),
             "commit": ("PUT", "/v1/groups/g/topics/orders/offsets", {"offsets": {"orders@broker-a": 1}}),
         }
-        monkeypatch.setattr(hosting, "now_ms", lambda: late)
+        lease_clock.advance_ms(config.service.lease_ms)
         for method, path, body in calls.values():
             refused = api.call(method, path, body)
             assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (503, "lease_lost", "1")
         assert api.send("orders", "z").status == 200, "anybody may append: the log decides"
-        monkeypatch.setattr(hosting, "now_ms", now_ms)
-
-        def at_the_end(found: Any) -> None:
-            monkeypatch.setattr(hosting, "now_ms", lambda: late)
-            real_check(found)
-
-        monkeypatch.setattr(popper, "check", at_the_end)
+        _renewed(api)
+        clock.nap(config.service.lease_ms)
         slept = _pop(api, "orders")
         assert (slept.status, slept.json["code"]) == (503, "lease_lost")
-        monkeypatch.setattr(hosting, "now_ms", now_ms)
+        _renewed(api)
 
 
 @pytest.mark.parametrize("memory_match", [True, False])
 @pytest.mark.parametrize("call", ["ack", "nack"])
-def test_meta_02_what_outlived_the_lease_is_not_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, memory_match: bool
-) -> None:
+def test_meta_02_what_outlived_the_lease_is_not_confirmed(tmp_path: Path, call: str, memory_match: bool) -> None:
     """The own lease ends, by the own clock, between an acknowledgement and its answer."""
-    config = config_for(tmp_path / "warehouse", brokers=("broker-a",))
-    with running(replace(config, queue=replace(config.queue, memory_match=memory_match))) as api:
-        hosting, handles = api.service.hosting, api.service.handles
-
-        async def tick() -> None:
-            """The process does not come to renew."""
-
-        monkeypatch.setattr(hosting, "_tick", tick)
+    config, lease_clock = config_for(tmp_path / "warehouse", brokers=("broker-a",), **SELDOM), SetClock()
+    config = replace(config, queue=replace(config.queue, memory_match=memory_match))
+    clock = NappingClock(lease_clock)
+    with running(config, Ports(clock=clock, lease_clock=lease_clock)) as api:
         assert api.send("orders", "x").status == 200
         body = {"handles": _handles(_pop(api, "orders"))}
-        late, now_ms, real_epochs = hosting.lease.until_ms, hosting.now_ms, handles._epochs
-
-        def at_the_beginning(opened: Any) -> dict[str, int]:
-            epochs = real_epochs(opened)
-            monkeypatch.setattr(hosting, "now_ms", lambda: late)
-            return epochs
-
-        monkeypatch.setattr(handles, "_epochs", at_the_beginning)
+        clock.nap(config.service.lease_ms)
         slept = api.call("POST", f"/v1/groups/g/{call}", body)
         assert (slept.status, slept.json["code"], slept.headers["retry-after"]) == (503, "lease_lost", "1")
-        monkeypatch.setattr(hosting, "now_ms", now_ms)
+        _renewed(api)
 
 
 def test_retry_03_dead_letters_are_listed_and_sent_back_at_any_process_when_their_topic_is_gone(
@@ -377,8 +381,7 @@ def test_pop_15_a_reset_at_another_process_wakes_the_pops_that_wait(two: Two) ->
     assert two.b.call("POST", "/v1/groups/g/ack", {"handles": _handles(_pop(two.b, "again", **ask))}).json["acked"] == 1
     with ThreadPoolExecutor(1) as clients:
         waiting = clients.submit(_pop, two.b, "again", **ask)
-        lanes = two.b.service.lanes
-        until(lambda: any(one.waiters for one in lanes._subscriptions.values() if one.topic.name == "again"))
+        until(lambda: two.b.service.lanes.waiting)
         assert two.a.call("POST", "/v1/groups/g/topics/again/offsets/reset", {"to": "first"}).status == 200
         found = waiting.result(60).json["messages"]
     assert [message["body"] for message in found] == ["x"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +12,27 @@ from typing import Any
 
 import pytest
 
+from api.ports import Ports
 from mq.errors import Unknown
+from mq.limits import WAIT_MS_MAX
 from mq.meta.online import Member as Stay
 from mq.order_limits import CLIENTS_MAX
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
+from tests.faulty_store import faulty_disk
+from tests.set_clock import SetClock
+
+#: In the key of what is appended to the metadata log.
+META = "sys/meta"
+#: So long that no renewal of a lease comes between what is appended there.
+SELDOM_RENEWED: dict[str, Any] = {"lease_ms": 600_000, "lease_renew_ms": 300_000}
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service whose clients may wait as long as anybody may: a third of an authorization is longer."""
+    with running(config_for(tmp_path_factory.mktemp("warehouse"), authorization_ms=600_000)) as found:
+        yield found
 
 
 def member(api: Api, topic: str, name: str) -> Member:
@@ -135,35 +151,43 @@ def test_order_03_a_silent_client_is_called_offline_when_its_authorization_is_ov
 
 def test_order_03_a_condemned_client_joins_anew_when_its_end_is_stored(tmp_path: Path) -> None:
     """While the scan stores that a client is gone, a heartbeat of it grants nothing that this would break."""
-    with running(config_for(tmp_path, authorization_ms=1_000)) as api:
+    clock, store = SetClock(), faulty_disk(tmp_path)
+    storing, gate = threading.Event(), threading.Event()
+
+    def slow(_: str) -> None:
+        storing.set()
+        assert gate.wait(60)
+
+    config = config_for(tmp_path, authorization_ms=1_000, **SELDOM_RENEWED)
+    with running(config, Ports(lease_clock=clock, store=store)) as api, ThreadPoolExecutor(1) as pool:
         api.put_topic("orders", partitions=1)
         exclusive_group(api, "billing")
-        client = Member(api, "billing", "orders", "c0")
+        client, online = Member(api, "billing", "orders", "c0"), api.service.online
         client.beat()
-        online = api.service.online
-        before = online.lapsed
-        stays = set()
-        deadline = time.monotonic() + 4
-        while time.monotonic() < deadline:
-            # As often as its authorization lasts: some meet the scan.
-            time.sleep(0.995)
-            answer = client.beat()
-            assert answer["authorized_ms"] > 0
-            (shown,) = api.call("GET", "/v1/groups/billing").json["clients"]
-            stays.add(shown["since_time"])
-        assert len(stays) == online.lapsed - before + 1, "each end that was stored is followed by another stay"
+        stays = api.service.meta.now.online.members()
+        store.once("before", "put_if_absent", slow, key=META)
+        clock.advance_ms(1_000)
+        assert storing.wait(30), "the scan has begun to store its end"
+        beating = pool.submit(client.beat)
+        until(lambda: online.heartbeats == 2)
+        assert not beating.done()
+        gate.set()
+        assert beating.result(30)["authorized_ms"] == 1_000
+        (stay,) = api.service.meta.now.online.members()
+        assert stay.client == "c0" and stay not in stays, "what it has now, it has as another stay"
+        assert online.lapsed == 1
 
 
 def test_order_05_who_waits_is_told_of_another_allocation_at_once(api: Api, group: str) -> None:
     first, second = member(api, group, "c0"), member(api, group, "c1")
     epoch = first.beat()["allocation_epoch"]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(first.wait_for_change, epoch)
-        until(lambda: api.service.online.waiting)
         began = time.monotonic()
+        waiting = pool.submit(first.wait_for_change, epoch, WAIT_MS_MAX)
+        until(lambda: api.service.online.waiting)
         second.beat()
-        answer = waiting.result(10)
-    assert time.monotonic() - began < 2.5, "not at the end of its wait"
+        answer = waiting.result(60)
+    assert time.monotonic() - began < WAIT_MS_MAX / 1_000, "not at the end of its wait"
     assert len(answer["allocation"][group]) == 2 and answer["allocation_epoch"] != epoch
 
 
@@ -171,53 +195,48 @@ def test_order_05_who_knows_less_is_answered_without_a_wait(api: Api, group: str
     client = member(api, group, "c0")
     epoch = client.beat()["allocation_epoch"]
     began = time.monotonic()
-    assert client.wait_for_change(epoch - 1)["allocation_epoch"] == epoch
-    assert time.monotonic() - began < 2.5
+    assert client.wait_for_change(epoch - 1, WAIT_MS_MAX)["allocation_epoch"] == epoch
+    assert time.monotonic() - began < WAIT_MS_MAX / 1_000
 
 
 def test_order_05_who_keeps_what_it_has_is_not_woken_by_others(api: Api, group: str) -> None:
     """With hundreds of clients, each that joins would wake all others."""
-    first, second, third = (member(api, group, name) for name in ("c0", "c1", "c2"))
-    first.beat()
-    second.beat()
-    before = {client.id: client.beat() for client in (first, second)}
-
-    def waited(client: Member) -> tuple[float, Any]:
-        began = time.monotonic()
-        answer = client.wait_for_change(before[client.id]["allocation_epoch"], 2_500)
-        return time.monotonic() - began, answer
-
+    clients = {name: member(api, group, name) for name in ("c0", "c1", "c2")}
+    third = clients.pop("c2")
+    for client in clients.values():
+        client.beat()
+    before = {name: client.beat() for name, client in clients.items()}
     with ThreadPoolExecutor(2) as pool:
-        waiting = {client.id: pool.submit(waited, client) for client in (first, second)}
+        waiting = {
+            name: pool.submit(client.wait_for_change, before[name]["allocation_epoch"], WAIT_MS_MAX)
+            for name, client in clients.items()
+        }
         until(lambda: api.service.online.waiting == 2)
         third.beat()
-        found = {name: one.result(20) for name, one in waiting.items()}
-    same = {name: answer["allocation"] == before[name]["allocation"] for name, (_, answer) in found.items()}
-    assert sorted(same.values()) == [False, True], "one of them gave a partition up"
-    for name, (took_s, answer) in found.items():
-        assert (took_s >= 2.5) == same[name]
+        until(lambda: any(one.done() for one in waiting.values()))
+        assert api.service.online.waiting == 1, "one of them gave a partition up, the other waits on"
+        (woken,) = [name for name, one in waiting.items() if one.done()]
+        (kept,) = clients.keys() - {woken}
+        answers = {woken: waiting[woken].result(), kept: clients[kept].beat()}
+        clients[kept].leave()
+        waiting[kept].result(60)
+    for name, answer in answers.items():
+        assert (answer["allocation"] == before[name]["allocation"]) == (name == kept)
         assert answer["allocation_epoch"] > before[name]["allocation_epoch"]
 
 
-def test_order_02_clients_that_start_together_share_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(config_for(tmp_path)) as api:
+def test_order_02_clients_that_start_together_share_appends(tmp_path: Path) -> None:
+    store = faulty_disk(tmp_path)
+    with running(config_for(tmp_path, **SELDOM_RENEWED), Ports(store=store)) as api:
         api.put_topic("orders", partitions=16)
         exclusive_group(api, "billing")
-        online, appends = api.service.online, []
-        submit = online._changes._submit
-
-        async def when_all_wait(decide: Any) -> Any:
-            appends.append(decide)
-            async with asyncio.timeout(20):
-                while online.heartbeats < 16:
-                    await asyncio.sleep(0.001)
-            return await submit(decide)
-
-        monkeypatch.setattr(online._changes, "_submit", when_all_wait)
+        store.once("before", "put_if_absent", lambda _: until(lambda: api.service.online.heartbeats == 16), key=META)
+        before = len(store.calls)
         clients = [Member(api, "billing", "orders", f"c{at}") for at in range(16)]
         with ThreadPoolExecutor(16) as pool:
             assert all(answer["authorized_ms"] for answer in pool.map(Member.beat, clients))
-        assert len(appends) <= 2, "the first, and all others"
+        appends = [key for name, key in store.calls[before:] if name == "put_if_absent" and META in key]
+        assert len(appends) == 2, "the first, and all others"
         assert [len(client.allocated()) for client in clients] == [1] * 16
 
 
@@ -287,36 +306,40 @@ def test_order_02_online_clients_survive_the_meta_role(tmp_path: Path) -> None:
         assert other.service.online.heartbeats >= 2
 
 
-def test_a_group_has_so_many_clients_at_most(api: Api, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_has_so_many_clients_at_most(tmp_path: Path) -> None:
     assert CLIENTS_MAX > 1_000
-    monkeypatch.setattr("api.order.online_clients.CLIENTS_MAX", 2)
-    for name in ("c0", "c1"):
-        member(api, group, name).beat()
-    refused = member(api, group, "c2").send_beat()
-    assert (refused.status, refused.json["code"]) == (429, "too_many_clients")
-    assert member(api, group, "c1").beat()["authorized_ms"] > 0
+    with running(config_for(tmp_path), Ports(clients_max=2)) as api:
+        api.put_topic("orders", partitions=4)
+        exclusive_group(api, "orders")
+        for name in ("c0", "c1"):
+            member(api, "orders", name).beat()
+        refused = member(api, "orders", "c2").send_beat()
+        assert (refused.status, refused.json["code"]) == (429, "too_many_clients")
+        assert member(api, "orders", "c1").beat()["authorized_ms"] > 0
 
 
-def test_order_03_an_end_of_unknown_outcome_grants_nothing_until_it_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(config_for(tmp_path, authorization_ms=1_000)) as api:
+def test_order_03_an_end_of_unknown_outcome_grants_nothing_until_it_is_known(tmp_path: Path) -> None:
+    clock, store, lost = SetClock(), faulty_disk(tmp_path), threading.Event()
+
+    def unanswered(key: str) -> None:
+        if META in key:
+            lost.set()
+            raise Unknown("the disk has not answered")
+
+    config = config_for(tmp_path, authorization_ms=1_000, **SELDOM_RENEWED)
+    with running(config, Ports(lease_clock=clock, store=store)) as api, ThreadPoolExecutor(1) as pool:
         api.put_topic("orders", partitions=1)
         exclusive_group(api, "billing")
-        client = Member(api, "billing", "orders", "c0")
+        client, online = Member(api, "billing", "orders", "c0"), api.service.online
         client.beat()
-        stay = api.service.meta.now.online.members()
-        meta, failed = api.service.meta, threading.Event()
-        submit = meta.submit_any
-
-        async def stored_without_an_answer(decide: Any) -> Any:
-            found = await submit(decide)
-            if not failed.is_set() and stay - found.online.members():
-                failed.set()
-                raise Unknown
-            return found
-
-        monkeypatch.setattr(meta, "submit_any", stored_without_an_answer)
-        assert failed.wait(10), "the client was called offline"
-        assert client.beat()["authorized_ms"] > 0
-        assert not stay & meta.now.online.members(), "what it has now, it has as another stay"
+        stays = api.service.meta.now.online.members()
+        store.after["put_if_absent"] = store.before["read"] = unanswered
+        clock.advance_ms(1_000)
+        assert lost.wait(30), "its end was stored, and nobody knows"
+        beating = pool.submit(client.beat)
+        until(lambda: online.heartbeats == 2)
+        assert not beating.done()
+        del store.after["put_if_absent"], store.before["read"]
+        assert beating.result(30)["authorized_ms"] > 0
+        (stay,) = api.service.meta.now.online.members()
+        assert stay not in stays, "what it has now, it has as another stay"

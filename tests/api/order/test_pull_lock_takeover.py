@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from api.ports import Ports
 from mq.order_limits import PULL_LOCK_SETTLE_MS
-from tables.clock import SYSTEM_CLOCK
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.running import Api, config_for, running, until
 from tests.set_clock import SetClock
 
 PARTITION = "orders@broker-a"
+#: While the time of locks passes, no lease ends and no authorization.
+PATIENT = {"lease_ms": 600_000, "authorization_ms": 600_000}
 
 
 @dataclass
@@ -26,6 +29,8 @@ class Two:
     one: Api
     other: Api
     first_life: ExitStack
+    #: By which the other one tells leases and locks.
+    lease_clock: SetClock
 
     def take_over(self) -> None:
         """End the first process, and return when the other serves what it had."""
@@ -36,13 +41,15 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Two]:
     with ExitStack() as first_life, ExitStack() as second_life:
-        one = first_life.enter_context(running(config_for(tmp_path, brokers=("broker-a",))))
-        other = second_life.enter_context(running(config_for(tmp_path, brokers=("broker-b",))))
+        lease_clock = SetClock()
+        one = first_life.enter_context(running(config_for(tmp_path, brokers=("broker-a",), **PATIENT)))
+        config = config_for(tmp_path, brokers=("broker-b",), **PATIENT)
+        other = second_life.enter_context(running(config, Ports(lease_clock=lease_clock)))
         one.put_topic("orders", partitions=1)
         exclusive_group(one, "billing")
         for number in range(4):
             assert one.send("orders", str(number)).status == 200
-        yield Two(one, other, first_life)
+        yield Two(one, other, first_life, lease_clock)
 
 
 def member(two: Two, name: str) -> Member:
@@ -85,11 +92,7 @@ def test_order_05_a_contested_partition_waits_for_who_may_hold_it(two: Two) -> N
         assert waiting.result(20)["offsets"] == {PARTITION: 3}
 
 
-def test_order_05_a_contested_partition_is_free_when_nobody_claimed_it(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SetClock(boot_ms=SYSTEM_CLOCK.boot_ms())
-    monkeypatch.setattr(two.other.service.locks, "_clock", clock)
+def test_order_05_a_contested_partition_is_free_when_nobody_claimed_it(two: Two) -> None:
     old, new = member(two, "c0"), member(two, "c1")
     old.beat()
     old.take(PARTITION)
@@ -97,9 +100,9 @@ def test_order_05_a_contested_partition_is_free_when_nobody_claimed_it(
     old.leave()
     two.take_over()
     until(lambda: new.send_beat().status == 200)
-    clock.advance_ms(PULL_LOCK_SETTLE_MS - 1)
+    two.lease_clock.advance_ms(PULL_LOCK_SETTLE_MS - 1)
     assert new.take(PARTITION)["refused"] == [PARTITION]
-    clock.advance_ms(1)
+    two.lease_clock.advance_ms(1)
     assert new.take(PARTITION)["partitions"] == [PARTITION]
     assert old.take(held=[PARTITION])["refused"] == [PARTITION], "it came too late"
 
@@ -112,22 +115,31 @@ def test_order_05_nobody_waits_for_a_partition_that_nobody_else_had(two: Two) ->
     assert owner.take(PARTITION)["offsets"] == {PARTITION: 0}
 
 
-def test_meta_01_a_call_to_a_broker_that_nobody_serves_is_neither_granted_nor_refused(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_meta_01_a_call_to_a_broker_that_nobody_serves_is_neither_granted_nor_refused(two: Two) -> None:
     """While a broker is being taken over, its clients learn nothing: they ask again."""
     client = member(two, "c0")
     client.beat()
     number = client.take(PARTITION)["locks"][PARTITION]
-    monkeypatch.setattr(two.other.service.hosting, "owner", lambda _: None)
+    service, ready = two.other.service, asyncio.Event()
+
+    async def slow(roles: Mapping[str, int]) -> None:
+        if "broker-a" in roles:
+            await ready.wait()
+
+    service.hosting.hooks.taken.append(slow)
+    two.first_life.close()
+    until(lambda: service.hosting.held_since("broker-a") is not None)
     answer = client.take(PARTITION, held=[PARTITION])
     assert answer["unanswered"] == [PARTITION] and answer["refused"] == answer["partitions"] == []
     path = "/v1/groups/billing/topics/orders/locks"
     released = two.other.call("DELETE", path, {"client_id": "c0", "partitions": [PARTITION]})
     assert (released.status, released.json["code"]) == (503, "broker_unavailable")
     assert client.fetch(PARTITION).status == 503
-    monkeypatch.undo()
-    assert client.take(held=[PARTITION])["locks"] == {PARTITION: number}, "it has the lock all the time"
+    service.loop.call_soon_threadsafe(ready.set)
+    until(lambda: service.hosting.hosts("broker-a"))
+    until(lambda: client.send_beat().status == 200)
+    claimed = client.take(held=[PARTITION])["locks"]
+    assert claimed[PARTITION] >> 32 > number >> 32, "nobody has taken it away"
 
 
 def test_meta_01_a_forwarded_request_is_not_forwarded_again(two: Two) -> None:

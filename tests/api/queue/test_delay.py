@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
+from api.ports import Ports
 from mq.queue.delay_mark import Cancelled
 from tables.delta.encode import ProducerStamp
 from tables.log.batch import Batch
@@ -21,7 +22,9 @@ from tables.queue.records import delay_marks_of
 from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from tables.queue.waiting import DUE_KEPT_MS
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
+from tests.faulty_store import faulty_disk
 from tests.rows import rows
+from tests.set_clock import AheadClock
 
 HOUR_MS = 3_600_000
 BROKERS = ("broker-a", "broker-b")
@@ -62,11 +65,27 @@ def cancel(api: Api, topic: str, message_id: str) -> Reply:
     return api.call("DELETE", f"/v1/topics/{quote(topic, safe='')}/messages/{quote(message_id, safe='')}")
 
 
+@pytest.fixture(scope="module")
+def clock() -> AheadClock:
+    return AheadClock()
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, clock: AheadClock) -> Iterator[Api]:
+    """A service whose wall clock tests set ahead."""
+    with running(config_for(tmp_path_factory.mktemp("warehouse")), Ports(clock=clock)) as found:
+        yield found
+
+
 @pytest.fixture
-def later(api: Api, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def later(clock: AheadClock) -> Iterator[Callable[[int], None]]:
     """Lets the service believe that it is so many milliseconds later than it is."""
-    real = api.service.now_ms
-    return lambda ms: monkeypatch.setattr(api.service, "now_ms", lambda: real() + ms)
+
+    def set_ahead(ms: int) -> None:
+        clock.ahead_ms = ms
+
+    yield set_ahead
+    clock.ahead_ms = 0
 
 
 def soon(**time: float) -> str:
@@ -307,22 +326,19 @@ def test_retry_04_an_id_used_again_names_the_message_that_waits(
     assert (mark.delay_partition, mark.offset) == (second["place"], second["offset"])
 
 
-def test_retry_04_a_message_that_falls_due_while_it_is_cancelled_is_unknown(
-    api: Api, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.send(topic, {"body": "a", "delay_ms": HOUR_MS, "message_id": "a"})
-    real, store = api.service.now_ms, api.service.waiting.cancel
-    stored = []
+def test_retry_04_a_message_that_falls_due_while_it_is_cancelled_is_unknown(tmp_path: Path) -> None:
+    clock, store = AheadClock(), faulty_disk(tmp_path)
 
-    async def slow(message: Any) -> None:
-        await store(message)
-        stored.append(message)
+    def slow(_: str) -> None:
+        clock.ahead_ms = HOUR_MS + 1
 
-    monkeypatch.setattr(api.service.waiting, "cancel", slow)
-    monkeypatch.setattr(api.service, "now_ms", lambda: real() + (HOUR_MS + 1 if stored else 0))
-    refused = cancel(api, topic, "a")
-    assert (refused.status, refused.json["code"]) == (503, "outcome_unknown") and stored
-    assert cancel(api, topic, "a").json["code"] == "already_due", "nobody knows whether it was in time"
+    with running(config_for(tmp_path), Ports(clock=clock, store=store)) as api:
+        api.send("orders", {"body": "a", "delay_ms": HOUR_MS, "message_id": "a"})
+        store.once("before", "put_if_absent", slow, key=DELAY_MARKS)
+        refused = cancel(api, "orders", "a")
+        assert (refused.status, refused.json["code"]) == (503, "outcome_unknown")
+        assert [mark.message_id for mark in marks(api)] == ["a"]
+        assert cancel(api, "orders", "a").json["code"] == "already_due", "nobody knows whether it was in time"
 
 
 def test_retry_05_after_a_restart_messages_can_still_be_cancelled(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from api.ports import Ports
 from mq.meta.group_settings import Ordering
-from tests.api.queue.test_pop_waiting import Waiting
+from tests.api.queue.test_pop_waiting import WAIT_MS, Waiting
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
 
@@ -25,10 +26,19 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield found
 
 
-class Hung:
-    """The next read of the service on a thread does not end until the block does; later ones do."""
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Queue]:
+    """A queue where a pop that others wait behind is ended at once, and pops look for no commits of others."""
+    with queue_in(tmp_path / "warehouse", Ports(lane_busy_ms=0), {"refresh_ms": 60_000}) as found:
+        found.topic()
+        yield found
 
-    def __init__(self, queue: Queue) -> None:
+
+class Hung:
+    """The next reads of the service on a thread do not end until the block does; later ones do."""
+
+    def __init__(self, queue: Queue, *, reads: int = 1) -> None:
+        self._hanging_reads = reads
         self._logs = queue.api.service.lanes.logs
         self._run = self._logs.run
         self._clients = ThreadPoolExecutor(1)
@@ -41,7 +51,7 @@ class Hung:
 
     async def _hanging(self, work: Callable[[], Any]) -> Any:
         self.reads += 1
-        return await self._run(self._late(work) if self.reads == 1 else work)
+        return await self._run(self._late(work) if self.reads <= self._hanging_reads else work)
 
     def _late(self, work: Callable[[], Any]) -> Callable[[], Any]:
         def late() -> Any:
@@ -86,10 +96,9 @@ def test_pop_02_a_lane_at_work_is_passed_by_and_its_pop_keeps_its_messages(queue
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_pop_02_a_read_that_hangs_does_not_hold_the_lane(queue: Queue, order: Ordering) -> None:
-    billing, pops = _billing(queue, order), queue.api.service.popper._pops
-    pops.busy_s = 0.0
-    with Hung(queue) as hung:
+def test_pop_02_a_read_that_hangs_does_not_hold_the_lane(hasty: Queue, order: Ordering) -> None:
+    billing = _billing(hasty, order)
+    with Hung(hasty) as hung:
         first = hung.pop(billing)
         found = billing.pop_again(1, tags="T")
         assert found.bodies == ["a"]
@@ -108,7 +117,6 @@ def _hung_again(queue: Queue, billing: Consumer) -> Popped:
     """What is popped after a pop that hung when it was to give the first message again."""
     assert billing.pop(1, invisible_ms=10_000).bodies == ["a"]
     queue.advance(11_000)
-    queue.api.service.popper._pops.busy_s = 0.0
     with Hung(queue) as hung:
         first = hung.pop(billing, invisible_ms=10_000)
         found = billing.pop_again(1)
@@ -116,47 +124,49 @@ def _hung_again(queue: Queue, billing: Consumer) -> Popped:
     return found
 
 
-def test_pop_02_a_hanging_pop_in_order_has_given_nothing_away(queue: Queue) -> None:
-    billing = _billing(queue, True)
-    found = _hung_again(queue, billing)
+def test_pop_02_a_hanging_pop_in_order_has_given_nothing_away(hasty: Queue) -> None:
+    billing = _billing(hasty, True)
+    found = _hung_again(hasty, billing)
     assert (found.bodies, found.attempts) == (["a"], [2])
     assert billing.ack(found.handles) == {}
 
 
-def test_pop_02_what_a_hanging_pop_by_key_had_marked_as_given_comes_again(queue: Queue) -> None:
-    billing = _billing(queue, "key")
-    assert _hung_again(queue, billing).bodies == ["b"], "the lease of what it marked has begun"
-    queue.advance(11_000)
+def test_pop_02_what_a_hanging_pop_by_key_had_marked_as_given_comes_again(hasty: Queue) -> None:
+    billing = _billing(hasty, "key")
+    assert _hung_again(hasty, billing).bodies == ["b"], "the lease of what it marked has begun"
+    hasty.advance(11_000)
     found = billing.pop(1)
     assert (found.bodies, found.attempts) == (["a"], [3])
     assert billing.ack(found.handles) == {}
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_pop_15_a_pop_that_waits_gets_its_turn_after_one_that_hangs(queue: Queue, order: Ordering) -> None:
-    billing, popper = _billing(queue, order), queue.api.service.popper
-    popper._pops.busy_s = 0.0
-    # It shall wait at once, and not look for other processes' commits until its turn has come by itself.
-    popper._refresh_s = float("inf")
-    with Hung(queue) as hung:
+def test_pop_15_a_pop_that_waits_gets_its_turn_after_one_that_hangs(hasty: Queue, order: Ordering) -> None:
+    billing = _billing(hasty, order)
+    with Hung(hasty) as hung:
         first = hung.pop(billing)
         assert Waiting(billing, max_messages=1, tags="T").result().bodies == ["a"]
         assert first.result(30).status == 503
 
 
-def test_pop_02_after_a_pop_that_took_too_long_the_next_may_take_twice_as_long(queue: Queue) -> None:
-    billing, pops = _billing(queue, False), queue.api.service.popper._pops
-    pops.busy_s = 0.001
-    (lane,) = billing.lanes()
-
-    async def want() -> None:
-        pops._want(lane, pops._busy[lane])
-
-    for slow_s in (0.002, 0.004):
+def test_pop_02_after_a_pop_that_took_too_long_the_next_may_take_twice_as_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with queue_in(tmp_path / "warehouse", Ports(lane_busy_ms=1)) as queue, ThreadPoolExecutor(2) as clients:
+        queue.topic()
+        billing = _billing(queue, False)
+        ask = {"max_messages": 1, "tags": "T", "wait_ms": WAIT_MS}
+        with Hung(queue, reads=3) as hung:
+            pops = [hung.pop(billing)]
+            for reads in (2, 3):
+                pops.append(clients.submit(billing.ask, **ask))
+                until(lambda reads=reads: hung.reads == reads)
+            assert [one.result(30).status for one in pops[:2]] == [503, 503], "each was ended by the next"
+            hung.let_go()
+            assert len(pops[2].result(30).json["messages"]) == 1
         with Hung(queue) as hung:
             first = hung.pop(billing)
-            queue.run(want())
+            assert len(Waiting(billing, **ask).result().messages) == 1
             assert first.result(30).status == 503
-            assert pops._slow_s == {lane: slow_s}
-    assert billing.pop(1, tags="T").bodies == ["a"]
-    assert pops._slow_s == {}
+    ended = [record.getMessage() for record in caplog.records if "event=pop_ended" in record.getMessage()]
+    assert [line.rpartition("=")[2] for line in ended] == ["1", "2", "1"], "one that was in time makes up for it"

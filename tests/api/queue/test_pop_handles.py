@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from api.queue.revive_queues import Destined
+from api.ports import Ports
 from tables.config_sections import Secret
+from tables.queue.refs import REVIVE_LOG
 from tests.api.queue_calls import Queue, queue_in
+from tests.faulty_store import faulty_disk
 
 INVALID, EXPIRED = "handle_invalid", "handle_expired"
 
@@ -220,25 +222,16 @@ def test_pop_08_a_storm_of_duplicate_acks_counts_each_message_once(tmp_path: Pat
         assert queue.retries("billing") == []
 
 
-def test_pop_08_an_ack_that_is_stored_too_late_is_neither_believed_nor_called_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pop_08_an_ack_that_is_stored_too_late_is_neither_believed_nor_called_refused(tmp_path: Path) -> None:
     """It came in time and its record is there, but the revive job may have passed while it was being stored."""
-    with queue_in(tmp_path / "warehouse", memory_match=False) as queue:
+    store = faulty_disk(tmp_path / "warehouse")
+    with queue_in(tmp_path / "warehouse", Ports(store=store), memory_match=False) as queue:
         queue.topic()
         queue.send("a", "b")
         billing = queue.consumer("billing")
         in_time, too_late = billing.pop(2, invisible_ms=10_000).handles
-        revive = queue.api.service.lanes.logs.revive
-        store = revive.store_each
-
-        async def slow(destined: Iterable[Destined]) -> list[Exception | None]:
-            outcomes = await store(destined)
-            queue.clock.advance_ms(11_000)
-            return outcomes
-
         assert billing.ack([in_time]) == {}
-        monkeypatch.setattr(revive, "store_each", slow)
+        store.once("after", "put_if_absent", lambda _: queue.clock.advance_ms(11_000), key=REVIVE_LOG)
         assert billing.ack([too_late]) == {too_late: "outcome_unknown"}
         assert billing.ack([too_late]) == {too_late: EXPIRED}
 

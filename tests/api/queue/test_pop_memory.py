@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
+from api.ports import Ports
 from mq.errors import StorageFull, Unknown
 from mq.queue.lost import LostRecord
-from mq.queue.revive_record import Record
-from tables.log.log import PartitionLog
+from tables.delta.actions import commit_name
 from tables.queue.records import lost_records_of
-from tables.queue.refs import LOST, revive_refs, system_ref
+from tables.queue.refs import LOST, REVIVE_LOG, revive_refs, system_ref
 from tests.api.exclusive import Member, exclusive_group
 from tests.api.queue_calls import Consumer, Queue, queue_in
 from tests.api.running import until
+from tests.faulty_store import faulty_disk
 
 MINUTE = 60_000
 
@@ -118,25 +116,25 @@ def test_pop_13_switched_off_every_record_is_stored(tmp_path: Path) -> None:
 
 
 def test_pop_02_a_pop_does_not_wait_until_the_one_before_is_stored(tmp_path: Path) -> None:
-    with queue_in(tmp_path / "warehouse", memory_match=False) as queue, ThreadPoolExecutor(2) as clients:
+    store, gate = faulty_disk(tmp_path / "warehouse"), threading.Event()
+
+    def slow(key: str) -> None:
+        if REVIVE_LOG in key:
+            assert gate.wait(60)
+
+    ports = Ports(store=store)
+    with queue_in(tmp_path / "warehouse", ports, memory_match=False) as queue, ThreadPoolExecutor(2) as clients:
         queue.topic()
         queue.send("a", "b")
-        billing = queue.consumer("billing")
-        lanes, logs = queue.api.service.lanes, queue.api.service.lanes.logs.revive
-        gate, store = threading.Event(), logs.store
-
-        async def gated(partition: str, revive_queue: int, records: Sequence[Record]) -> None:
-            await asyncio.to_thread(gate.wait, 20)
-            await store(partition, revive_queue, records)
-
-        with patch.object(logs, "store", gated):
-            pops = [clients.submit(billing.pop, 1) for _ in range(2)]
-            try:
-                until(lambda: lanes.in_flight_everywhere() == 2)
-                assert not any(pop.done() for pop in pops), "nobody has what is not stored"
-            finally:
-                gate.set()
-            assert sorted(pop.result().bodies[0] for pop in pops) == ["a", "b"]
+        billing, lanes = queue.consumer("billing"), queue.api.service.lanes
+        store.before["put_if_absent"] = slow
+        pops = [clients.submit(billing.pop, 1) for _ in range(2)]
+        try:
+            until(lambda: lanes.in_flight_everywhere() == 2)
+            assert not any(pop.done() for pop in pops), "nobody has what is not stored"
+        finally:
+            gate.set()
+        assert sorted(pop.result().bodies[0] for pop in pops) == ["a", "b"]
 
 
 def test_pop_06_checkpoints_take_the_queues_in_turn(tmp_path: Path) -> None:
@@ -284,50 +282,79 @@ def test_a_crash_again_and_again_loses_nothing(queue: Queue) -> None:
 
 
 class _Disk:
-    """Appends to the queue's own logs that fail, as often as a test says."""
+    """Appends to the revive log that fail, as often as a test says: the disk is full, or nobody knows."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: type[Exception], *, after: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.failures = 0
-        real = PartitionLog.append_rows
+        #: Whether what nobody knows of was stored.
+        self.stores = False
+        self._unread = 0
+        self.store = faulty_disk(folder)
 
-        def append_rows(log: PartitionLog, *args: Any, **kwargs: Any) -> object:
-            if not log.ref.topic.startswith("rmq_sys_REVIVE") or self.failures == 0:
-                return real(log, *args, **kwargs)
-            self.failures -= 1
-            if after:
-                real(log, *args, **kwargs)
-            raise error
+    def be_full(self, failures: int) -> None:
+        self.failures = failures
+        self.store.before["put"] = self._full
 
-        monkeypatch.setattr(PartitionLog, "append_rows", append_rows)
+    def be_silent(self, failures: int) -> None:
+        self.failures = failures
+        self.store.before["read"] = self._unreadable
+        (self.store.after if self.stores else self.store.before)["put_if_absent"] = self._silent
+
+    def _fails(self, key: str) -> bool:
+        fails = REVIVE_LOG in key and not key.endswith(commit_name(0)) and self.failures > 0
+        self.failures -= fails
+        return fails
+
+    def _full(self, key: str) -> None:
+        if self._fails(key):
+            raise StorageFull
+
+    def _silent(self, key: str) -> None:
+        if self._fails(key):
+            # Nor is what lies there told, however often it is looked for.
+            self._unread = 3
+            raise Unknown("the disk has not answered")
+
+    def _unreadable(self, key: str) -> None:
+        if REVIVE_LOG in key and self._unread:
+            self._unread -= 1
+            raise Unknown("the disk has not answered")
 
 
-def test_an_ack_that_cannot_be_stored_is_an_error_and_may_be_repeated(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    billing, handles = _popped(queue, 2)
-    queue.advance(11_000)
-    disk = _Disk(monkeypatch, StorageFull)
-    disk.failures = 1
+@pytest.fixture
+def disk(tmp_path: Path) -> _Disk:
+    return _Disk(tmp_path / "on-disk")
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, disk: _Disk) -> Iterator[Queue]:
+    """A queue on that disk."""
+    with queue_in(tmp_path / "on-disk", Ports(store=disk.store)) as found:
+        found.topic()
+        yield found
+
+
+def test_an_ack_that_cannot_be_stored_is_an_error_and_may_be_repeated(on_disk: Queue, disk: _Disk) -> None:
+    billing, handles = _popped(on_disk, 2)
+    on_disk.advance(11_000)
+    disk.be_full(1)
     refused = billing.call("ack", handles=handles)
     assert (refused.status, refused.json["code"]) == (507, "storage_full")
     assert billing.in_flight() == 2
     assert billing.ack(handles) == {} and billing.in_flight() == 0
 
 
-def test_a_change_that_cannot_be_stored_leaves_the_old_handle_alive(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    billing, (handle,) = _popped(queue, 1)
-    disk = _Disk(monkeypatch, StorageFull)
-    disk.failures = 1
+def test_a_change_that_cannot_be_stored_leaves_the_old_handle_alive(on_disk: Queue, disk: _Disk) -> None:
+    billing, (handle,) = _popped(on_disk, 1)
+    disk.be_full(1)
     assert billing.invisible(handle, MINUTE).status == 507
     assert billing.ack([handle]) == {}
 
 
-def test_a_checkpoint_that_cannot_be_stored_is_tried_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_stored_is_tried_again(on_disk: Queue, disk: _Disk) -> None:
+    queue = on_disk
     billing, _ = _popped(queue, 1)
-    disk = _Disk(monkeypatch, StorageFull)
-    disk.failures = 3
+    disk.be_full(3)
     queue.advance(10_100)
     assert _records(queue) == [] and queue.api.service.lanes.checkpoints_in_memory == 1
     while disk.failures:
@@ -340,14 +367,13 @@ def test_a_checkpoint_that_cannot_be_stored_is_tried_again(queue: Queue, monkeyp
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_an_append_of_unknown_outcome_is_repeated_and_counts_once(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
+def test_an_append_of_unknown_outcome_is_repeated_and_counts_once(on_disk: Queue, disk: _Disk, after: bool) -> None:
+    queue, disk.stores = on_disk, after
     billing, handles = _popped(queue, 2)
-    disk = _Disk(monkeypatch, Unknown, after=after)
-    disk.failures = 2
+    disk.be_silent(2)
     queue.advance(11_000)
-    disk.failures = 2
+    assert disk.failures == 0
+    disk.be_silent(2)
     assert billing.ack(handles[:1]) == {}
     assert disk.failures == 0
     queue.advance(2 * MINUTE)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from api.ports import Ports
 from mq.queue.retry import DEAD_REASON_HEADER
 from tests.api.queue_calls import Consumer, Queue, queue_in
 
@@ -300,35 +301,49 @@ def test_pop_17_after_a_crash_a_group_may_be_popped_in_the_other_order(
 # Bytes ------------------------------------------------------------------------------------------------------------
 
 
-def test_r8_a_pop_by_key_stops_at_the_bytes_of_an_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r8_a_pop_by_key_stops_at_the_bytes_of_an_answer(tmp_path: Path) -> None:
     """As one without order does; it was bounded by its number of messages alone."""
-    monkeypatch.setattr("api.queue.popper.FETCH_BYTES_MAX", 250_000)
-    for key in "abcdef":
-        queue.send(key * 100_000, key=key)
-    billing = queue.consumer("billing")
-    found = [billing.pop(order="key") for _ in range(3)]
-    assert [[body[0] for body in one.bodies] for one in found] == [["a", "b"], ["c", "d"], ["e", "f"]]
-    queue.crash()
-    queue.advance(MINUTE)
-    billing = queue.consumer("billing")
-    again = billing.pop(order="key")
-    assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
-    monkeypatch.setattr("api.queue.popper.FETCH_BYTES_MAX", 50_000)
-    assert [body[0] for body in billing.pop(order="key").bodies] == ["c"], "one at least"
+    with queue_in(tmp_path / "warehouse", Ports(pop_bytes_max=250_000)) as queue:
+        queue.topic()
+        for key in "abcdef":
+            queue.send(key * 100_000, key=key)
+        billing = queue.consumer("billing")
+        found = [billing.pop(order="key") for _ in range(3)]
+        assert [[body[0] for body in one.bodies] for one in found] == [["a", "b"], ["c", "d"], ["e", "f"]]
+        queue.crash()
+        queue.advance(MINUTE)
+        billing = queue.consumer("billing")
+        again = billing.pop(order="key")
+        assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
 
 
-def test_r8_what_comes_again_in_order_stops_there_too(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    for body in "abcd":
-        queue.send(body * 100_000)
-    billing = queue.consumer("billing")
-    assert len(billing.pop(order=True).bodies) == 4
-    queue.advance(MINUTE)
-    monkeypatch.setattr("api.queue.popper.FETCH_BYTES_MAX", 250_000)
-    again = billing.pop(order=True)
-    assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
-    assert billing.pop(order=True).bodies == [], "they hold the partition"
-    rest = billing.pop(order=True, ack=again.handles)
-    assert [body[0] for body in rest.bodies] == ["c", "d"] and rest.attempts == [2, 2]
+def test_r8_a_pop_by_key_finds_one_message_at_least(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse", Ports(pop_bytes_max=50_000)) as queue:
+        queue.topic()
+        for key in "ab":
+            queue.send(key * 100_000, key=key)
+        billing = queue.consumer("billing")
+        assert [body[0] for body in billing.pop(order="key").bodies] == ["a"]
+        queue.crash()
+        queue.advance(MINUTE)
+        billing = queue.consumer("billing")
+        assert [body[0] for body in billing.pop(order="key").bodies] == ["a"], "that comes again, too"
+
+
+def test_r8_what_comes_again_in_order_stops_there_too(tmp_path: Path) -> None:
+    with queue_in(tmp_path / "warehouse") as queue:
+        queue.topic()
+        for body in "abcd":
+            queue.send(body * 100_000)
+        assert len(queue.consumer("billing").pop(order=True).bodies) == 4
+    with queue_in(tmp_path / "warehouse", Ports(pop_bytes_max=250_000)) as queue:
+        queue.advance(MINUTE)
+        billing = queue.consumer("billing")
+        again = billing.pop(order=True)
+        assert [body[0] for body in again.bodies] == ["a", "b"] and again.attempts == [2, 2]
+        assert billing.pop(order=True).bodies == [], "they hold the partition"
+        rest = billing.pop(order=True, ack=again.handles)
+        assert [body[0] for body in rest.bodies] == ["c", "d"] and rest.attempts == [2, 2]
 
 
 # Both ways --------------------------------------------------------------------------------------------------------

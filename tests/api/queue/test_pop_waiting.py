@@ -11,15 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from api.queue.pop_requests import Empty, LanePopRequest, Taken
-from api.queue.unordered_pop import MustStore
-from mq.meta import Blocked
+from api.ports import Ports
 from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.schema import INGEST_SCHEMA
 from tests.api.queue_calls import Consumer, Popped, Queue, queue_in
 from tests.api.running import Reply, until
+from tests.faulty_store import faulty_disk
 
 #: Far longer than a wake-up takes, and than the test runner's patience is short.
 WAIT_MS = 20_000
@@ -37,24 +36,23 @@ class Waiting:
 
     def __init__(self, consumer: Consumer, **ask: Any) -> None:
         self.answers: list[Reply] = []
-        service = consumer.api.service
-        before = self._waiters(consumer)
+        lanes = consumer.api.service.lanes
+        before = lanes.waiting
         self._thread = threading.Thread(target=lambda: self.answers.append(consumer.ask(**{"wait_ms": WAIT_MS, **ask})))
         self.began = time.monotonic()
         self._thread.start()
-        assert service is not None
-        until(lambda: self._waiters(consumer) > before or self.answers)
+        until(lambda: lanes.waiting > before or self.answers)
 
-    @staticmethod
-    def _waiters(consumer: Consumer) -> int:
-        found = consumer.api.service.lanes._subscriptions.values()
-        return sum(len(one.waiters) for one in found if one.group.name == consumer.group)
+    def answer(self) -> Reply:
+        """What it was answered, before the end of its wait."""
+        self._thread.join(60)
+        (reply,) = self.answers
+        assert time.monotonic() - self.began < WAIT_MS / 1000, "it was not woken"
+        return reply
 
     def result(self) -> Popped:
-        self._thread.join(30)
-        (reply,) = self.answers
+        reply = self.answer()
         assert reply.status == 200, reply
-        assert time.monotonic() - self.began < WAIT_MS / 1000, "it was not woken"
         return Popped(reply.json["messages"], reply.json["rest"], reply.json["invisible_ms"], {})
 
 
@@ -94,26 +92,27 @@ def test_pop_15_a_retried_message_wakes(queue: Queue) -> None:
 def test_pop_15_a_wait_ends_with_nothing(queue: Queue) -> None:
     began = time.monotonic()
     assert queue.consumer("billing").pop(wait_ms=200).bodies == []
-    assert 0.2 <= time.monotonic() - began < 10
+    assert time.monotonic() - began >= 0.2
 
 
-def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pop_15_what_a_pop_leaves_is_for_those_that_wait(tmp_path: Path) -> None:
     """One lane whose pop is at the disk: others pass it by, and are told when it leaves something."""
     with queue_in(tmp_path / "warehouse") as queue:
         queue.topic()
         queue.send("a", "b")
-        billing = queue.consumer("billing")
-        match = queue.api.service.lanes.match
-        at_the_disk, gate, real = threading.Event(), threading.Event(), match.take
+    store = faulty_disk(tmp_path / "warehouse")
+    at_the_disk, gate = threading.Event(), threading.Event()
 
-        async def take(request: LanePopRequest, blocked: Blocked | None) -> tuple[Taken | Empty, MustStore]:
-            found = await real(request, blocked)
-            while isinstance(found[0], Taken) and not gate.is_set():
-                at_the_disk.set()
-                await queue.api.service.run(lambda: gate.wait(0.05))
-            return found
+    def slow(key: str) -> None:
+        if key.endswith(".parquet"):
+            at_the_disk.set()
+            assert gate.wait(60)
 
-        monkeypatch.setattr(match, "take", take)
+    # The messages are on the disk only, since another process took them.
+    with queue_in(tmp_path / "warehouse", Ports(store=store, lane_busy_ms=60_000)) as queue:
+        billing = queue.group("billing")
+        assert sum(queue.api.stored("orders").values()) == 2, "it is open"
+        store.before["read"] = store.before["read_parts"] = slow
         answers: list[list[str]] = []
         first = threading.Thread(target=lambda: answers.append(billing.pop(1).bodies))
         first.start()
@@ -185,8 +184,7 @@ def test_pop_18_a_wait_goes_on_in_the_new_epoch_after_a_reset(queue: Queue) -> N
 def test_a_wait_is_told_that_its_topic_was_deleted(queue: Queue) -> None:
     waiting = Waiting(queue.consumer("billing"))
     assert queue.api.call("DELETE", "/v1/topics/orders").status == 204
-    waiting._thread.join(30)
-    (reply,) = waiting.answers
+    reply = waiting.answer()
     assert (reply.status, reply.json["code"]) == (404, "topic_not_found")
 
 
@@ -194,10 +192,8 @@ def test_a_wait_is_told_that_its_group_was_deleted(queue: Queue) -> None:
     billing = queue.group("billing")
     waiting = Waiting(billing)
     assert queue.api.call("DELETE", billing.path).status == 204
-    waiting._thread.join(30)
-    (reply,) = waiting.answers
+    reply = waiting.answer()
     assert (reply.status, reply.json["code"]) == (404, "group_not_found")
-    assert time.monotonic() - waiting.began < WAIT_MS / 1000, "it was not woken"
 
 
 def test_a_client_that_hangs_up_while_it_waits_takes_nothing(queue: Queue) -> None:
@@ -208,7 +204,7 @@ def test_a_client_that_hangs_up_while_it_waits_takes_nothing(queue: Queue) -> No
     request = b"POST /v1/groups/billing/topics/orders/pop HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", queue.api.port)) as client:
         client.sendall(request + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        until(lambda: Waiting._waiters(billing))
-    until(lambda: not Waiting._waiters(billing))
+        until(lambda: queue.api.service.lanes.waiting)
+    until(lambda: not queue.api.service.lanes.waiting)
     queue.send("a")
     assert billing.pop().bodies == ["a"]

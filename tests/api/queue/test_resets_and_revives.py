@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from api.routes import group_offsets
-from jobs.queue.revive_batch import ReviveBatch
+from api.ports import Ports
+from tables.paths import Space
 from tests.api.queue_calls import Consumer, Queue, queue_in
+from tests.faulty_store import faulty_disk
 from tests.queue_engines import ENGINES
 
 
@@ -29,17 +30,17 @@ def reset(group: Consumer, to: object, **more: object) -> Any:
     return reply.json
 
 
-def revive_around(queue: Queue, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def revive_around(queue: Queue, act: Callable[[], object]) -> None:
     """A run of the job in which something happens between its decision and its append."""
-    send = ReviveBatch._send
+    store, left = faulty_disk(queue.folder), [act]
 
-    def late(batch: ReviveBatch) -> None:
-        act()
-        send(batch)
+    def late(key: str) -> None:
+        if left and key.startswith((Space.RETRY.value, Space.DLQ.value)):
+            left.pop()()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ReviveBatch, "_send", late)
-        queue.revive()
+    store.before["put"] = store.before["put_if_absent"] = late
+    queue.revive(store=store)
+    assert not left
 
 
 def revive_until_done(queue: Queue) -> None:
@@ -60,7 +61,7 @@ def _with_an_overdue_message(queue: Queue, **settings: Any) -> Consumer:
 
 @pytest.mark.parametrize("partition_is_there", [False, True])
 def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_under_way(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, partition_is_there: bool
+    queue: Queue, partition_is_there: bool
 ) -> None:
     group = queue.group("billing")
     if partition_is_there:
@@ -71,34 +72,28 @@ def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_unde
     queue.send("a")
     group.pop(wait_ms=0)
     queue.advance(120_000)
-    revive_around(queue, monkeypatch, lambda: reset(group, "last", retries="drop"))
+    revive_around(queue, lambda: reset(group, "last", retries="drop"))
     revive_until_done(queue)
     assert group.pop(wait_ms=200).bodies == [], "all of it was dropped before the answer"
     assert group.in_flight() == 0
 
 
-def test_pop_18_what_a_reset_goes_back_to_comes_once_though_a_revive_was_under_way(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pop_18_what_a_reset_goes_back_to_comes_once_though_a_revive_was_under_way(queue: Queue) -> None:
     group = _with_an_overdue_message(queue)
-    revive_around(queue, monkeypatch, lambda: reset(group, "first"))
+    revive_around(queue, lambda: reset(group, "first"))
     revive_until_done(queue)
     assert [one["body"] for one in group.pop_all(wait_ms=200)] == ["a"]
 
 
-def test_pop_18_what_was_in_flight_before_a_reset_is_no_dead_letter_of_a_revive_that_was_under_way(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pop_18_what_was_in_flight_before_a_reset_is_no_dead_letter_of_a_revive_under_way(queue: Queue) -> None:
     group = _with_an_overdue_message(queue, max_attempts=1)
-    revive_around(queue, monkeypatch, lambda: reset(group, "first"))
+    revive_around(queue, lambda: reset(group, "first"))
     revive_until_done(queue)
     assert queue.api.call("GET", f"{group.path}/dead-letters").json["total"] == 0
     assert group.pop().attempts == [1]
 
 
-def test_pop_18_a_reset_of_one_partition_only_delays_what_is_brought_back_from_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pop_18_a_reset_of_one_partition_only_delays_what_is_brought_back_from_another(tmp_path: Path) -> None:
     with queue_in(tmp_path / "warehouse") as queue:
         one, other = queue.topic(2)
         group = queue.group("billing")
@@ -106,27 +101,24 @@ def test_pop_18_a_reset_of_one_partition_only_delays_what_is_brought_back_from_a
         queue.send("kept", partition=other)
         assert len(group.pop_all(wait_ms=0)) == 2
         queue.advance(120_000)
-        revive_around(queue, monkeypatch, lambda: reset(group, {one: 1}))
+        revive_around(queue, lambda: reset(group, {one: 1}))
         revive_until_done(queue)
         assert [m["body"] for m in group.pop_all(wait_ms=200)] == ["kept"]
 
 
-def test_pop_18_what_a_revive_appends_while_a_reset_looks_is_dropped_too(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = _with_an_overdue_message(queue)
-    past_retries = group_offsets._past_retries
-
-    async def slow(service: Any, *which: Any) -> Any:
-        found = await past_retries(service, *which)
-        await service.run(queue.revive)
-        return found
-
-    monkeypatch.setattr(group_offsets, "_past_retries", slow)
-    answer = reset(group, "last", retries="drop")
-    assert [row["body"] for row in queue.retries("billing")] == [b"a"], "the job was faster"
-    assert answer["offsets"]["%RETRY%billing_orders@broker-a"] == 1
-    assert group.pop(wait_ms=200).bodies == []
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pop_18_what_a_revive_appends_while_a_reset_looks_is_dropped_too(tmp_path: Path, engine: str) -> None:
+    store, seldom = faulty_disk(tmp_path), {"lease_ms": 600_000, "lease_renew_ms": 300_000}
+    with queue_in(tmp_path, Ports(store=store), seldom) as queue:
+        queue.engine = engine
+        queue.topic()
+        group = _with_an_overdue_message(queue)
+        # It has looked at what there is to drop, and is about to say so in the metadata log.
+        store.once("before", "put_if_absent", lambda _: queue.revive(), key="sys/meta")
+        answer = reset(group, "last", retries="drop")
+        assert [row["body"] for row in queue.retries("billing")] == [b"a"], "the job was faster"
+        assert answer["offsets"]["%RETRY%billing_orders@broker-a"] == 1
+        assert group.pop(wait_ms=200).bodies == []
 
 
 def test_pop_18_what_was_brought_back_before_a_reset_is_kept_by_default(queue: Queue) -> None:

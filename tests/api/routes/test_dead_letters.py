@@ -8,15 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from api.ports import Ports
 from mq.errors import Unknown
 from mq.limits import OFFSET_MAX
 from mq.names import PartitionName
 from mq.queue.retry import DEAD_REASON_HEADER
 from tables.log.batch import Batch
+from tables.paths import Space
 from tables.queue.refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
 from tests.api.routes.test_groups import group_path, pop, put_group
 from tests.api.running import Api, Reply, config_for, running
+from tests.faulty_store import faulty_disk
 
 
 def bury(api: Api, group: str, *letters: dict[str, Any], broker: str = "broker-a") -> str:
@@ -217,24 +220,23 @@ def test_retry_03_a_large_replay_goes_in_steps(api: Api, topic: str, group: str)
     assert api.stored(topic)[f"{topic}@broker-a"] == 2_500
 
 
-def test_an_outcome_that_nobody_knows_is_told_and_repeating_is_safe(
-    api: Api, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bury(api, group, letter(topic, 0), letter(topic, 1))
-    hosted = api.service.topics.find(topic)
-    assert hosted is not None
-    log = hosted.partition(f"{topic}@broker-a").open()
-    real = log.append_rows
+def test_an_outcome_that_nobody_knows_is_told_and_repeating_is_safe(tmp_path: Path) -> None:
+    store = faulty_disk(tmp_path)
 
-    def lost(*args: Any, **more: Any) -> Any:
-        real(*args, **more)
-        raise Unknown
+    def unanswered(key: str) -> None:
+        if key.startswith(Space.TOPICS.value):
+            raise Unknown("the disk has not answered")
 
-    monkeypatch.setattr(log, "append_rows", lost)
-    reply = api.call("POST", f"{group_path(group)}/dead-letters/replay", {})
-    assert (reply.status, reply.json["code"]) == (503, "outcome_unknown")
-    monkeypatch.undo()
-    assert replay(api, group) == sent_back(0, 2)
+    with running(config_for(tmp_path), Ports(store=store)) as api:
+        api.put_topic("orders", partitions=1)
+        put_group(api, "billing")
+        bury(api, "billing", letter("orders", 0), letter("orders", 1))
+        store.after["put_if_absent"] = store.before["read"] = unanswered
+        reply = api.call("POST", f"{group_path('billing')}/dead-letters/replay", {})
+        assert (reply.status, reply.json["code"]) == (503, "outcome_unknown")
+        store.after.clear()
+        store.before.clear()
+        assert replay(api, "billing") == sent_back(0, 2)
 
 
 def test_pop_12_dead_letters_belong_to_one_life_of_their_group(api: Api, topic: str, group: str) -> None:

@@ -331,11 +331,9 @@ def test_pop_15_a_reset_wakes_pops_that_wait(api: Api, filled: tuple[str, str, s
     found: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: found.extend(pop(api, group, topic, wait_ms=20_000)))
     waiting.start()
-    home = api.service.topics.find(topic)
-    assert home is not None
-    until(lambda: home.partition(a)._waiters)
+    until(lambda: api.service.lanes.waiting)
     reset(api, group, topic, {a: 9})
-    waiting.join(10)
+    waiting.join(60)
     assert [m["body"] for m in found] == ["a9"]
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
+from api.ports import Ports
 from mq.errors import StorageFull
 from mq.queue.retry import DEFAULT_WAITS_MS
 from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX
@@ -23,6 +24,7 @@ from tables.queue.refs import dead_ref, retry_ref
 from tables.schema import INTERNAL_SCHEMA
 from tests.api.exclusive import Member
 from tests.api.running import PROBLEM, Api, Reply, config_for, running, until
+from tests.faulty_store import failing, faulty_disk
 from tests.set_clock import SetClock
 
 #: What a retried or dead message is stored with, whoever stored it.
@@ -424,11 +426,9 @@ def test_pop_12_with_a_topic_go_the_progress_and_retries_of_all_groups(api: Api,
 
 
 @pytest.mark.parametrize("ends", ["group", "topic"])
-def test_pop_12_a_removal_that_was_cut_short_is_finished_by_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    config = config_for(tmp_path)
-    with running(config) as api:
+def test_pop_12_a_removal_that_was_cut_short_is_finished_by_the_next_start(tmp_path: Path, ends: str) -> None:
+    config, store = config_for(tmp_path), faulty_disk(tmp_path)
+    with running(config, Ports(store=store)) as api:
         api.put_topic("orders", partitions=1)
         put_group(api, "billing")
         put_group(api, "other")
@@ -437,10 +437,7 @@ def test_pop_12_a_removal_that_was_cut_short_is_finished_by_the_next_start(
         dead = api.service.warehouse.create(dead_ref("billing", 1, "broker-a"))
         dead.append([Batch(pa.RecordBatch.from_pylist([ROW], schema=INTERNAL_SCHEMA))])
 
-        def cut_short(*_: object) -> None:
-            raise StorageFull
-
-        monkeypatch.setattr(api.service.warehouse, "drop_topic", cut_short)
+        store.before["delete_tree"] = failing(StorageFull())
         path = group_path("billing") if ends == "group" else "/v1/topics/orders"
         assert api.call("DELETE", path).status == 507
         assert api.call("GET", path).status == 404, "nobody is sent there any more"
@@ -469,17 +466,15 @@ def test_pop_15_a_pop_that_waits_is_told_that_its_group_ended(api: Api, topic: s
         target=lambda: answers.append(api.call("POST", f"{group_path(group)}/topics/{topic}/pop", ask))
     )
     waiting.start()
-    home = api.service.topics.find(topic)
-    assert home is not None
-    until(lambda: home.partitions[0]._waiters)
+    until(lambda: api.service.lanes.waiting)
     assert api.call("DELETE", group_path(group)).status == 204
-    waiting.join(10)
+    waiting.join(60)
     assert [(reply.status, reply.json["code"]) for reply in answers] == [(404, "group_not_found")]
 
 
 def test_now_of_topics_and_groups_is_the_services_clock(tmp_path: Path) -> None:
     clock = SetClock()
-    with running(config_for(tmp_path), clock) as api:
+    with running(config_for(tmp_path), Ports(clock=clock)) as api:
         made = [api.put_topic("orders")]
         clock.advance_ms(60_000)
         made.append(put_group(api, "billing"))

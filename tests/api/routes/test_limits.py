@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from api import http_protocol
+from api.ports import Ports
 from api.wire.request import Admission
 from mq.errors import Overloaded
 from mq.limits import ADMIN_BYTES_MAX, FETCH_BYTES_MAX, KIB, MIB
@@ -25,6 +25,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A service with the smallest request limit."""
     config = config_for(tmp_path_factory.mktemp("warehouse"), request_bytes_max=64 * KIB, queue_bytes_max=MIB)
     with running(config) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A service that does not wait long for headers."""
+    with running(config_for(tmp_path_factory.mktemp("warehouse")), Ports(header_section_s=0.1)) as found:
         yield found
 
 
@@ -84,9 +91,8 @@ def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD[:20], HEAD], ids=["nothing", "half a line", "no end"])
-def test_headers_that_do_not_come_end_the_connection(small: Api, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "HEADER_SECTION_S", 0.1)
-    with closing(socket.create_connection(("127.0.0.1", small.port), timeout=20)) as sock:
+def test_headers_that_do_not_come_end_the_connection(impatient: Api, sent: bytes) -> None:
+    with closing(socket.create_connection(("127.0.0.1", impatient.port), timeout=60)) as sock:
         sock.sendall(sent)
         assert sock.recv(1) == b""
 

@@ -28,7 +28,7 @@ def make_producer(stub: StubService) -> Iterator[Callable[..., Producer]]:
     made: list[Producer] = []
 
     def make(**settings: Any) -> Producer:
-        defaults: dict[str, Any] = {"first_wait_ms": 1, "wait_ms_max": 5, "timeout_s": 10, "request_timeout_s": 5}
+        defaults: dict[str, Any] = {"first_wait_ms": 1, "wait_ms_max": 5, "timeout_s": 60, "request_timeout_s": 30}
         made.append(Producer(stub.url, **{**defaults, **settings}))
         return made[-1]
 

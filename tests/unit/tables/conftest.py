@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tables.log.bounds import BOUNDS, LogBounds
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
@@ -40,12 +41,13 @@ def open_log(files: MemoryStore, clock: SetClock) -> Iterator[OpenLog]:
     """Opens REF as a process of its own would, making it when it is new: one writer each."""
     opened: list[Warehouse] = []
 
-    def open_one(store: Store | None = None, **settings: Any) -> PartitionLog:
+    def open_one(store: Store | None = None, bounds: LogBounds = BOUNDS, **settings: Any) -> PartitionLog:
         warehouse = Warehouse.open(
             "",
             store=store or files,
             settings=LogSettings(**settings),
             clock=clock,
+            bounds=bounds,
         )
         opened.append(warehouse)
         return warehouse.create(REF)

@@ -35,15 +35,15 @@ def test_without_a_count_only_the_deadline_ends_it() -> None:
     while run.may_go_on(Unavailable()):
         count += 1
     assert count > 10
-    assert time.monotonic() - began <= 0.25
+    assert 0.15 < time.monotonic() - began < 30
 
 
 def test_retry_after_makes_the_wait_longer_but_never_longer_than_the_deadline() -> None:
     error = Overloaded()
     error.extra = {"retry_after_s": 3600}
     began = time.monotonic()
-    assert attempts(Patience(first_wait_ms=1)).may_go_on(error) is False
-    assert time.monotonic() - began < 1
+    assert attempts(Patience(first_wait_ms=1), deadline_s=600).may_go_on(error) is False
+    assert time.monotonic() - began < 30, "it does not wait for what comes too late"
 
 
 def test_a_closing_producer_ends_the_wait() -> None:
@@ -54,12 +54,12 @@ def test_a_closing_producer_ends_the_wait() -> None:
     threading.Timer(0.05, stop.set).start()
     began = time.monotonic()
     assert run.may_go_on(Unavailable()) is False
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_an_attempt_gets_what_is_left_of_the_time() -> None:
     assert attempts(Patience(request_timeout_s=5)).timeout_s() == 5
-    assert attempts(Patience(request_timeout_s=5), deadline_s=1).timeout_s() == pytest.approx(1, abs=0.1)
+    assert 30 < attempts(Patience(request_timeout_s=100), deadline_s=60).timeout_s() <= 60
     assert attempts(Patience(request_timeout_s=5), deadline_s=-1).timeout_s() == 0.001
 
 

@@ -29,7 +29,7 @@ def test_no_more_threads_than_allowed_and_every_task_runs() -> None:
     done: list[int] = []
 
     def task(number: int) -> None:
-        gate.wait(5)
+        gate.wait(30)
         done.append(number)
 
     for number in range(6):
@@ -46,7 +46,7 @@ def test_idle_threads_end_and_later_tasks_still_run() -> None:
     for _ in range(3):
         ran = threading.Event()
         workers.submit(ran.set)
-        assert ran.wait(5)
+        assert ran.wait(30)
         wait_until(lambda: named("w-idle") == 0)
     workers.close()
 
@@ -60,6 +60,6 @@ def test_a_task_that_raises_ends_neither_thread_nor_pool(caplog: pytest.LogCaptu
     workers.submit(fail)
     ran = threading.Event()
     workers.submit(ran.set)
-    assert ran.wait(5)
+    assert ran.wait(30)
     assert "client_task_failed" in caplog.text
     workers.close()

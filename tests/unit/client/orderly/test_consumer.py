@@ -31,7 +31,7 @@ def test_order_06_each_partition_is_heard_in_order_by_one_thread_at_a_time_and_s
     stub.create("orders", 2)
     fill(stub, 50)
     fill(stub, 50, OTHER)
-    together = threading.Barrier(2, timeout=5)
+    together = threading.Barrier(2, timeout=30)
 
     def say(message: OrderedMessage) -> Verdict:
         if message.offset == 0:

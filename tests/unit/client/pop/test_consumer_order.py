@@ -109,4 +109,4 @@ def test_an_ordered_consumer_acknowledges_at_once(stub: StubService, consume: Co
     consume(seen, order=True, ack_within_ms=5_000)
     wait_done(stub)
     assert seen.numbers == list(range(20))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30, "each would wait for 5 s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -68,7 +67,7 @@ def test_send_01_what_arrives_during_a_request_is_the_next_batch_in_order(
     stub.create("orders", 1)
     producer = make_producer()
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     futures = [producer.send_async("orders", b"0")]
     stub.wait_for(lambda: len(stub.posts) == 1)
     futures += [producer.send_async("orders", str(n).encode()) for n in range(1, 500)]
@@ -81,7 +80,7 @@ def test_send_01_what_arrives_during_a_request_is_the_next_batch_in_order(
 def test_send_01_executors_of_different_partitions_run_in_parallel(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 2)
     both = threading.Barrier(2)
-    stub.on_post = lambda post: both.wait(5)
+    stub.on_post = lambda post: both.wait(30)
     partitions = stub.topics["orders"].route.partitions
     futures = [producer.send_async("orders", b"x", partition=partition) for partition in partitions]
     assert {f.result().partition for f in futures} == set(partitions)
@@ -139,15 +138,14 @@ def test_linger_gathers_a_batch_and_a_full_batch_does_not_wait(stub: StubService
     stub.create("orders", 1)
     producer = make_producer(linger_ms=10_000, batch_messages_max=5)
     futures = [producer.send_async("orders", b"x") for _ in range(5)]
-    assert [f.result(timeout=5).offset for f in futures] == [0, 1, 2, 3, 4]
+    assert [f.result(timeout=30).offset for f in futures] == [0, 1, 2, 3, 4]
     assert [post.count for post in stub.posts] == [5]
 
 
 def test_a_waiting_send_does_not_linger(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 1)
-    began = time.monotonic()
-    make_producer(linger_ms=30_000).send("orders", b"x")
-    assert time.monotonic() - began < 5
+    # It would time out before it has lingered.
+    make_producer(linger_ms=30_000, timeout_s=25).send("orders", b"x")
 
 
 def test_batches_respect_their_bounds(stub: StubService, make_producer: MakeProducer) -> None:
@@ -227,7 +225,7 @@ def test_a_batch_stored_in_part_says_which_part(stub: StubService, make_producer
 def test_a_bad_message_does_not_fail_its_neighbours(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 1)
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     stub.refuses = lambda message: message["body"] == b"bad"
     first = producer.send_async("orders", b"first")
     stub.wait_for(lambda: len(stub.posts) == 1)
@@ -244,7 +242,7 @@ def test_a_bad_message_does_not_fail_its_neighbours(stub: StubService, producer:
 def test_text_that_cannot_be_encoded_fails_only_itself(stub: StubService, producer: Producer) -> None:
     stub.create("orders", 1)
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     first = producer.send_async("orders", b"first")
     stub.wait_for(lambda: len(stub.posts) == 1)
     good, bad = producer.send_async("orders", b"good"), producer.send_async("orders", b"x", tag="\ud800")
@@ -397,7 +395,7 @@ def test_an_expected_offset_is_compared_by_the_service(stub: StubService, produc
 def test_a_send_with_an_expected_offset_shares_its_request_with_nothing(stub: StubService, producer: Producer) -> None:
     partition = stub.create("orders", 1).route.partitions[0]
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     first = producer.send_async("orders", b"0")
     stub.wait_for(lambda: len(stub.posts) == 1)
     futures = [producer.send_async("orders", b"1"), producer.send_async("orders", b"2")]
@@ -408,6 +406,6 @@ def test_a_send_with_an_expected_offset_shares_its_request_with_nothing(stub: St
     stub.wait_for(lambda: producer.stats().unresolved == 4)
     futures.append(producer.send_async("orders", b"4"))
     gate.set()
-    thread.join(5)
+    thread.join(30)
     assert [first.result().offset, *(f.result().offset for f in futures)] == [0, 1, 2, 4]
     assert [post.count for post in stub.posts] == [1, 2, 1, 1]

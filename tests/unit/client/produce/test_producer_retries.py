@@ -188,7 +188,7 @@ def test_a_service_that_goes_away_before_a_send_has_certainly_stored_nothing() -
 
 def test_a_message_that_times_out_in_the_queue_was_not_sent(stub: StubService, make_producer: MakeProducer) -> None:
     stub.create("orders", 1)
-    producer = make_producer(request_timeout_s=5)
+    producer = make_producer(timeout_s=60, request_timeout_s=60)
     stub.faults.append(Fault.HANG_BEFORE)
     producer.send_async("orders", b"in flight")
     stub.wait_for(lambda: len(stub.posts) == 1)
@@ -196,7 +196,7 @@ def test_a_message_that_times_out_in_the_queue_was_not_sent(stub: StubService, m
     with pytest.raises(Unavailable) as caught:
         producer.send("orders", b"queued", timeout_s=0.1)
     assert caught.value.code == "not_sent"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30, "it does not wait for what is in flight"
     assert producer.stats().unresolved == 1
 
 
@@ -206,7 +206,7 @@ def test_a_waiting_send_in_flight_with_others_is_unknown_at_its_own_deadline(
     stub.create("orders", 1)
     producer = make_producer(request_timeout_s=5)
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     producer.send_async("orders", b"0")
     stub.wait_for(lambda: len(stub.posts) == 1)
     patient = producer.send_async("orders", b"1")
@@ -224,7 +224,7 @@ def test_a_waiting_send_in_flight_with_others_is_unknown_at_its_own_deadline(
     stub.faults.append(Fault.HANG_AFTER)
     stub.on_post = lambda post: None
     gate.set()
-    thread.join(5)
+    thread.join(30)
     assert len(caught) == 1
     assert not patient.done()
 
@@ -272,7 +272,7 @@ def test_send_02_best_tried_fails_after_its_retries_and_goes_on(stub: StubServic
     producer = make_producer(retries=2)
     stub.faults.extend([Fault.UNAVAILABLE] * 3)
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     first = producer.send_async("orders", b"first", key="k")
     stub.wait_for(lambda: len(stub.posts) == 1)
     second = producer.send_async("orders", b"second", key="k")

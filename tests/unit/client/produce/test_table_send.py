@@ -126,7 +126,7 @@ def test_the_requests_in_flight_stay_within_what_the_service_remembers(
 ) -> None:
     stub.create("orders", 2)
     gate = threading.Event()
-    stub.on_post = lambda post: gate.wait(5)
+    stub.on_post = lambda post: gate.wait(30)
     thread = threading.Thread(target=small_chunks.send_table, args=("orders", TABLE), kwargs={"progress": False})
     thread.start()
     stub.wait_for(lambda: len(stub.posts) == 2)

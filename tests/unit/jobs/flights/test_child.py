@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +43,16 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
     yield begin
     for child in started:
         child.stop(timeout_s=0.2)
+
+
+@contextmanager
+def at_work() -> Iterator[Future[Any]]:
+    """Work in a thread that is not done before the block is."""
+    done = threading.Event()
+    working = in_thread(lambda: done.wait(60), "working")
+    yield working
+    assert not working.done(), "nobody has waited for it"
+    done.set()
 
 
 def is_there(pid: int) -> bool:
@@ -100,20 +114,18 @@ def test_stop_ends_a_stubborn_child_and_what_it_started(start: Callable[[str], C
 def test_waiting_ends_as_soon_as_a_child_dies(start: Callable[[str], Child]) -> None:
     child = start(FOREVER)
     child.read_line(20)
-    waiting = in_thread(lambda: time.sleep(5), "waiting")
-    os.kill(child.pid, signal.SIGKILL)
-    began = time.monotonic()
-    with pytest.raises(JobFailed, match="SIGKILL"):
-        await_all([waiting], [child])
-    assert time.monotonic() - began < 4
+    with at_work() as waiting:
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(JobFailed, match="SIGKILL"):
+            await_all([waiting], [child])
 
 
 def test_waiting_raises_what_the_work_raised(start: Callable[[str], Child]) -> None:
     def fail() -> None:
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match="no"):
-        await_all([in_thread(fail, "failing"), in_thread(lambda: time.sleep(5), "other")], [start(FOREVER)])
+    with at_work() as other, pytest.raises(ValueError, match="no"):
+        await_all([in_thread(fail, "failing"), other], [start(FOREVER)])
 
 
 def test_a_child_that_may_die_is_heard_to_its_last_word(tmp_path: Path) -> None:
@@ -138,6 +150,6 @@ def test_a_child_that_does_not_talk_writes_all_into_its_log(tmp_path: Path) -> N
     program = "import os\nprint(os.environ['WORDS'])\nraise SystemExit(3)"
     command = [sys.executable, "-c", program]
     child = Child("program", command, tmp_path / "log", talks=False, environment={"WORDS": "so it is"})
-    with pytest.raises(JobFailed, match=r"status 3(?s:.*)so it is"):
-        await_all([in_thread(lambda: time.sleep(5), "waiting")], [child])
+    with at_work() as waiting, pytest.raises(JobFailed, match=r"status 3(?s:.*)so it is"):
+        await_all([waiting], [child])
     child.stop()

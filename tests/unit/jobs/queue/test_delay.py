@@ -11,19 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.delay_queue import ranges_of
 from jobs.queue.waiting_offsets import WaitingOffsets
 from mq.meta.topics import Topic
 from mq.queue.delay_mark import Ended
 from tables import failpoints
-from tables.clock import SYSTEM_CLOCK
+from tables.clock import SYSTEM_CLOCK, Clock
+from tables.log.batch import Batch
 from tables.log.warehouse import Warehouse
 from tables.queue.delay_marks import DelayMarks, ended_below, void_marks_below
+from tables.queue.records import rows_of_delay_marks
 from tables.queue.refs import DELAY, DELAY_MARKS, system_ref
 from tables.store.store import MemoryStore
 from tests.queue_engines import ENGINES, QueueJob, delay_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
+from tests.set_clock import AheadClock
 
 
 class Bench:
@@ -36,11 +40,11 @@ class Bench:
         self._warehouses: list[Warehouse] = []
         self.job = self.new_job()
 
-    def new_job(self) -> QueueJob:
+    def new_job(self, *, clock: Clock = SYSTEM_CLOCK, bounds: BatchBounds = BOUNDS) -> QueueJob:
         """The job as it starts."""
-        warehouse = Warehouse.open(self.tables.warehouse.uri)
+        warehouse = Warehouse.open(self.tables.warehouse.uri, clock=clock)
         self._warehouses.append(warehouse)
-        return delay_job(self.engine, warehouse, self.tables.conf)
+        return delay_job(self.engine, warehouse, self.tables.conf, bounds)
 
     def delay(self, *messages: tuple[str, int]) -> list[int]:
         return self.tables.delay(self.topic, *messages)
@@ -127,16 +131,13 @@ def test_retry_04_targets_of_all_brokers_and_partitions(bench: Bench) -> None:
         assert [row["body"].decode() for row in bench.tables.delivered(wide, index)] == [f"m-{index}", f"late-{index}"]
 
 
-def test_retry_05_a_job_that_was_down_for_days_finds_what_it_had_forwarded(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_05_a_job_that_was_down_for_days_finds_what_it_had_forwarded(bench: Bench) -> None:
     """Longer than a partition remembers its producers: its rows tell."""
-    days_ms = time.time_ns() // 1_000_000 - 3 * 24 * 3_600_000
+    clock = AheadClock(-3 * 24 * 3_600_000)
+    days_ms = clock.wall_us() // 1_000 - 100
     bench.delay(("a", days_ms), ("b", days_ms + 1), ("c", days_ms + 1_000))
     failpoints.arm("delay.after_append=raise")
-    monkeypatch.setattr(SYSTEM_CLOCK.__class__, "wall_us", lambda _: (days_ms + 100) * 1_000)
-    assert "FailpointHit" in str(bench.job.run(days_ms + 100)["trouble"])
-    monkeypatch.undo()
+    assert "FailpointHit" in str(bench.new_job(clock=clock).run(days_ms + 100)["trouble"])
     failpoints.arm("")
     assert bench.delivered() == ["a", "b"]
     assert bench.new_job().run(time.time_ns() // 1_000_000)["rows"] == 1
@@ -146,21 +147,19 @@ def test_retry_05_a_job_that_was_down_for_days_finds_what_it_had_forwarded(
 
 @pytest.mark.parametrize("point", ["delay.after_append", "delay.after_mark", "commit.after_link"])
 @pytest.mark.parametrize("hit", [1, 2, 3])
-def test_retry_05_each_arrives_once_wherever_a_run_breaks_off(
-    bench: Bench, point: str, hit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_05_each_arrives_once_wherever_a_run_breaks_off(bench: Bench, point: str, hit: int) -> None:
     """The same job goes on, or another that knows nothing: the target tells what it has."""
-    for module in ("delay", "delay_task"):
-        monkeypatch.setattr(f"jobs.queue.{module}.JOB_BATCH_MESSAGES_MAX", 20)
+    few = BatchBounds(messages=20)
+    job = bench.new_job(bounds=few)
     bodies = [f"m{i}" for i in range(50)]
     bench.delay(*[(body, 1_000 + at) for at, body in enumerate(bodies)])
     bench.tables.cancel(7)
     failpoints.arm(f"{point}=raise@{hit}")
-    facts = bench.job.run(2_000)
+    facts = job.run(2_000)
     assert "trouble" in facts
     failpoints.arm("")
     for _ in range(2):
-        (bench.job if hit == 1 else bench.new_job()).run(4_000)
+        (job if hit == 1 else bench.new_job(bounds=few)).run(4_000)
     assert sorted(bench.delivered()) == sorted(set(bodies) - {"m7"})
     assert bench.ended_below() == 50
 
@@ -223,11 +222,10 @@ def test_retry_06_logs_may_begin_behind_what_has_ended(bench: Bench) -> None:
     assert bench.ended_below() == 4
 
 
-def test_retry_04_large_messages_pass_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.queue.delay_batch.OUTBOX_BYTES_MAX", 5_000)
+def test_retry_04_large_messages_pass_in_pieces(bench: Bench) -> None:
     bodies = [f"{i:03}" * 500 for i in range(40)]
     bench.delay(*[(body, 1_000 - at) for at, body in enumerate(bodies)])
-    assert bench.job.run(2_000)["rows"] == 40
+    assert bench.new_job(bounds=BatchBounds(outbox_bytes=5_000)).run(2_000)["rows"] == 40
     assert bench.delivered() == bodies[::-1]
 
 
@@ -260,6 +258,8 @@ def test_ranges_and_marks_agree_with_sets(offsets: set[int], ended: list[tuple[i
     assert all(low < high for low, high in ranges)
     warehouse = Warehouse.open("memory", store=MemoryStore())
     marks = DelayMarks(warehouse, CLUSTER, BROKER)
-    marks._add(Ended(marks.delay_partition, tuple((low, low + length) for low, length in ended)))
+    mark = Ended(marks.delay_partition, tuple((low, low + length) for low, length in ended))
+    warehouse.create(system_ref(DELAY_MARKS, CLUSTER, BROKER)).append([Batch(rows_of_delay_marks([mark]))])
+    marks.refresh()
     gone = {offset for low, length in ended for offset in range(low, low + length)}
     assert marks.not_ended(np.arange(80)).tolist() == [offset for offset in range(80) if offset not in gone]

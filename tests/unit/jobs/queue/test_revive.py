@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from mq.errors import Corrupt
 from mq.meta.group import Group
 from mq.meta.topics import Topic
@@ -16,7 +17,7 @@ from mq.queue.retry import DEAD_REASON_HEADER
 from mq.queue.revive import LostReason
 from mq.queue_limits import ACK_SETTLE_MS
 from tables import failpoints
-from tables.clock import SYSTEM_CLOCK
+from tables.clock import SYSTEM_CLOCK, Clock
 from tables.failpoints import FailpointHit
 from tables.log.warehouse import Warehouse
 from tables.paths import Space
@@ -24,6 +25,7 @@ from tables.queue.refs import retry_ref, revive_ref
 from tests.queue_engines import ENGINES, QueueJob, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
+from tests.set_clock import AheadClock
 
 #: A checkpoint popped at 0 for 10 s is looked at from here on.
 DUE = 10_000 + ACK_SETTLE_MS
@@ -40,11 +42,11 @@ class Bench:
         self._warehouses: list[Warehouse] = []
         self.job = self.new_job()
 
-    def new_job(self) -> QueueJob:
+    def new_job(self, *, clock: Clock = SYSTEM_CLOCK, bounds: BatchBounds = BOUNDS) -> QueueJob:
         """The job as it starts."""
-        warehouse = Warehouse.open(self.tables.warehouse.uri)
+        warehouse = Warehouse.open(self.tables.warehouse.uri, clock=clock)
         self._warehouses.append(warehouse)
-        return revive_job(self.engine, warehouse, self.tables.conf)
+        return revive_job(self.engine, warehouse, self.tables.conf, bounds)
 
     def run_broken(self, now_ms: int) -> None:
         """A run that a failpoint breaks off: the local engine's raises, a task's is told."""
@@ -293,18 +295,15 @@ def test_pop_11_finished_checkpoints_leave_the_memory(bench: Bench) -> None:
     assert bench.job.run(DUE + 70_000)["checkpoints"] == 0
 
 
-def test_pop_11_a_storm_passes_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pop_11_a_storm_passes_in_pieces(bench: Bench) -> None:
     """Batches of few messages, read in pieces of few bytes."""
-    monkeypatch.setattr("jobs.queue.revive.JOB_BATCH_MESSAGES_MAX", 100)
-    monkeypatch.setattr("jobs.queue.revive_task.BATCH_MESSAGES_MAX", 50)
-    monkeypatch.setattr("jobs.queue.revive_task._CHUNK_ROWS", 7)
-    monkeypatch.setattr("jobs.queue.revive_batch.OUTBOX_BYTES_MAX", 4_000)
+    few = BatchBounds(messages=100, queue_messages=50, checkpoints=7, outbox_bytes=4_000)
     bodies = [f"m{i}" for i in range(1_000)]
     offsets = bench.send(*bodies)
     for at in range(0, 1_000, 20):
         bench.pop(offsets[at : at + 20 : 2], at_ms=at, queue=at % 8)
         bench.pop(offsets[at + 1 : at + 20 : 2], at_ms=at + 1, queue=at % 8)
-    assert bench.job.run(DUE + 1_100)["rows"] == 1_000
+    assert bench.new_job(bounds=few).run(DUE + 1_100)["rows"] == 1_000
     assert sorted(bench.retried()) == sorted(bodies)
     assert bench.tables.warehouse.refs(Space.RETRY)
 
@@ -318,18 +317,16 @@ def test_a_damaged_record_is_told(bench: Bench) -> None:
         bench.tables.done()
 
 
-def test_pop_11_a_job_that_was_down_for_days_finds_what_it_had_stored(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pop_11_a_job_that_was_down_for_days_finds_what_it_had_stored(bench: Bench) -> None:
     """Longer than a partition remembers its producers: its rows tell."""
-    days_ms = time.time_ns() // 1_000_000 - 3 * 24 * 3_600_000
+    clock = AheadClock(-3 * 24 * 3_600_000)
+    days_ms = clock.wall_us() // 1_000 - DUE - 100
     offsets = bench.send("a", "b", "c")
     bench.pop(offsets[:2], at_ms=days_ms)
     bench.pop(offsets[2:], at_ms=days_ms + 1_000)
     failpoints.arm("revive.after_append=raise")
-    monkeypatch.setattr(SYSTEM_CLOCK.__class__, "wall_us", lambda _: (days_ms + DUE + 100) * 1_000)
+    bench.job = bench.new_job(clock=clock)
     bench.run_broken(days_ms + DUE + 100)
-    monkeypatch.undo()
     failpoints.arm("")
     assert bench.retried() == ["a", "b"]
     assert bench.new_job().run(time.time_ns() // 1_000_000)["rows"] == 1

@@ -49,7 +49,9 @@ class Sink:
         schema: T.StructType = KEYED,
         auto_create: bool = False,
         clock: Clock = SYSTEM_CLOCK,
+        **bounds: float,
     ) -> None:
+        """`bounds` are those of `SinkPlace`."""
         self.store = store or MemoryStore()
         self.name = name
         self.topic = topic
@@ -59,12 +61,13 @@ class Sink:
             warehouse="memory", cluster="deltamq", brokers=BROKERS, auto_create=auto_create, log=log
         )
         self.clock = clock
+        self._bounds = bounds
         self.place = self.opened()
 
     def opened(self) -> SinkPlace:
         """Return the place as another process sees it."""
         warehouse = Warehouse.open("memory", settings=self.settings.log, store=self.store, clock=self.clock)
-        return SinkPlace(self.settings, warehouse)
+        return SinkPlace(self.settings, warehouse, **self._bounds)
 
     def restart(self) -> None:
         """Forget what is open, as a new process does."""

@@ -129,10 +129,7 @@ def test_spark_03_many_rows_are_staged_in_files_and_swept_with_their_batch() -> 
     assert lost != messages
 
 
-def test_spark_03_rows_without_keys_are_spread_over_all_partitions_piece_by_piece(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("jobs.sink.batch.PIECE_BYTES_MAX", 100_000)
+def test_spark_03_rows_without_keys_are_spread_over_all_partitions_piece_by_piece() -> None:
     schema = T.StructType([T.StructField("value", T.StringType())])
     sink = Sink(schema=schema)
     sink.put_topic(partitions=9)
@@ -145,6 +142,7 @@ def test_spark_03_rows_without_keys_are_spread_over_all_partitions_piece_by_piec
         name=sink.name,
         batch=0,
         task=0,
+        piece_bytes_max=100_000,
     )
     sink.commit(0, [task])
     found = sink.stored()
@@ -281,9 +279,8 @@ def test_i14_a_sink_appends_behind_the_fence_of_a_broker_that_changed_hands_when
     assert sink.bodies() == _names(0, 20)
 
 
-def test_i14_a_fence_that_nobody_explains_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.sink.append.FENCED_S", 0.05)
-    sink = Sink()
+def test_i14_a_fence_that_nobody_explains_stops_the_query() -> None:
+    sink = Sink(fenced_s=0.05)
     sink.put_topic(partitions=1)
     topic, _ = sink.place.routed("orders")
     sink.place.log(topic, "orders@broker-a").fence(BROKER_FENCE, 99)

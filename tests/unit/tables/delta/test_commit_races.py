@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mq.errors import Corrupt, Unavailable, Unknown
+from tables.log.bounds import LogBounds
 from tables.log.log import PartitionLog
 from tables.settings import Flush
 from tables.store.store import MemoryStore, NotDurable
@@ -125,11 +126,8 @@ def test_send_05_a_request_that_lost_its_race_to_its_own_repeat_is_stored_once(
     assert all_bodies(one) == [b"a"]
 
 
-def test_r8_an_append_gives_up_after_a_limit_of_lost_races(
-    store: FaultyStore, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tables.log.log.RACES_MAX", 3)
-    one, two = open_log(store), open_log()
+def test_r8_an_append_gives_up_after_a_limit_of_lost_races(store: FaultyStore, open_log: OpenLog) -> None:
+    one, two = open_log(store, LogBounds(races_max=3)), open_log()
     store.before["put_if_absent"] = in_between(lambda: two, b"other")
     with pytest.raises(Unavailable) as refused:
         one.append([batch(b"mine")])

@@ -12,6 +12,7 @@ from mq.limits import OFFSET_MAX, PRODUCER_REQUESTS_KEPT
 from tables.delta.encode import ProducerStamp
 from tables.delta.snapshot import PartitionNotFound
 from tables.log.batch import Appended, Batch
+from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
 from tables.settings import Flush
 from tables.store.store import MemoryStore
@@ -104,11 +105,10 @@ def test_an_append_says_whether_it_is_durable(open_log: OpenLog) -> None:
     assert not log.append([batch(b"b")], flush=Flush.ASYNC)[0].durable
 
 
-def test_offsets_that_are_used_up_are_refused(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log()
+def test_offsets_that_are_used_up_are_refused(open_log: OpenLog) -> None:
+    log = open_log(bounds=LogBounds(offset_max=2))
+    assert LogBounds().offset_max == OFFSET_MAX > 2
     log.append([batch(b"a")])
-    monkeypatch.setattr("tables.log.appender.OFFSET_MAX", 2)
-    assert OFFSET_MAX > 2
     log.append([batch(b"b")])
     with pytest.raises(Unavailable, match="used up"):
         log.append([batch(b"c")])

@@ -15,6 +15,8 @@ from tables.log.log import PartitionLog
 from tables.log.point_reads import TooMuch, pick
 from tables.log.warehouse import Warehouse
 from tables.settings import LogSettings
+from tables.store.store import MemoryStore
+from tests.faulty_store import FaultyStore
 from tests.rows import REF, batch
 
 _MESSAGES = 600
@@ -49,22 +51,29 @@ def test_every_offset_is_found_gone_or_unreadable(log: PartitionLog, wanted: set
     assert picked.rows.take(pa.array(places)).column("offset").to_pylist() == some
 
 
-def test_one_that_cannot_be_read_is_named_and_the_others_are_found(
-    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = log.read
+def test_one_that_cannot_be_read_is_named_and_the_others_are_found() -> None:
+    files = MemoryStore()
+    writer = Warehouse.open("", store=files)
+    for at in range(100):
+        writer.create(REF).append([batch(b"m%d" % at)])
+    writer.close()
+    # Who opens the log now has none of its rows in memory.
+    store = FaultyStore(files)
+    reader = Warehouse.open("", store=store)
+    log = reader.open_partition(REF)
+    damaged = log.files[33].path
 
-    def failing(offset: int, *, max_messages: int, max_bytes: int) -> object:
-        if offset <= 333 < offset + max_messages:
+    def damage(key: str) -> None:
+        if key.endswith(damaged):
             raise Unavailable("the disk says no")
-        return read(offset, max_messages=max_messages, max_bytes=max_bytes)
 
-    monkeypatch.setattr(log, "read", failing)
-    wanted = set(range(300, 400)) | {550}
+    store.before["read"] = store.before["read_parts"] = damage
+    wanted = set(range(10, 60)) | {99}
     picked = pick(log, _offsets(wanted), bytes_max=None)
-    assert list(picked.unreadable) == [333]
-    assert "the disk says no" in picked.unreadable[333]
-    assert picked.rows.column("offset").to_pylist() == sorted(wanted - {333})
+    assert list(picked.unreadable) == [33]
+    assert "the disk says no" in picked.unreadable[33]
+    assert picked.rows.column("offset").to_pylist() == sorted(wanted - {33})
+    reader.close()
 
 
 def test_more_than_there_is_room_for_is_refused(log: PartitionLog) -> None:

@@ -9,7 +9,7 @@ import pytest
 from mq.errors import Corrupt, StorageFull, Unavailable
 from tables.delta.checkpoint import checkpoint_name, read_checkpoint
 from tables.delta.snapshot import load, log_versions
-from tables.log import upkeep
+from tables.log.bounds import LogBounds
 from tables.log.log import PartitionLog
 from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore, failing
@@ -192,11 +192,11 @@ def test_a_log_that_is_appended_and_maintained_stays_short(
 
 
 def test_a_log_that_grows_faster_than_one_clean_up_deletes_stays_short(
-    files: MemoryStore, open_log: OpenLog, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    files: MemoryStore, open_log: OpenLog, clock: SetClock
 ) -> None:
     """Every run goes on where the last one stopped: none waits for the next sighting."""
-    monkeypatch.setattr(upkeep, "_CLEAN_BATCH", 7)
-    log = open_log(rollup_files=4, checkpoint_commits=8, log_keep_ms=1_000, file_keep_ms=1_000)
+    keeping = {"log_keep_ms": 1_000, "file_keep_ms": 1_000}
+    log = open_log(bounds=LogBounds(clean_commits=7), rollup_files=4, checkpoint_commits=8, **keeping)
     for _ in range(120):
         for _ in range(5):
             log.append([batch(b"x")])

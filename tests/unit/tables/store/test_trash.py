@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tables.store import trash as graves
 from tables.store.local import LocalStore
+from tables.store.trash import Graves
 from tests.api.running import until
 
 FILES = [f"t/old/{folder}/{name}" for folder in "ab" for name in "xyz"]
@@ -30,15 +30,14 @@ class SlowDisk:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+def slow() -> Iterator[SlowDisk]:
     disk = SlowDisk()
-    monkeypatch.setattr(graves, "_unlink", disk.unlink)
     yield disk
     disk.may_go_on.set()
 
 
-def _filled(folder: Path) -> LocalStore:
-    store = LocalStore(folder)
+def _filled(folder: Path, graves: Graves) -> LocalStore:
+    store = LocalStore(folder, graves=graves)
     for key in FILES:
         store.put(key, b"x", durable=False)
     return store
@@ -49,7 +48,7 @@ def _left(folder: Path) -> list[str]:
 
 
 def test_a_deletion_does_not_wait_for_its_files_and_what_is_made_anew_stays(tmp_path: Path, slow: SlowDisk) -> None:
-    store = _filled(tmp_path)
+    store = _filled(tmp_path, Graves(str(tmp_path), slow.unlink))
     store.delete_tree("t/old")
     assert slow.asked.wait(30)
     assert store.folders("t") == [] and len(_left(tmp_path)) == 1
@@ -61,12 +60,13 @@ def test_a_deletion_does_not_wait_for_its_files_and_what_is_made_anew_stays(tmp_
 
 
 def test_a_process_that_ends_leaves_the_rest_to_the_next(tmp_path: Path, slow: SlowDisk) -> None:
-    store = _filled(tmp_path)
+    graves = Graves(str(tmp_path), slow.unlink)
+    store = _filled(tmp_path, graves)
     store.delete_tree("t/old")
     assert slow.asked.wait(30)
     ending = threading.Thread(target=store.close)
     ending.start()
-    until(lambda: store._graves._closed)
+    until(lambda: graves.closed)
     slow.may_go_on.set()
     ending.join(30)
     (grave,) = _left(tmp_path)
