@@ -7,7 +7,7 @@ release with other bounds can still start.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from mq.limits import RETENTION_MS_DEFAULT
 
@@ -15,9 +15,6 @@ __all__ = ["FlushMode", "OrderStrategy", "TopicRequest", "TopicSettings"]
 
 OrderStrategy = Literal["best_tried", "strict"]
 FlushMode = Literal["sync", "async"]
-
-_ORDER_STRATEGIES: Final[tuple[str, ...]] = get_args(OrderStrategy)
-_FLUSH_MODES: Final[tuple[str, ...]] = get_args(FlushMode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
