@@ -74,7 +74,7 @@ def test_views_that_are_made_after_the_first_run_see_all_that_comes_later(
 def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSession, tables: QueueTables) -> None:
     Merger(tables.warehouse, tables.conf).run(cast(Any, None), NOW)
     for table, columns in STATE_TABLES.items():
-        name = f"delta.`{tables.log.warehouse.store.uri(table)}`"
+        name = f"delta.`{tables.warehouse.store.uri(table)}`"
         assert spark.table(name).schema == spark_schema(columns), table
         (about,) = rows(spark, f"DESCRIBE DETAIL {name}")
         assert (about["numFiles"], about["minReaderVersion"], about["minWriterVersion"]) == (0, 1, 2)
