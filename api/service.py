@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from api.host import Fencing, Groups, HostedMeta, HostedTopic, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
+from api.host import Fencing, Groups, HostedMeta, Hosting, LeaseTimes, Owners, Peers, Sealer, Topics
 from api.log import Gauge, Metrics, Partition, PartitionGauges, Partitions, Workers
 from api.order import Locks, OnlineClients
 from api.ports import REAL, Ports
@@ -45,7 +45,7 @@ from tables.log import Warehouse
 from tables.queue import DELAY, DELAY_MARKS, LOST, OFFSETS, MetaLog, ProgressFollower, recover, revive_refs, system_ref
 from tables.store import HostLocks, handle_keys
 
-__all__ = ["HostedTopic", "Service"]
+__all__ = ["Service"]
 
 log = logging.getLogger("deltamq.api")
 

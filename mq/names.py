@@ -100,14 +100,7 @@ class PartitionName(NamedTuple):
         Refused
             `invalid_partition_name` when there is no `@`, or a part is empty.
         """
-        name, at, broker = text.rpartition("@")
-        if not at or not name or not broker:
-            raise Refused(
-                "partition must be written NAME@BROKER, for example orders@broker-a",
-                code="invalid_partition_name",
-                field="partition",
-            )
-        return cls(name, broker)
+        return cls(*_parts(text))
 
     def __str__(self) -> str:
         return partition_name(self.name, self.broker)
@@ -115,7 +108,18 @@ class PartitionName(NamedTuple):
 
 def broker_of(partition: str) -> str:
     """The broker of a partition `NAME@BROKER`; raises as `PartitionName.parse` does."""
-    return PartitionName.parse(partition).broker
+    return _parts(partition)[1]
+
+
+def _parts(partition: str) -> tuple[str, str]:
+    name, at, broker = partition.rpartition("@")
+    if not at or not name or not broker:
+        raise Refused(
+            "partition must be written NAME@BROKER, for example orders@broker-a",
+            code="invalid_partition_name",
+            field="partition",
+        )
+    return name, broker
 
 
 def encode_path(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.host.fencing import Fencing, passes
-from api.host.hosted_group import Groups, lanes_of
+from api.host.hosted_group import Groups
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import GONE, HostedTopic, Topics
 from api.host.hosting import Hosting, LeaseTimes
@@ -30,7 +30,6 @@ __all__ = [
     "draw_of",
     "failed_of",
     "is_forwarded",
-    "lanes_of",
     "meta_offset_of",
     "passes",
     "together",

@@ -24,6 +24,7 @@ from mq.meta import (
     GroupEvent,
     GroupRequest,
     GroupsState,
+    Meta,
     Topic,
     decide_begin,
     decide_delete_group,
@@ -35,9 +36,9 @@ from mq.names import check_group
 from mq.queue import DeadLetterTopic, LaneKey, RetryTopic, StartKind
 from tables.log import RESET_FENCE
 from tables.paths import PartitionRef, Space
-from tables.queue import Meta, dead_ref, lives_of_retry, retry_life, retry_ref
+from tables.queue import dead_ref, lives_of_retry, retry_life, retry_ref
 
-__all__ = ["Groups", "ended_lanes", "lanes_of"]
+__all__ = ["Groups", "ended_lanes"]
 
 log = logging.getLogger("deltamq.api")
 

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from api.log import Partitions
 from mq.errors import DeltaMQError
-from mq.meta import Event, GroupEvent, MetaState
-from tables.queue import AnyEvent, Meta, MetaLog
+from mq.meta import AnyEvent, Event, GroupEvent, Meta, MetaState
+from tables.queue import MetaLog
 
 __all__ = ["Follower", "HostedMeta"]
 

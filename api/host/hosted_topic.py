@@ -19,6 +19,8 @@ from api.host.producers import ProducerGate
 from api.log import Partition, Partitions
 from mq.errors import Corrupt, DeltaMQError, NotFound, Unavailable
 from mq.meta import (
+    AnyEvent,
+    Meta,
     MetaState,
     MovedKeys,
     Topic,
@@ -35,7 +37,7 @@ from mq.routing import Route
 from tables.delta import PartitionNotFound
 from tables.log import PartitionLog
 from tables.paths import Space
-from tables.queue import AnyEvent, Meta, Placement
+from tables.queue import Placement
 from tables.store import FileMissing
 
 __all__ = ["GONE", "HostedTopic", "Topics"]

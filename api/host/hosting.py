@@ -28,8 +28,10 @@ from api.host.roles import Hooks, Roles
 from mq.errors import DeltaMQError, Fenced, Unavailable
 from mq.meta import (
     META_ROLE,
+    AnyEvent,
     Host,
     LeaseWatch,
+    Meta,
     MetaState,
     OwnLease,
     decide_give_back,
@@ -40,7 +42,6 @@ from mq.meta import (
 )
 from mq.names import broker_of
 from tables.failpoints import failpoint
-from tables.queue import AnyEvent, Meta
 from tables.store import HostLocks
 
 __all__ = ["Hosting", "LeaseTimes"]

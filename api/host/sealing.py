@@ -20,11 +20,10 @@ from typing import Final
 from api.host.hosted_meta import HostedMeta
 from api.host.hosted_topic import HostedTopic, Topics
 from mq.errors import DeltaMQError
-from mq.meta import MoveEvent, decide_seal
+from mq.meta import Meta, MoveEvent, decide_seal
 from mq.names import broker_of
 from tables.failpoints import failpoint
 from tables.log import ROUTE_FENCE
-from tables.queue import Meta
 
 __all__ = ["Sealer"]
 

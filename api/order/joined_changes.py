@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from mq.errors import DeltaMQError, Unknown
-from tables.queue import AnyEvent, Meta
+from mq.meta import AnyEvent, Meta
 
 __all__ = ["Decide", "JoinedChanges"]
 

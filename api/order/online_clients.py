@@ -23,6 +23,7 @@ from mq.meta import (
     META_ROLE,
     Group,
     Member,
+    Meta,
     OnlineEvent,
     Subscription,
     Topic,
@@ -33,7 +34,6 @@ from mq.meta import (
 )
 from mq.order import Authorizations
 from tables.clock import Clock
-from tables.queue import Meta
 
 __all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
 

@@ -20,13 +20,12 @@ from api.log import Partitions
 from api.queue import Lanes, begin, bounds_at
 from api.wire import Client
 from mq.errors import Conflict, DeltaMQError
-from mq.meta import META_ROLE, Group, Seat, Topic
+from mq.meta import META_ROLE, Group, Meta, Seat, Topic
 from mq.names import broker_of
 from mq.order import PullLocks
 from mq.queue import Committed, LaneKey, StartKind, first_position
 from mq.queue_limits import MAX_ATTEMPTS_MAX
 from tables.clock import Clock
-from tables.queue import Meta
 
 __all__ = ["Asked", "Locks", "Taken"]
 

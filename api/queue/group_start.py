@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from api.host import HostedMeta
-from mq.meta import Group, GroupEvent, Topic, decide_begin
+from mq.meta import Group, GroupEvent, Meta, Topic, decide_begin
 from mq.queue import Bounds, StartKind
 from tables.log import PartitionLog
-from tables.queue import Meta
 
 __all__ = ["begin", "bounds_at"]
 

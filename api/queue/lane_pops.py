@@ -96,7 +96,7 @@ class LanePops:
             del self._busy[key]
         self._slow_s.pop(key, None)
         if must_store and not await self._lanes.match.store(must_store):
-            return Empty.NOTHING
+            found = Empty.NOTHING
         if isinstance(found, Taken):
             self._lanes.consumed(key, found.pop.pop_time_ms)
         elif found is Empty.NOTHING and blocked is not None:

@@ -34,8 +34,7 @@ class TopicPopRequest:
     retries_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LanePopRequest:
+class LanePopRequest(NamedTuple):
     """The part of it that one lane answers: as many messages as the lanes before left room for."""
 
     whole: TopicPopRequest

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from msgspec import Meta
 from pydantic import BaseModel
 
-from api.host import Call, Peer, is_forwarded, lanes_of, together
+from api.host import Call, Peer, is_forwarded, together
 from api.queue import begin, bounds_at
 from api.routes.groups import GroupName, StartText
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
@@ -20,7 +20,7 @@ from api.service import Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
-from mq.meta import Topic
+from mq.meta import Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
 from mq.queue_limits import MAX_ATTEMPTS_MAX

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from api.host import Call, Peer, Relayed, lanes_of, together
+from api.host import Call, Peer, Relayed, together
 from api.queue import settle_overdue
 from api.routes.topics import rfc3339
 from api.service import Service
 from mq.errors import Corrupt, Unavailable, Unknown
-from mq.meta import Topic
+from mq.meta import Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, LaneKey, lag_messages
 

@@ -15,8 +15,9 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from api.host import HostedTopic
 from api.log import Part, Partition, Pending, not_known
-from api.service import HostedTopic, Service
+from api.service import Service
 from api.wire import ArrowRows
 from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.limits import MIB

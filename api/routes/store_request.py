@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
-from api.host import draw_of, passes
+from api.host import HostedTopic, draw_of, passes
 from api.log import Part, Partition, Pending, not_known
 from api.queue import split_shares
-from api.service import HostedTopic, Service
+from api.service import Service
 from api.wire import Decoded, Indexes, Named, Producer, Share, check_named, replayed, rerouted, route_messages
 from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch

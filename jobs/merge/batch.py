@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobs.merge.log_spans import LogSpan
 from jobs.tasks import is_connect, local_checkpoint
-from tables.queue import Meta
+from mq.meta import Meta
 
 __all__ = ["Batch"]
 

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.merge.record_columns import lists_of
-from mq.meta import GroupsState
+from mq.meta import GroupsState, Meta
 from mq.queue import LaneKey
 from mq.queue_limits import STAY_BUFFER_MS
-from tables.queue import Meta
 from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 
 __all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]

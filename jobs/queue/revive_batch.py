@@ -20,6 +20,7 @@ from jobs.queue.batch_bounds import BOUNDS, BatchBounds
 from jobs.queue.outbox import Outbox
 from jobs.queue.revive_case import Case, Lane, Outcome, Token, lost_record, parts_of, rows_of
 from mq.errors import Conflict, DeltaMQError
+from mq.meta import Meta
 from mq.names import broker_of
 from mq.queue import (
     REVIVE_PRODUCER_PREFIX,
@@ -56,7 +57,7 @@ from tables.log import (
     pick,
 )
 from tables.paths import PartitionRef, Space
-from tables.queue import LOST, Meta, revive_ref, rows_of_lost_records, rows_of_records, system_ref
+from tables.queue import LOST, revive_ref, rows_of_lost_records, rows_of_records, system_ref
 from tables.settings import Flush
 
 __all__ = ["ReviveBatch"]

@@ -19,12 +19,12 @@ from jobs.tasks import storage
 from mq.backoff import Backoff
 from mq.errors import Fenced, NotFound, Unavailable
 from mq.limits import MIB
-from mq.meta import Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
+from mq.meta import AnyEvent, Meta, Topic, TopicRequest, brokers_for, decide_put_topic, moves_of
 from mq.names import broker_of, check_client_topic
 from tables.config import Config
 from tables.log import PartitionLog, Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue import DELAY, AnyEvent, Known, Meta, MetaLog, Placement, known_of_broker, seal_moves, system_ref
+from tables.queue import DELAY, Known, MetaLog, Placement, known_of_broker, seal_moves, system_ref
 from tables.settings import Flush, LogSettings
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]

@@ -18,10 +18,11 @@ from typing import Final
 from jobs.read import Catalog, ReadOptions, Strategy, TopicPartition, selected
 from jobs.tasks import storage
 from mq.errors import NotFound
+from mq.meta import Meta
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.delta import DataFile, PartitionNotFound
 from tables.log import LogFollower
-from tables.queue import Meta, MetaFollower
+from tables.queue import MetaFollower
 from tables.store import Store
 
 __all__ = ["Followed", "FollowedTopics"]

@@ -26,13 +26,13 @@ from typing import Final
 from jobs.stream.followed import FollowedTopics
 from mq.errors import Conflict, DeltaMQError, Refused
 from mq.jobs import StreamOffset
-from mq.meta import Group, GroupEvent, GroupRequest, decide_begin, decide_put_group
+from mq.meta import Group, GroupEvent, GroupRequest, Meta, decide_begin, decide_put_group
 from mq.names import broker_of
 from mq.queue import STREAM_PRODUCER_PREFIX, Committed, LaneKey, OffsetRecord
 from tables.delta import ProducerStamp
 from tables.failpoints import failpoint
 from tables.log import Batch, PartitionLog, Warehouse
-from tables.queue import OFFSETS, Meta, MetaLog, rows_of_offset_records, system_ref
+from tables.queue import OFFSETS, MetaLog, rows_of_offset_records, system_ref
 
 __all__ = ["GroupProgress"]
 

@@ -18,7 +18,7 @@ from tables.queue.merge_plan import (
     read_plan,
     watermark,
 )
-from tables.queue.metadata import AnyEvent, Meta, MetaFollower, MetaLog, read_meta
+from tables.queue.metadata import MetaFollower, MetaLog, read_meta
 from tables.queue.open_checkpoints import CheckpointTable, OpenCheckpoints
 from tables.queue.placement import Known, Placement, known_of_broker
 from tables.queue.records import (
@@ -60,7 +60,6 @@ __all__ = [
     "OFFSETS",
     "REVIVE_LOG",
     "TOPIC_LIVES_MAX",
-    "AnyEvent",
     "CheckpointTable",
     "Cursor",
     "DelayMarks",
@@ -69,7 +68,6 @@ __all__ = [
     "Known",
     "LaneStates",
     "LogTail",
-    "Meta",
     "MetaFollower",
     "MetaLog",
     "OpenCheckpoints",

@@ -47,7 +47,7 @@ from tables.schema import INGEST_SCHEMA
 from tables.settings import Flush
 from tables.store import Store
 
-__all__ = ["META_PARTITION", "AnyEvent", "Meta", "MetaFollower", "MetaLog", "read_meta"]
+__all__ = ["META_PARTITION", "MetaFollower", "MetaLog", "read_meta"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 

@@ -28,6 +28,7 @@ from mq.limits import RETENTION_MS_DEFAULT
 from mq.meta import (
     Dated,
     Hold,
+    Meta,
     Readers,
     Topic,
     checkpoint_holds,
@@ -45,7 +46,6 @@ from tables.log import Warehouse
 from tables.paths import PartitionRef, Space
 from tables.queue.delay_marks import ended_below, void_marks_below
 from tables.queue.merge_plan import merged_to
-from tables.queue.metadata import Meta
 from tables.queue.recovery import Follower, recover_progress
 from tables.queue.refs import DELAY, DELAY_MARKS, LOST, OFFSETS, REVIVE_LOG, lives_of_retry
 

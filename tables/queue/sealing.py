@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mq.meta import MoveEvent, Topic, decide_seal
+from mq.meta import Meta, MoveEvent, Topic, decide_seal
 from tables.failpoints import failpoint
 from tables.log import ROUTE_FENCE, PartitionLog
-from tables.queue.metadata import Meta, MetaLog
+from tables.queue.metadata import MetaLog
 
 __all__ = ["seal_moves"]
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import Conflict, Corrupt, NotFound, Unavailable
+from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import META_ROLE, Host, check_role, decide_register, decide_renew
 from mq.meta.group import GroupEvent, decide_put_group, decide_reset_offsets
 from mq.meta.group_settings import GroupRequest
@@ -22,7 +23,7 @@ from mq.queue.checkpoint import LaneKey
 from tables.log.batch import Batch
 from tables.log.bounds import LogBounds
 from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION, AnyEvent, Meta, MetaLog
+from tables.queue.metadata import META_PARTITION, MetaLog
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 

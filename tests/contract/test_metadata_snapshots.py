@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from mq.errors import Corrupt, NotFound
+from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import Host, decide_register, decide_renew
 from mq.meta.snapshot import Snapshot
 from mq.meta.topic_settings import TopicRequest
@@ -17,7 +18,7 @@ from mq.meta.topics import Event, MetaState, decide_put_topic
 from tables.log.batch import Batch
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
-from tables.queue.metadata import META_PARTITION, AnyEvent, Meta, MetaLog, read_meta
+from tables.queue.metadata import META_PARTITION, MetaLog, read_meta
 from tests.contract.metadata import AB, ForgetfulStore, Open, delete, killed, race
 
 EVERY = 10

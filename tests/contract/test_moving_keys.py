@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from api.host.fencing import passes
 from mq.errors import Fenced
+from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import Host, decide_register, decide_takeover
 from mq.meta.moved_keys import decide_seal, first_blocked, moves_of
 from mq.meta.topic_settings import TopicRequest
@@ -31,7 +32,7 @@ from tables.log.fences import BROKER_FENCE, ROUTE_FENCE
 from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse
 from tables.paths import PartitionRef, Space
-from tables.queue.metadata import AnyEvent, Meta, MetaLog
+from tables.queue.metadata import MetaLog
 from tables.queue.placement import Placement
 from tables.store.store import MemoryStore
 from tests.faulty_store import FaultyStore

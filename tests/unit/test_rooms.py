@@ -57,6 +57,13 @@ def test_a_room_offers_only_what_others_import(room: str) -> None:
     assert [name for name in importlib.import_module(room).__all__ if name not in taken] == []
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_offers_only_what_is_its_own(room: str) -> None:
+    offered = [(module, name) for importing, module, name in IMPORTS if importing == room and module != "__future__"]
+    passed_on = {(importing, name) for importing, module, name in IMPORTS if not _is_in(module, room)}
+    assert [one for one in offered if not _is_in(one[0], room) or one in passed_on] == []
+
+
 def test_no_modules_import_each_other_in_a_circle_not_for_types_either() -> None:
     modules = {importing for importing, _, _ in IMPORTS}
     imported: dict[str, set[str]] = {}

@@ -18,9 +18,9 @@ import pytest
 from api.host.peers import Call
 from api.ports import Ports
 from mq.errors import DeltaMQError, Unavailable
+from mq.meta import AnyEvent, Meta
 from mq.meta.brokers import META_ROLE, HostLeft, decide_takeover
 from tables.clock import SystemClock
-from tables.queue.metadata import AnyEvent, Meta
 from tests.api.exclusive import Member
 from tests.api.running import ARROW, Api, Reply, config_for, running, until
 from tests.set_clock import SetClock

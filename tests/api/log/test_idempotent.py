@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from api.host.producers import ProducerGate, draw_of
-from api.wire.json_rows import Producer
+from api.wire.decoded import Producer
 from mq.errors import Conflict, StorageFull
 from mq.limits import PRODUCER_REQUESTS_KEPT
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running

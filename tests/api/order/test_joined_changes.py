@@ -10,8 +10,8 @@ import pytest
 
 from api.order.joined_changes import JoinedChanges
 from mq.errors import Conflict, Unknown
+from mq.meta import AnyEvent, Meta
 from mq.meta.online_events import ClientPut, OnlineClient
-from tables.queue.metadata import AnyEvent, Meta
 
 
 class SlowLog:

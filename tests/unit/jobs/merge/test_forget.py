@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.merge.checkpoint_batch import decode, fold
 from jobs.merge.forget import COLUMNS, RECORD_LATE_MS, Lives, forgettable
+from mq.meta import Meta
 from mq.meta.group import OffsetsReset, decide_delete_group, decide_put_group
 from mq.meta.group_settings import GroupRequest
 from mq.meta.topic_settings import TopicRequest
@@ -19,7 +20,6 @@ from mq.queue.checkpoint_state import fold as core_fold
 from mq.queue.progress import Committed
 from mq.queue.revive_record import Ack, Done, Record
 from mq.queue_limits import STAY_BUFFER_MS
-from tables.queue.metadata import Meta
 from tests.unit.jobs.merge.test_checkpoint_batch import stored_rows
 from tests.unit.mq.checkpoints import spans
 from tests.unit.mq.queue.test_checkpoint import POP

@@ -12,13 +12,13 @@ from jobs.sink.batch import commit_staged, decoded, stage_rows
 from jobs.sink.columns import SinkColumns, check_schema
 from jobs.sink.place import SinkPlace, SinkSettings
 from jobs.sink.staging import StagedMessage
+from mq.meta import AnyEvent, Meta
 from mq.meta.moved_keys import moves_of
 from mq.meta.topic_settings import TopicRequest
 from mq.meta.topics import decide_put_topic
 from tables.clock import SYSTEM_CLOCK, Clock
 from tables.log.paging import pages
 from tables.log.warehouse import Warehouse
-from tables.queue.metadata import AnyEvent, Meta
 from tables.settings import LogSettings
 from tables.store.store import MemoryStore, Store
 
