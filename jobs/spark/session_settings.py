@@ -116,7 +116,13 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
     # Spark's Python workers are this Python, with the packages that this one has
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault(*_KEPT_MEMORY)
-    made: dict[str, object] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    made: dict[str, object] = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Over TCP the end of a task's answer waits 40 ms for an acknowledgement (Nagle's algorithm). Not on a cluster:
+        # the sockets lie in the JVM's temporary folder, and a container's path to it may be too long for a socket.
+        "spark.python.unix.domain.socket.enabled": True,
+    }
     if urlsplit(warehouse).scheme in ("", "file"):
         made["spark.sql.warehouse.dir"] = str(Path(urlsplit(warehouse).path) / "spark")
         # Checkpoints of streams lie beside the tables. Renaming is atomic here, and this one asks the disk half as

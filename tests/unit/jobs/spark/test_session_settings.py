@@ -25,6 +25,7 @@ def test_spark_06_what_is_of_this_machine_alone_does_not_reach_a_cluster(tmp_pat
     assert set(local) - set(cluster) == {
         "spark.driver.host",
         "spark.driver.bindAddress",
+        "spark.python.unix.domain.socket.enabled",
         "spark.sql.warehouse.dir",
         "spark.sql.streaming.checkpointFileManagerClass",
     }
