@@ -8,7 +8,7 @@ ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/sp
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel format lint test run bench faults clean
+.PHONY: help setup lock wheel format lint test run bench faults mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ bench: setup ## Measure; prints a table, writes out/ (ONLY=rest.arrow, QUICK=1, 
 faults: setup ## Crashes, races, damage, histories at full size; prints a table, writes out/faults.md (RUNS=100)
 	$(if $(RUNS),HISTORY_RUNS=$(RUNS)) $(VENV)/python -m pytest tests/faults tests/history $(ELSEWHERE) \
 		-m "long or not long" --hypothesis-profile=searching -p tests.fault_report $(ARGS)
+
+mutants: setup ## Change `mq` and `tables` in 200 places, one at a time: do the tests notice? (ARGS="--count 50 --against FILE")
+	$(VENV)/python -m tests.mutants $(ARGS)
 
 clean: ## Remove what builds, tests and runs left; keeps .venv, .jars and warehouses
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \

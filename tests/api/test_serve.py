@@ -122,6 +122,7 @@ def test_logs_hold_neither_bodies_nor_keys(tmp_path: Path) -> None:
         assert "top-secret" not in process.logs
 
 
+@pytest.mark.promise("DAMAGE-6")
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_drain_answers_and_stores_everything_that_was_accepted(tmp_path: Path, flush: str) -> None:
     acknowledged: list[str] = []
@@ -171,6 +172,7 @@ def _until_read(process: Process) -> None:
                 return
 
 
+@pytest.mark.promise("ONCE-2")
 @pytest.mark.parametrize("point", ["batch.before_close", "ack.before_respond", "ack.half_responded"])
 def test_send_05_a_kill_around_the_ack_stores_the_repeated_request_once(tmp_path: Path, point: str) -> None:
     with serving(tmp_path, MQ_FAILPOINTS=f"{point}=kill@3") as process:

@@ -92,6 +92,7 @@ def test_retry_6_whole_files_go_and_the_minimum_offset_moves(start: Start) -> No
     assert one.log.delete_below(5) == Removed() and one.log.version == version + 1, "nothing more, no commit"
 
 
+@pytest.mark.promise("KEEP-2")
 def test_retry_6_a_reader_below_the_minimum_is_told_where_it_is(start: Start) -> None:
     one, reader = start(), start()
     one.fill(3)
@@ -107,6 +108,7 @@ def test_retry_6_a_reader_below_the_minimum_is_told_where_it_is(start: Start) ->
     assert reader.log.read(3, max_messages=1, max_bytes=1).next_offset == 4
 
 
+@pytest.mark.promise("KEEP-1")
 def test_i4_the_end_offset_stays_when_no_file_is_left(start: Start) -> None:
     one, other = start(), start()
     one.fill(4)

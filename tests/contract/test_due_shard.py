@@ -105,6 +105,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.promise("JOB-19")
 def test_pop_11_what_is_due_in_a_queue_does_not_depend_on_how_far_the_merge_is(world: World) -> None:
     drawn = world.drawn
     seen = 0
@@ -142,6 +143,7 @@ def test_spark_07_until_something_is_appended_nothing_falls_due_before_the_time_
     assert quiet > 5
 
 
+@pytest.mark.promise("JOB-19")
 def test_pop_11_a_log_that_was_cut_behind_the_watermark_is_no_loss(world: World) -> None:
     """Retention cuts what is merged, also while somebody looks who knows an older table."""
     for _ in range(4):

@@ -178,6 +178,7 @@ def test_losing_every_race_ends_in_unavailable(open_meta: Open, warehouses: Call
     assert open_meta().state.topics.keys() == {"t0", "t1", "t2"}, "it has tried as often as it may"
 
 
+@pytest.mark.promise("HOST-8")
 def test_meta_2_racing_processes_never_lose_an_event(open_meta: Open) -> None:
     writers, each = 4, 12
     metas: list[MetaLog] = []
@@ -269,6 +270,7 @@ meta.submit(put("orders"))
 """
 
 
+@pytest.mark.promise("HOST-8")
 @pytest.mark.parametrize(
     ("failpoint", "stored"),
     [

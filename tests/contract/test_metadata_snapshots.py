@@ -79,6 +79,7 @@ def test_meta_3_a_start_reads_the_last_snapshot_and_what_follows(
     assert again.known() == meta.known()
 
 
+@pytest.mark.promise("HOST-11")
 def test_meta_3_the_log_stays_short_however_many_leases_are_renewed(
     open_meta: Open, log: Callable[[], PartitionLog]
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_events_between_the_last_two_snapshots_stay(open_meta: Open, log: Ca
     assert tags(log()).count("snapshot") >= 2
 
 
+@pytest.mark.promise("HOST-9")
 def test_meta_3_a_process_that_slept_while_others_let_go_what_it_had_not_read(
     open_meta: Open, log: Callable[[], PartitionLog]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -290,6 +291,7 @@ def run_moving_keys(examples: int, steps: int = 50) -> None:
     run_state_machine_as_test(MovingKeys, settings=chosen)
 
 
+@pytest.mark.promise("LOG-6")
 def test_route_06_keys_stay_in_order_whatever_old_views_do() -> None:
     run_moving_keys(25)
 

@@ -259,6 +259,7 @@ def test_meta_03_a_start_reads_the_tables_and_only_what_is_behind_their_watermar
     assert recover(merged.warehouse, "c", ["b"]) == recover(Warehouse.open(str(merged.folder / "empty")), "c", ["b"])
 
 
+@pytest.mark.promise("STATE-3")
 def test_meta_03_a_follower_that_was_behind_a_cut_goes_on_from_the_table(merged: Merged) -> None:
     merged.append(merged.revive, acks(CHECKPOINT.key, 0b001))
     follower = Follower(merged.warehouse, "c", ["a"])

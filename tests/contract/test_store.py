@@ -261,6 +261,7 @@ class WithoutLinks(OsFiles):
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), source)
 
 
+@pytest.mark.promise("PIPE-21")
 def test_r3_a_folder_without_hard_links_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(StoreUnsafe, match=r"without hard links .*s3://, gs://, abfss://"):
         Warehouse.open(str(tmp_path), store=LocalStore(tmp_path, WithoutLinks()))
@@ -309,6 +310,7 @@ def test_model_3_a_log_is_appended_rolled_up_checkpointed_and_reopened(open_agai
     again.close()
 
 
+@pytest.mark.promise("LOG-2")
 def test_r2_two_processes_race_on_one_partition_without_loss_or_repeat(open_again: OpenAgain) -> None:
     warehouses = [Warehouse.open("", store=open_again(), settings=BUSY) for _ in range(2)]
     logs = [w.create(REF) for w in warehouses]

@@ -70,6 +70,7 @@ def test_send_05_a_service_that_dies_under_load_stores_each_message_once_in_orde
     assert sorted(n for numbers in found.values() for n in numbers) == list(range(len(places)))
 
 
+@pytest.mark.promise("ONCE-4")
 def test_send_05_lost_answers_repeat_nothing(service: ServiceProcess) -> None:
     with Admin(service.url) as admin:
         admin.create_topic("orders", partitions=2)

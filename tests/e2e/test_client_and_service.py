@@ -246,6 +246,7 @@ def test_a_deleted_topic_made_anew_is_another_topic(
     assert [row["body"] for row in read_all(shared_service.url, topic)] == [str(n).encode() for n in range(10)]
 
 
+@pytest.mark.promise("GROUP-4")
 def test_pop_18_a_pull_consumer_of_a_group_goes_on_where_a_reset_put_the_group(
     shared_service: ServiceProcess, admin: Admin, producer: Producer, topic: str
 ) -> None:

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jobs.queue.delay import Forwarder
 from tables.config import Config
 from tables.log.warehouse import Warehouse
@@ -34,6 +36,7 @@ class Job:
         self._warehouse.close()
 
 
+@pytest.mark.promise("DELAY-1")
 def test_retry_04_a_delayed_message_reaches_a_pop_that_waits_and_a_cancelled_one_nobody(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     with running(config) as api:
@@ -71,6 +74,7 @@ def test_retry_04_a_delayed_message_reaches_a_pop_that_waits_and_a_cancelled_one
         job.stop()
 
 
+@pytest.mark.promise("DELAY-1")
 def test_retry_05_restarts_of_service_and_job_neither_lose_nor_repeat(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     messages = [{"key": f"k{i}", "body": str(i), "delay_ms": DELAY_MS} for i in range(20)]

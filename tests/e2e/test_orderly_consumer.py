@@ -153,6 +153,7 @@ def pauses_s(heard: Sequence[Heard]) -> list[float]:
     return found
 
 
+@pytest.mark.promise("LOCK-9")
 def test_order_05_clients_come_and_go_and_every_key_is_heard_in_order_without_a_repeated_message(
     service: ServiceProcess, topic: str, tmp_path: Path, feed: Callable[..., Feed]
 ) -> None:
@@ -245,6 +246,7 @@ def test_order_08_a_message_that_fails_for_good_is_a_dead_letter_and_the_partiti
         assert admin.group_offsets("ledger", topic) == {partition: 4}
 
 
+@pytest.mark.promise("LOCK-14")
 def test_order_08_a_message_that_kills_its_clients_is_a_dead_letter_at_last(
     service: ServiceProcess, topic: str, spawn: Spawn
 ) -> None:
@@ -287,6 +289,7 @@ def test_order_08_best_tried_order_lets_a_failure_go_and_hears_it_again_later(
     assert [attempt for text, attempt in heard if text == "1"] == [1, 2]
 
 
+@pytest.mark.promise("LOCK-16")
 def test_retry_03_a_dead_letter_that_is_sent_to_the_retries_is_heard_again(service: ServiceProcess, topic: str) -> None:
     _fill(service, topic, 3)
     heard: list[str] = []
@@ -303,6 +306,7 @@ def test_retry_03_a_dead_letter_that_is_sent_to_the_retries_is_heard_again(servi
         until(lambda: heard == ["0", "1", "2", "1"])
 
 
+@pytest.mark.promise("LOCK-11")
 def test_order_03_the_partitions_of_a_killed_client_go_to_others_when_its_authorization_is_over(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
 ) -> None:
@@ -324,6 +328,7 @@ def test_order_03_the_partitions_of_a_killed_client_go_to_others_when_its_author
         service.close()
 
 
+@pytest.mark.promise("LOCK-10")
 def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_nothing(
     short_lives: None, tmp_path: Path, topic: str, spawn: Spawn, feed: Callable[..., Feed]
 ) -> None:
@@ -353,6 +358,7 @@ def test_order_03_a_client_that_stood_still_stops_before_it_goes_on_and_commits_
         service.close()
 
 
+@pytest.mark.promise("LOCK-12")
 def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
     short_lives: None,
     monkeypatch: pytest.MonkeyPatch,
@@ -381,6 +387,7 @@ def test_order_04_a_consumer_goes_on_when_its_broker_was_killed_and_came_back(
         service.close()
 
 
+@pytest.mark.promise("LOCK-12")
 def test_meta_01_a_killed_process_is_taken_over_and_every_key_goes_on_in_order(
     short_lives: None, tmp_path: Path, topic: str, feed: Callable[..., Feed]
 ) -> None:

@@ -93,6 +93,7 @@ def wait_done(url: str, group: str, timeout_s: float = 60.0) -> None:
 # Without failures: once ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-1")
 def test_cons_05_two_consumers_of_a_group_share_a_topic(pop_service: ServiceProcess, topic: str) -> None:
     fill(pop_service.url, topic, 3_000)
     seen = Seen()
@@ -187,6 +188,7 @@ def test_close_calls_off_a_waiting_pop(pop_service: ServiceProcess, topic: str) 
 # With failures: at least once ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-5")
 def test_pop_14_a_service_that_is_killed_loses_no_message(small_times: Path, topic: str) -> None:
     service = ServiceProcess(small_times / f"{topic}-warehouse")
     try:
@@ -308,6 +310,7 @@ class TestWithJobs:
         assert set(seen.numbers) <= set(range(21))
         assert {m.delivery_attempt for m in seen.messages if m.body != b"20"} <= {2}
 
+    @pytest.mark.promise("SDK-4")
     def test_lost_answers_lose_no_message(self, pop_service: ServiceProcess, topic: str) -> None:
         fill(pop_service.url, topic, 400)
         group = f"lossy-{topic}"
@@ -343,6 +346,7 @@ class TestWithJobs:
         stuck.set()
         assert sorted(seen.numbers) == list(range(10))
 
+    @pytest.mark.promise("SDK-3")
     def test_pop_09_a_slow_handler_keeps_its_message(self, pop_service: ServiceProcess, topic: str) -> None:
         fill(pop_service.url, topic, 4)
         group = f"slow-{topic}"

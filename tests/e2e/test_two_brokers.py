@@ -154,6 +154,7 @@ def _offsets(broker: Broker, topic: str, group: str) -> dict[str, int]:
     return offsets
 
 
+@pytest.mark.promise("HOST-1")
 def test_meta_01_clients_find_every_broker_by_one_call(two: Two) -> None:
     assert two.a.meta_owner() == two.b.meta_owner() == two.a.url
     hosts = two.b.call("GET", "/v1/cluster").json["hosts"]
@@ -198,6 +199,7 @@ def test_meta_01_a_pop_of_anothers_partition_is_answered_by_its_owner(two: Two) 
         until(partial(_is_at, broker, "orders@broker-b", 2))
 
 
+@pytest.mark.promise("HOST-1")
 def test_meta_01_handles_of_both_brokers_are_acknowledged_at_either(two: Two) -> None:
     for name in ("orders@broker-a", "orders@broker-b"):
         assert two.a.send("orders", "1", "2", "3", partition=name).status == 200
@@ -215,6 +217,7 @@ def test_meta_01_handles_of_both_brokers_are_acknowledged_at_either(two: Two) ->
     assert refused.json["failed_acks"] == [{"handle": handles[5], "code": "handle_expired"}]
 
 
+@pytest.mark.promise("HOST-1")
 def test_cons_04_offsets_of_both_brokers_are_committed_and_read_at_either(two: Two) -> None:
     for name in ("orders@broker-a", "orders@broker-b"):
         assert two.a.send("orders", *"abc", partition=name).status == 200
@@ -232,6 +235,7 @@ def test_cons_04_offsets_of_both_brokers_are_committed_and_read_at_either(two: T
     assert _bodies(two.a.pop("orders", "billing", partition="orders@broker-b")) == ["b", "c"]
 
 
+@pytest.mark.promise("HOST-2")
 @pytest.mark.parametrize("two", [{"lease_ms": "300000"}], indirect=True)
 def test_meta_01_a_killed_process_is_taken_over_at_once_on_its_machine(two: Two) -> None:
     """Nobody waits for the lease of a process that is not there."""
@@ -246,6 +250,7 @@ def test_meta_01_a_killed_process_is_taken_over_at_once_on_its_machine(two: Two)
     assert "y" in {message["body"] for message in again}, "what was only in its memory is delivered again"
 
 
+@pytest.mark.promise("HOST-7")
 def test_meta_01_the_meta_role_moves_and_a_restarted_process_gets_its_broker_back(two: Two) -> None:
     two.a.process.kill()
     until(lambda: two.b.meta_owner() == two.b.url)
@@ -257,6 +262,7 @@ def test_meta_01_the_meta_role_moves_and_a_restarted_process_gets_its_broker_bac
     assert _bodies(two.a.pop("orders", "billing", partition="orders@broker-a"))[-1:] == ["x"]
 
 
+@pytest.mark.promise("HOST-5")
 def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Two) -> None:
     """A process that stops, or passes a broker on, stores what only its memory knew: no lease ends early."""
     assert two.a.send("orders", "x", partition="orders@broker-b").status == 200
@@ -272,6 +278,7 @@ def test_meta_01_what_is_in_flight_outlives_a_clean_stop_and_giving_back(two: Tw
     assert two.a.ack("billing", handle).json == {"acked": 1, "failed": []}
 
 
+@pytest.mark.promise("HOST-4")
 @pytest.mark.parametrize("order", [True, "key"])
 def test_pop_16_leases_in_order_outlive_a_takeover_and_the_giving_back(two: Two, order: object) -> None:
     """The owner is killed, and comes back: who has the messages keeps them, and renews and acknowledges at either."""
@@ -301,6 +308,7 @@ def _pop_when_served(at: Broker, ask: dict[str, Any]) -> list[Any]:
     return messages
 
 
+@pytest.mark.promise("HOST-6")
 def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(two: Two) -> None:
     """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (F3)."""
     assert two.a.send("orders", "1", "2", "3", "4", partition="orders@broker-b").status == 200
@@ -326,6 +334,7 @@ def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(tw
 
 
 # Brokers are begun twice at a: its own when it starts, then b's; it takes over once.
+@pytest.mark.promise("HOST-2")
 @pytest.mark.parametrize(
     "two",
     [{"a": "lease.after_acquire=kill"}, {"a": "lease.after_fence=kill@2"}],
@@ -345,6 +354,7 @@ def test_meta_01_a_takeover_that_is_killed_is_taken_up_by_the_next(two: Two) -> 
     assert [message["body"] for message in left] == ["y"], "what was stored stays so"
 
 
+@pytest.mark.promise("HOST-5")
 @pytest.mark.parametrize("two", [{"a": "lease.before_release=kill"}], indirect=True)
 def test_meta_01_a_giving_back_that_is_killed_loses_nothing_that_was_stored(two: Two) -> None:
     assert two.a.send("orders", "x", partition="orders@broker-b").status == 200
@@ -359,6 +369,7 @@ def test_meta_01_a_giving_back_that_is_killed_loses_nothing_that_was_stored(two:
     assert two.b.ack("billing", popped["handle"]).json == {"acked": 1, "failed": []}
 
 
+@pytest.mark.promise("HOST-6")
 @pytest.mark.parametrize("two", [{"b": "pop.before_respond=stop@1"}], indirect=True)
 def test_meta_02_an_answer_that_slept_past_the_lease_does_not_leave(two: Two) -> None:
     """Stopped with the messages in its hands: when it wakes up, they are another's."""

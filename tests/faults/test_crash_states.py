@@ -162,12 +162,14 @@ SCENARIOS = pytest.mark.parametrize("scenario", [*DURABLE, *ASYNC], ids=lambda f
 FILES = pytest.mark.parametrize("recycle", [False, True], ids=["fresh", "recycled"])
 
 
+@pytest.mark.promise("FLUSH-1")
 @FILES
 @SCENARIOS
 def test_f5_no_cut_loses_what_was_durable(tmp_path: Path, scenario: Callable[[Machine], None], recycle: bool) -> None:
     _play(tmp_path, scenario, recycle, _sample)
 
 
+@pytest.mark.promise("FLUSH-4", "KEEP-8")
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 @FILES

@@ -46,6 +46,7 @@ POINTS = pytest.mark.parametrize("point", OUTCOMES)
 HASTY: Final[dict[str, Any]] = {"rollup_files": 4, "checkpoint_commits": 3, "log_keep_ms": 200, "file_keep_ms": 100}
 
 
+@pytest.mark.promise("LOG-4")
 @POINTS
 @pytest.mark.parametrize("hit", [1, 3])
 def test_f2_a_kill_at_a_point_leaves_what_the_table_says(

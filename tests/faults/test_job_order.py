@@ -123,10 +123,12 @@ def _check(seed: int, orders: int) -> None:
         assert found == expected, f"seed {seed}, order {order}, engines {engines}"
 
 
+@pytest.mark.promise("JOB-18")
 def test_f13_the_order_of_the_jobs_means_nothing() -> None:
     _check(seed=1, orders=3)
 
 
+@pytest.mark.promise("LOAD-5")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))

@@ -23,6 +23,9 @@ from tests.faults.test_killed_retention import BUSY, judged
 from tests.faults.zygote import Order, Zygote, acks_of
 from tests.rows import REF, all_bodies, batch, numbered_bodies
 
+pytestmark = pytest.mark.promise("PIPE-13")
+
+
 _ROOT: Final = Path(__file__).parents[2]
 
 

@@ -51,6 +51,7 @@ REVIVE_POINTS = [
 ]
 
 
+@pytest.mark.promise("JOB-1")
 @pytest.mark.parametrize(("point", "hit"), REVIVE_POINTS)
 def test_pop_11_revive_killed_at_a_point_revives_each_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables, point: str, hit: int
@@ -84,6 +85,7 @@ DELAY_POINTS = [
 ]
 
 
+@pytest.mark.promise("JOB-4")
 @pytest.mark.parametrize(("point", "hit"), DELAY_POINTS)
 def test_retry_05_delay_killed_at_a_point_delivers_each_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables, point: str, hit: int
@@ -145,6 +147,7 @@ def _storm(
     assert sum(expected.values()) == len(tables.retried(group, topic))
 
 
+@pytest.mark.promise("JOB-1")
 def test_f12_jobs_killed_at_random_moments_deliver_each_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables
 ) -> None:
@@ -160,6 +163,7 @@ def test_f12_jobs_killed_many_times_deliver_each_once(
     _storm(tmp_path, runs, tables, rounds=60, seed=100 + seed)
 
 
+@pytest.mark.promise("JOB-23")
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
@@ -170,6 +174,7 @@ def test_spark_07_drivers_of_the_spark_engine_killed_at_random_moments_deliver_e
     _storm(tmp_path, runs, tables, rounds=4, seed=7, engine="spark")
 
 
+@pytest.mark.promise("JOB-12")
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, runs: JobRuns, by: signal.Signals) -> None:
     warehouse = tmp_path / "w"
@@ -186,6 +191,7 @@ def test_a_second_driver_refuses_and_the_first_stops_cleanly(tmp_path: Path, run
     assert runs.once(warehouse, "revive") == 0
 
 
+@pytest.mark.promise("JOB-13")
 def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive", "delay")
@@ -208,6 +214,7 @@ def test_spark_07_a_standby_takes_over_what_a_killed_driver_had(tmp_path: Path) 
     assert second.stop() == 0
 
 
+@pytest.mark.promise("JOB-12")
 def test_a_killed_driver_leaves_no_lock(tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     first = JobProcess(warehouse, "revive")

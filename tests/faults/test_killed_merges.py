@@ -68,12 +68,14 @@ def _check(tables: QueueTables, points: list[str], runs: JobRuns, warehouse: Pat
     assert {one.checkpoint.key for one in recovered.states[lane] if one.checkpoint} == set(expected)
 
 
+@pytest.mark.promise("STATE-2")
 def test_merge_killed_around_its_commit_merges_each_record_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables
 ) -> None:
     _check(tables, ["merge.after_plan=kill@2", "merge.after_merge=kill@1"], runs, tmp_path / "w")
 
 
+@pytest.mark.promise("STATE-8")
 @pytest.mark.long
 def test_spark_07_tasks_of_a_merge_that_are_killed_are_repeated(
     tmp_path: Path, runs: JobRuns, tables: QueueTables

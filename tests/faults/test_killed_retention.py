@@ -57,6 +57,7 @@ def judged(folder: Path, notes: list[Path]) -> witness.Testimony:
     return found
 
 
+@pytest.mark.promise("KEEP-7")
 @POINTS
 def test_f2_a_kill_in_a_removal_leaves_all_of_it_or_nothing(tmp_path: Path, writers: Zygote, point: str) -> None:
     """Two requests of two messages are appended; the third is, too, and the removal that follows it is killed."""

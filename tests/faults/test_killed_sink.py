@@ -55,6 +55,7 @@ def _killed_and_checked(folder: Path, steps: list[str]) -> None:
     assert sink.bodies() == [f"m{number:06d}" for number in range(_BATCHES * ROWS)]
 
 
+@pytest.mark.promise("PIPE-5")
 def test_spark_03_a_query_that_is_killed_three_times_at_different_steps_stores_each_row_once(tmp_path: Path) -> None:
     _killed_and_checked(tmp_path, ["sink.after_append=kill@1", "sink.after_manifest=kill", "sink.before_done=kill"])
 

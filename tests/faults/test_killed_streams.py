@@ -20,7 +20,7 @@ from tables.queue.recovery import recover_progress
 from tests.faults.stream_process import StreamProcess, start_query
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3_000), pytest.mark.promise("PIPE-1")]
 
 #: What is armed in all processes of an application; the kill takes one, and the application is started again.
 POINTS = (

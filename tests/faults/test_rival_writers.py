@@ -78,6 +78,7 @@ class Owner(LocalStore):
         return won
 
 
+@pytest.mark.promise("HOST-10")
 def test_f4_a_takeover_costs_one_refused_commit_at_most(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -69,6 +69,7 @@ def until(condition: Callable[[], bool], said: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.promise("JOB-13")
 @pytest.mark.timeout(300)
 def test_spark_07_three_applications_share_and_a_killed_ones_shards_are_taken_over(crowd: Crowd) -> None:
     first = crowd.start()
@@ -89,6 +90,7 @@ def test_spark_07_three_applications_share_and_a_killed_ones_shards_are_taken_ov
     until(lambda: crowd.owners(*eight) == {first.pid: 8}, lambda: crowd.owners(*eight))
 
 
+@pytest.mark.promise("JOB-14")
 @pytest.mark.timeout(300)
 def test_spark_07_a_stopped_application_keeps_its_shards_and_gets_no_more(crowd: Crowd) -> None:
     first, second = crowd.start(), crowd.start()

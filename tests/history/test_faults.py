@@ -52,6 +52,7 @@ def test_f1_a_killed_service_under_a_mixed_load(valid: Valid) -> None:
     valid(plan, lambda system: [KillService(system.services)])
 
 
+@pytest.mark.promise("LOAD-1")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("durable", [False, True])
@@ -63,6 +64,7 @@ def test_f1_fifty_kills_of_a_service_under_a_mixed_load(valid: Valid, durable: b
     assert max(found.recovery_s) < 2 * _SERVING_AGAIN_S
 
 
+@pytest.mark.promise("LOAD-2")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_f1_one_of_two_processes_is_killed_or_stopped_again_and_again(valid: Valid) -> None:
@@ -76,6 +78,7 @@ def test_f3_an_owner_that_was_stopped_for_longer_than_its_lease(valid: Valid) ->
     valid(plan, lambda system: [PauseService(system.services, pause_s=(4, 5))])
 
 
+@pytest.mark.promise("LOAD-2")
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("durable", [False, True])
@@ -111,6 +114,7 @@ def _clocked(valid: Valid, folder: Path, clock: str, plan: Plan) -> None:
     valid(plan, lambda _: [JumpClock(path, offset_s=offset_s, rate=rate, for_s=(0.5, 1.5))])
 
 
+@pytest.mark.promise("LOAD-3")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -128,6 +132,7 @@ def test_f8_drivers_of_spark_do_not_know_what_time_it_is(valid: Valid, tmp_path:
     _clocked(valid, tmp_path, clock, plan)
 
 
+@pytest.mark.promise("LOAD-1")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
@@ -135,6 +140,7 @@ def test_f12_jobs_killed_under_a_mixed_load(valid: Valid) -> None:
     valid(plan, lambda system: [KillJobs(system.jobs), KillJobs(system.upkeep)])
 
 
+@pytest.mark.promise("LOAD-6")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("loss", [0.05, 0.3])

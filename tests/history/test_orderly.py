@@ -73,6 +73,7 @@ def test_f19_a_strict_topic_grows_under_load(valid: Valid) -> None:
     assert found.checked.findings.allowed["processed-again-after-loss"] == 0
 
 
+@pytest.mark.promise("LOAD-7")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1_910, 1_912))
@@ -106,6 +107,7 @@ def test_f3_an_owner_that_was_stopped_gives_no_partition_to_two_clients(valid: V
     valid(plan, lambda system: [PauseService(system.services, pause_s=(2, 7))])
 
 
+@pytest.mark.promise("LOAD-7")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(RUNS))

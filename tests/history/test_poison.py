@@ -122,6 +122,7 @@ def _played(folder: Path, strange: str, *, good: int, bad: int) -> list[float]:
     ]
 
 
+@pytest.mark.promise("LOAD-4")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_f9_poison_dies_once_after_its_last_attempt_and_holds_up_only_its_key(
@@ -180,6 +181,7 @@ class _Storm(threading.Thread):
         self._gone.append(consumer)
 
 
+@pytest.mark.promise("LOAD-4")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_f11_a_storm_of_two_hundred_consumers(tmp_path: Path, record_property: Record) -> None:

@@ -28,7 +28,7 @@ from tables.queue.refs import OFFSETS, dead_ref, system_ref
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.warehouses import rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.promise("PIPE-16")]
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from tests.rows import all_bodies, batch
 from tests.unit.jobs.upkeep.test_compact import A, B, conf_of, fill
 from tests.unit.jobs.warehouses import Filled
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.promise("PIPE-13")]
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

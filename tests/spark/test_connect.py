@@ -99,12 +99,14 @@ _FOUND = {
 }
 
 
+@pytest.mark.promise("PIPE-19")
 def test_spark_06_topics_and_sql_over_connect(server: ConnectServer, warehouse: Path) -> None:
     read = server.python(_READ, str(warehouse))
     assert read.returncode == 0, read.stderr
     assert json.loads(read.stdout) == _FOUND
 
 
+@pytest.mark.promise("PIPE-19")
 @pytest.mark.long
 def test_spark_06_jobs_over_connect(server: ConnectServer, warehouse: Path) -> None:
     command = str(Path(sys.executable).with_name("deltamq"))
@@ -137,6 +139,7 @@ def test_spark_06_the_jobs_of_the_queue_over_connect(server: ConnectServer, ware
     assert [job for job in jobs if f"job={job} ok" not in ran.stdout] == []
 
 
+@pytest.mark.promise("PIPE-21")
 def test_spark_06_a_server_that_is_not_there_is_told_in_seconds(tmp_path: Path) -> None:
     gone = ConnectServer(1)
     ran = gone.python(_READ, str(tmp_path))

@@ -138,6 +138,7 @@ def test_spark_1_an_empty_topic_has_columns_and_no_rows(read: Read, orders: Fill
     assert (frame.count(), len(frame.columns)) == (0, len(MESSAGE_SCHEMA) + 2)
 
 
+@pytest.mark.promise("FLUSH-7")
 def test_spark_1_a_message_is_seen_by_the_first_query_after_its_append(spark: SparkSession, orders: Filled) -> None:
     for expected in (18, 19):
         orders.append("orders", B, b"new")

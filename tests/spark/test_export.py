@@ -21,6 +21,7 @@ def _bodies(*values: object) -> list[bytes]:
     return [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
 
 
+@pytest.mark.promise("PIPE-10")
 def test_spark_09_messages_go_into_the_typed_table_once_and_what_does_not_fit_into_quarantine_with_its_reason(
     spark: SparkSession, filled: Filled, tmp_path: Path
 ) -> None:

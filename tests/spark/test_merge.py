@@ -183,6 +183,7 @@ def store(tables: QueueTables, records: list[Record], drawn: random.Random) -> N
         tables.record(record, queue=queue)
 
 
+@pytest.mark.promise("STATE-1")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
 def test_pop_11_whatever_is_merged_when_the_table_is_the_fold_of_the_logs(
     spark: SparkSession, tables: QueueTables, seed: int
@@ -223,6 +224,7 @@ def test_reliability_f8_a_clock_that_jumps_takes_nothing_away_that_is_open(
 POINTS = [f"merge.{point}=raise@{hit}" for point in ("after_plan", "before_merge", "after_merge") for hit in (1, 2)]
 
 
+@pytest.mark.promise("STATE-2")
 def test_whatever_breaks_off_each_record_is_merged_once(tables: QueueTables, merges: Merges) -> None:
     """Hit 1 is in the offsets, hit 2 in the checkpoints; each time more is stored before the next run."""
     drawn = random.Random(3)
@@ -297,6 +299,7 @@ def test_spark_07_a_driver_merges_the_tables_whose_locks_it_has(tables: QueueTab
     assert set(SHARDS) == {"consumer_offsets", "pop_checkpoints", "lost_messages", "meta"}
 
 
+@pytest.mark.promise("STATE-9")
 def test_spark_07_a_damaged_record_is_told_by_log_and_offset_and_stops_the_merge(
     tables: QueueTables, merges: Merges
 ) -> None:
@@ -313,6 +316,7 @@ def test_spark_07_a_damaged_record_is_told_by_log_and_offset_and_stops_the_merge
         assert merged_states(tables) == {}
 
 
+@pytest.mark.promise("STATE-10")
 def test_what_retention_took_out_of_a_planned_batch_is_told(tables: QueueTables, merges: Merges) -> None:
     topic, group = tables.topic(), tables.group()
     for at in range(3):
@@ -397,6 +401,7 @@ def expected_due_times(tables: QueueTables) -> dict[CheckpointKey, int | None]:
     return {key: one.revive_time_ms if one.open else None for key, one in expected_states(tables).items()}
 
 
+@pytest.mark.promise("STATE-11")
 def test_pop_11_what_is_due_is_found_by_the_statistics_of_the_data_files(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -427,6 +432,7 @@ def without(spark: SparkSession, tables: QueueTables, column: str) -> None:
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(at)
 
 
+@pytest.mark.promise("STATE-12")
 def test_a_table_of_an_earlier_release_gets_its_new_column_filled(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -452,6 +458,7 @@ def test_a_table_of_an_earlier_release_gets_its_new_column_filled(
     assert due_times(tables) == expected_due_times(tables)
 
 
+@pytest.mark.promise("STATE-1")
 def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have(
     spark: SparkSession, tables: QueueTables, merges: Merges
 ) -> None:
@@ -483,6 +490,7 @@ def test_cons_04_progress_is_merged_with_its_epochs_and_what_ordered_groups_have
     assert merged_progress(tables)[lanes[0]] == Committed(reset.groups.epoch, 2)
 
 
+@pytest.mark.promise("STATE-4")
 def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges) -> None:
     """Finished and below the committed offset; of a reset epoch; of a group and of a topic that are gone."""
     topic, other = tables.topic(), tables.topic("taxes")
@@ -516,6 +524,7 @@ def test_rows_that_nobody_needs_are_deleted(tables: QueueTables, merges: Merges)
     assert merged_progress(tables) == {lane: tables.meta.groups.resets[lane]}
 
 
+@pytest.mark.promise("STATE-4")
 def test_pop_09_a_checkpoint_that_is_still_in_memory_is_not_forgotten_what_was_taken_over(
     tables: QueueTables, merges: Merges
 ) -> None:
@@ -549,6 +558,7 @@ def test_pop_12_losses_are_rows(spark: SparkSession, tables: QueueTables, merges
     }
 
 
+@pytest.mark.promise("STATE-3")
 def test_meta_03_a_start_needs_the_tables_and_what_the_logs_have_behind_them(
     tables: QueueTables, merges: Merges
 ) -> None:

@@ -131,6 +131,7 @@ def test_meta_4_topics_routes_and_groups_are_tables(spark: SparkSession, cluster
     assert rows(spark, cluster, TOPICS) == rows(spark, cluster, ROUTES) == []
 
 
+@pytest.mark.promise("STATE-6")
 def test_meta_4_brokers_clients_allocations_and_moves_are_tables(
     spark: SparkSession, cluster: Cluster, merger: Merger
 ) -> None:
@@ -208,6 +209,7 @@ def test_meta_4_a_table_of_an_earlier_release_gets_its_new_columns(
     assert {row["allocation_strategy"] for row in rows(spark, cluster, GROUPS)} == {"sticky"}
 
 
+@pytest.mark.promise("STATE-6")
 def test_the_state_of_consumption_in_order_is_sql(spark: SparkSession, cluster: Cluster, merger: Merger) -> None:
     cluster.register("h1", "A")
     cluster.register("h2", "B")

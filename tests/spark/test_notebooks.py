@@ -64,6 +64,7 @@ def _by_length(path: Path) -> object:
     return pytest.param(path, marks=marks, id=path.stem)
 
 
+@pytest.mark.promise("STATE-7")
 @pytest.mark.parametrize("path", [_by_length(path) for path in NOTEBOOKS])
 def test_spark_5_a_notebook_runs(path: Path, service: ServiceProcess, tmp_path: Path) -> None:
     environ = {

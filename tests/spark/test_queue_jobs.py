@@ -104,10 +104,12 @@ def _check(found: list[dict[str, object]], points: tuple[str, ...]) -> None:
         assert one["lost"] == [[[0, 1]]], one
 
 
+@pytest.mark.promise("JOB-20")
 def test_spark_07_a_task_whose_worker_was_killed_is_repeated_and_stores_nothing_twice(tmp_path: Path) -> None:
     _check(_played(tmp_path, POINTS), POINTS)
 
 
+@pytest.mark.promise("JOB-20")
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_spark_07_workers_killed_at_every_point_and_under_two_drivers_store_nothing_twice(tmp_path: Path) -> None:

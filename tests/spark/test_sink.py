@@ -31,6 +31,7 @@ def _stored(spark: SparkSession, uri: str) -> list[int]:
     return sorted(int(row.body) for row in rows)
 
 
+@pytest.mark.promise("PIPE-9")
 def test_spark_03_a_batch_write_with_kafkas_columns_is_stored_once_however_often_it_is_repeated(
     spark: SparkSession, orders: str
 ) -> None:
@@ -61,6 +62,7 @@ def test_spark_03_wrong_columns_and_modes_are_refused_when_the_write_starts(spar
     assert _stored(spark, orders) == []
 
 
+@pytest.mark.promise("PIPE-6")
 def test_spark_03_a_stream_goes_on_after_a_restart_and_stores_each_row_once(
     spark: SparkSession, orders: str, tmp_path: Path
 ) -> None:

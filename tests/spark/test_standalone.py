@@ -103,6 +103,7 @@ def test_spark_06_the_machines_of_the_cluster_do_not_have_the_project(running: C
     assert told.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'jobs'"
 
 
+@pytest.mark.promise("PIPE-17")
 def test_spark_06_jobs_run_on_a_cluster_by_their_master(running: Cluster, warehouse: Path) -> None:
     command = (_DELTAMQ, "jobs", "run", "merge", "--once", "--warehouse", str(warehouse))
     out = _ended(_start(running, *command, "--master", running.master))
@@ -110,6 +111,7 @@ def test_spark_06_jobs_run_on_a_cluster_by_their_master(running: Cluster, wareho
     assert _in_flight(warehouse) > 0
 
 
+@pytest.mark.promise("PIPE-17")
 @pytest.mark.long
 def test_spark_06_spark_submit_says_where_jobs_run(running: Cluster, warehouse: Path) -> None:
     home = Path(pyspark.__file__).parent
@@ -127,6 +129,7 @@ def test_spark_06_spark_submit_says_where_jobs_run(running: Cluster, warehouse: 
     assert "spark-submit was not given Delta" in out + err
 
 
+@pytest.mark.promise("PIPE-18")
 @pytest.mark.long
 def test_spark_06_a_machine_that_dies_in_the_middle_changes_nothing(warehouse: Path, tmp_path: Path) -> None:
     told, let_go = tmp_path / "told", tmp_path / "let-go"
@@ -159,6 +162,7 @@ def _wait_for(process: subprocess.Popen[str], is_so: Callable[[], bool], timeout
         time.sleep(0.05)
 
 
+@pytest.mark.promise("PIPE-21")
 def test_spark_06_a_master_that_is_not_there_is_told_in_seconds(warehouse: Path) -> None:
     gone = f"spark://127.0.0.1:{free_port()}"
     command = [_DELTAMQ, "jobs", "run", "merge", "--once", "--warehouse", str(warehouse), "--master", gone]

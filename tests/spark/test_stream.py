@@ -18,7 +18,7 @@ from mq.queue.checkpoint import LaneKey
 from tables.queue.recovery import recover_progress
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.promise("PIPE-1")]
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ def test_state_tables_have_their_columns_before_they_have_rows(spark: SparkSessi
         assert about["properties"]["delta.logRetentionDuration"] == "interval 1 days"
 
 
+@pytest.mark.promise("STATE-5")
 def test_everything_is_sql(spark: SparkSession, tables: QueueTables) -> None:
     """A small queue: lag, in flight, retried, dead and lost, seen anew by each query."""
     topic, group = tables.topic("orders", 2), tables.group(max_attempts=2)

@@ -86,6 +86,7 @@ def _check(s3: S3Server, uri: str, store: Store, **environment: str) -> None:
     assert json.loads(read.stdout) == {"rows": ["a", "b", "c"], "topic": 1, "in flight": [0, 1], "ends": [3]}
 
 
+@pytest.mark.promise("PIPE-20")
 def test_spark_06_jobs_and_sql_on_a_warehouse_on_s3(s3: S3Server) -> None:
     uri, store = _fill(s3, "local")
     _check(s3, uri, store)
@@ -102,6 +103,7 @@ def test_spark_03_a_topic_streams_into_another_on_s3(s3: S3Server) -> None:
     assert json.loads(ran.stdout) == {"copies": ["a", "b", "c"], "numbers": sorted(map(str, range(30)))}
 
 
+@pytest.mark.promise("PIPE-20")
 def test_spark_06_a_cluster_and_a_warehouse_on_s3(s3: S3Server, tmp_path: Path) -> None:
     uri, store = _fill(s3, "cluster")
     with cluster(tmp_path / "cluster") as running:

@@ -44,6 +44,7 @@ def _told(reply: Reply) -> tuple[int, str]:
     return reply.status, reply.json["code"]
 
 
+@pytest.mark.promise("DAMAGE-2")
 @pytest.mark.parametrize("first", ["produce", "fetch", "fetch of a tag", "pop"])
 def test_meta_01_a_topic_that_another_process_deleted_is_not_found(two: Two, topic: str, first: str) -> None:
     """Whichever call meets the missing files first, and the one after it."""
@@ -72,6 +73,7 @@ def test_meta_01_a_topic_that_was_made_again_elsewhere_is_asked_for_again(two: T
     assert two.asked.send(topic, {"body": "y", "partition": partition}).json["ranges"][0]["base_offset"] == 1
 
 
+@pytest.mark.promise("DAMAGE-2")
 def test_a_living_topic_whose_files_are_gone_is_corrupt(tmp_path: Path) -> None:
     partition = "orders@broker-a"
     with running(config_for(tmp_path)) as api:

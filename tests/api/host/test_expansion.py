@@ -127,6 +127,7 @@ def test_route_06_a_topic_without_order_moves_its_keys_at_once(api: Api, topic: 
     assert sum(api.stored(topic).values()) == 2 * len(KEYS)
 
 
+@pytest.mark.promise("LOG-6")
 def test_route_06_a_pull_of_a_group_waits_for_the_old_partition(api: Api, topic: str, group: None) -> None:
     strict(api, topic, 2)
     old, new = f"{topic}@broker-a", f"{topic}#1@broker-a"
@@ -184,6 +185,7 @@ def test_route_06_a_group_that_begins_at_the_end_waits_for_nothing(api: Api, top
     assert pull(api, topic, f"{topic}#1@broker-a", 0, group="late")["status"] == "found"
 
 
+@pytest.mark.promise("LOG-6")
 @pytest.mark.parametrize("order", [False, True, "key"])
 def test_route_06_pops_get_each_key_in_order(api: Api, topic: str, order: bool | str) -> None:
     name = f"workers-{str(order).lower()}"

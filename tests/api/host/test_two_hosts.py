@@ -285,6 +285,7 @@ def _renewed(api: Api) -> None:
     until(api.service.hosting.holds)
 
 
+@pytest.mark.promise("HOST-6")
 def test_meta_02_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
     """The own lease is over by the own clock: before a request, and while it is worked on."""
     config, lease_clock = config_for(tmp_path / "warehouse", brokers=("broker-a",), **SELDOM), SetClock()
@@ -309,6 +310,7 @@ def test_meta_02_without_a_lease_nothing_is_answered(tmp_path: Path) -> None:
         _renewed(api)
 
 
+@pytest.mark.promise("HOST-6")
 @pytest.mark.parametrize("memory_match", [True, False])
 @pytest.mark.parametrize("call", ["ack", "nack"])
 def test_meta_02_what_outlived_the_lease_is_not_confirmed(tmp_path: Path, call: str, memory_match: bool) -> None:
@@ -325,6 +327,7 @@ def test_meta_02_what_outlived_the_lease_is_not_confirmed(tmp_path: Path, call: 
         _renewed(api)
 
 
+@pytest.mark.promise("DELAY-5")
 def test_retry_03_dead_letters_are_listed_and_sent_back_at_any_process_when_their_topic_is_gone(
     two: Two, topic: str
 ) -> None:
@@ -374,6 +377,7 @@ def test_pop_18_a_commit_that_was_meant_before_a_reset_is_refused_at_any_process
     assert two.a.call("PUT", path, {"offsets": {theirs: 4}, "epochs": {theirs: epoch}}).status == 200
 
 
+@pytest.mark.promise("GROUP-6")
 def test_pop_15_a_reset_at_another_process_wakes_the_pops_that_wait(two: Two) -> None:
     assert two.a.put_topic("again", partitions=2)
     _send_to(two.b, "again", "again@broker-b", "x")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.api.running import Api, config_for, running
 
 
+@pytest.mark.promise("DAMAGE-1")
 def test_a_damaged_partition_stops_while_the_others_serve(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     good, bad = "orders@broker-a", "orders@broker-b"

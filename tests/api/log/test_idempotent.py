@@ -22,6 +22,7 @@ def _send(api: Api, topic: str, seq: int, *messages: dict[str, object] | str, pr
     return api.send(topic, *messages, producer={"id": producer, "seq": seq})
 
 
+@pytest.mark.promise("ONCE-1")
 def test_send_05_a_replay_is_stored_once_and_gets_its_original_ranges(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     first = _send(api, topic, 0, *KEYED)
@@ -111,6 +112,7 @@ def test_send_05_copies_of_one_request_at_the_same_time_are_stored_once(api: Api
     assert sum(api.stored(topic).values()) == 5 * 40
 
 
+@pytest.mark.promise("ONCE-2")
 def test_send_05_a_replay_after_a_restart_is_stored_once(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     with running(config) as api:
@@ -125,6 +127,7 @@ def test_send_05_a_replay_after_a_restart_is_stored_once(tmp_path: Path) -> None
         assert sum(api.stored("orders").values()) == 42
 
 
+@pytest.mark.promise("ONCE-3")
 def test_send_05_a_replay_stores_only_the_parts_that_are_missing(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=2)
     broken = _partition(api, topic, f"{topic}@broker-b")

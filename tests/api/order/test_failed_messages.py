@@ -50,6 +50,7 @@ def pop(member: Member, **more: object) -> Reply:
     return member.api.call("POST", f"/v1/groups/{member.group}/topics/{member.topic}/pop", body)
 
 
+@pytest.mark.promise("LOCK-15")
 def test_order_08_what_failed_is_a_dead_letter_once_however_often_it_is_asked_for(holder: Member) -> None:
     for _ in range(2):
         reply = let_go(holder, 1, 3, reason="no such account", attempts=16)
@@ -62,6 +63,7 @@ def test_order_08_what_failed_is_a_dead_letter_once_however_often_it_is_asked_fo
     assert len(dead_letters(holder)) == 2
 
 
+@pytest.mark.promise("LOCK-15")
 def test_order_08_what_is_sent_to_the_retry_topic_is_popped_by_any_client_of_the_group(holder: Member) -> None:
     for _ in range(2):
         assert let_go(holder, 2, to="retry", attempts=1).json == {"moved": 1}

@@ -48,6 +48,7 @@ def group(api: Api, topic: str) -> str:
     return topic
 
 
+@pytest.mark.promise("LOCK-1")
 def test_order_01_each_partition_has_one_client_and_counts_differ_by_one_at_most(api: Api, group: str) -> None:
     clients = [member(api, group, f"c{number}") for number in range(3)]
     for client in clients:
@@ -99,6 +100,7 @@ def test_order_02_a_heartbeat_that_says_nothing_new_writes_nothing(api: Api, gro
     assert again["allocation"] == first["allocation"] and again["allocation_epoch"] == first["allocation_epoch"]
 
 
+@pytest.mark.promise("LOCK-2")
 def test_order_02_a_client_that_goes_has_nothing_from_then_on(api: Api, group: str) -> None:
     first, second = member(api, group, "c0"), member(api, group, "c1")
     first.beat()
@@ -135,6 +137,7 @@ def test_order_02_a_topic_that_is_made_later_is_allocated_then(api: Api, topic: 
     until(lambda: client.allocated() == [])
 
 
+@pytest.mark.promise("LOCK-2")
 def test_order_03_a_silent_client_is_called_offline_when_its_authorization_is_over(tmp_path: Path) -> None:
     with running(config_for(tmp_path, authorization_ms=1_500)) as api:
         api.put_topic("orders", partitions=4)
@@ -149,6 +152,7 @@ def test_order_03_a_silent_client_is_called_offline_when_its_authorization_is_ov
         assert len(silent.allocated()) == 2, "it comes back as another stay"
 
 
+@pytest.mark.promise("LOCK-3")
 def test_order_03_a_condemned_client_joins_anew_when_its_end_is_stored(tmp_path: Path) -> None:
     """While the scan stores that a client is gone, a heartbeat of it grants nothing that this would break."""
     clock, store = SetClock(), faulty_disk(tmp_path)
@@ -288,6 +292,7 @@ def test_meta_01_the_owner_of_the_meta_role_answers_for_all(tmp_path: Path) -> N
         assert all(isinstance(stay, Stay) for stay in stays)
 
 
+@pytest.mark.promise("LOCK-4")
 def test_order_02_online_clients_survive_the_meta_role(tmp_path: Path) -> None:
     """Whoever takes the role over knows the clients, and authorizes them."""
     with ExitStack() as first_life, ExitStack() as second_life:
@@ -318,6 +323,7 @@ def test_a_group_has_so_many_clients_at_most(tmp_path: Path) -> None:
         assert member(api, "orders", "c1").beat()["authorized_ms"] > 0
 
 
+@pytest.mark.promise("LOCK-3")
 def test_order_03_an_end_of_unknown_outcome_grants_nothing_until_it_is_known(tmp_path: Path) -> None:
     clock, store, lost = SetClock(), faulty_disk(tmp_path), threading.Event()
 

@@ -52,6 +52,7 @@ def _lost(queue: Queue) -> list[tuple[str, tuple[tuple[int, int], ...], str]]:
     return [(one.lane.group, one.ranges, one.reason.value) for one in found]
 
 
+@pytest.mark.promise("KEEP-3")
 @BOTH
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_pop_11_what_is_leased_in_order_stays(queue: Queue, order: object, taken_over: bool) -> None:
@@ -73,6 +74,7 @@ def test_pop_11_what_is_leased_in_order_stays(queue: Queue, order: object, taken
     assert _retain(queue) == (3, ())
 
 
+@pytest.mark.promise("KEEP-4")
 @BOTH
 def test_pop_12_what_was_acknowledged_is_not_among_the_lost(queue: Queue, order: object) -> None:
     _send(queue, "a", "b", "c", "d")
@@ -87,6 +89,7 @@ def test_pop_12_what_was_acknowledged_is_not_among_the_lost(queue: Queue, order:
     assert _lost(queue) == [("billing", ((0, 1), (2, 3), (4, 5)), "retention")]
 
 
+@pytest.mark.promise("KEEP-4")
 @ALL
 def test_pop_12_what_retention_took_is_recorded_whatever_the_order(queue: Queue, order: object) -> None:
     _send(queue, "a", "b", "c")

@@ -57,6 +57,7 @@ def member(two: Two, name: str) -> Member:
     return Member(two.other, "billing", "orders", name)
 
 
+@pytest.mark.promise("LOCK-7")
 def test_order_04_who_holds_a_lock_claims_it_after_a_takeover_and_goes_on(two: Two) -> None:
     holder, stranger = member(two, "c0"), member(two, "c1")
     holder.beat()
@@ -73,6 +74,7 @@ def test_order_04_who_holds_a_lock_claims_it_after_a_takeover_and_goes_on(two: T
     assert holder.commit(PARTITION, 3).status == 200
 
 
+@pytest.mark.promise("LOCK-7")
 def test_order_05_a_contested_partition_waits_for_who_may_hold_it(two: Two) -> None:
     old, new = member(two, "c0"), member(two, "c1")
     old.beat()

@@ -86,6 +86,7 @@ def test_order_05_who_has_said_that_it_goes_commits_and_releases_and_gets_no_loc
     assert stays.take(partition)["offsets"] == {partition: 2}
 
 
+@pytest.mark.promise("LOCK-5")
 def test_order_04_only_the_holder_of_the_lock_pulls_and_commits(api: Api, group: str) -> None:
     holder, other = member(api, group, "c0"), member(api, group, "c1")
     partition = f"{group}@broker-a"
@@ -109,6 +110,7 @@ def test_order_04_only_the_holder_of_the_lock_pulls_and_commits(api: Api, group:
     assert api.fetch(group, partition).status == 200, "who reads for no group needs no lock"
 
 
+@pytest.mark.promise("LOCK-5")
 def test_order_04_nothing_is_committed_when_one_partition_is_not_the_clients(api: Api, group: str) -> None:
     holder = member(api, group, "c0")
     mine, free = f"{group}@broker-a", f"{group}#1@broker-a"
@@ -123,6 +125,7 @@ def test_order_04_nothing_is_committed_when_one_partition_is_not_the_clients(api
     assert api.call("GET", path).json["offsets"] == {mine: 0}, "where it began with the lock"
 
 
+@pytest.mark.promise("LOCK-6")
 def test_order_05_a_handover_goes_on_where_the_other_committed(api: Api, group: str) -> None:
     old, new = member(api, group, "c0"), member(api, group, "c1")
     old.beat()
@@ -145,6 +148,7 @@ def test_order_05_a_handover_goes_on_where_the_other_committed(api: Api, group: 
         assert [m["offset"] for m in new.fetch(partition, "&offset=2").json["messages"]] == [2]
 
 
+@pytest.mark.promise("LOCK-6")
 def test_order_05_who_waits_for_a_lock_gets_it_with_its_release(api: Api, group: str) -> None:
     old, new = member(api, group, "c0"), member(api, group, "c1")
     old.beat()
@@ -181,6 +185,7 @@ def test_order_05_a_pull_that_waits_is_ended_when_its_partition_moves(api: Api, 
             assert len(pulls[partition].result(60).json["messages"]) == 1, "who keeps it waits on"
 
 
+@pytest.mark.promise("LOCK-17")
 def test_order_05_a_release_that_comes_late_takes_nothing_back(api: Api, group: str) -> None:
     client = member(api, group, "c0")
     client.beat()
@@ -219,6 +224,7 @@ def test_order_04_a_lock_lives_a_minute_after_its_last_pull_or_renewal(tmp_path:
         assert old.take(kept)["partitions"] == [kept]
 
 
+@pytest.mark.promise("LOCK-17")
 def test_order_10_who_lost_a_lock_is_not_given_it_by_a_renewal(api: Api, group: str) -> None:
     client = member(api, group, "c0")
     client.beat()
@@ -244,6 +250,7 @@ def test_order_03_the_locks_of_who_is_gone_are_free(tmp_path: Path) -> None:
         assert refused(silent.fetch("orders@broker-a")) == NOT_HOLDER, "another stay has not its lock"
 
 
+@pytest.mark.promise("LOCK-8")
 def test_pop_18_a_reset_takes_the_locks_so_that_it_stands(api: Api, group: str) -> None:
     client = member(api, group, "c0")
     client.beat()

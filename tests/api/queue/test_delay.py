@@ -189,6 +189,7 @@ def _places(reply: Reply) -> list[object]:
     return sorted((r["partition"], r["base_offset"], r["count"], r.get("indexes")) for r in reply.json["ranges"])
 
 
+@pytest.mark.promise("DELAY-2")
 def test_send_05_a_replay_with_delayed_messages_is_stored_once_also_after_a_restart(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     producer = {"id": "p", "seq": 3}
@@ -220,6 +221,7 @@ def test_send_05_a_request_of_nothing_but_delayed_messages_is_remembered(tmp_pat
         assert len(waiting(api, "orders")) == 1 and sum(api.stored("orders").values()) == 1
 
 
+@pytest.mark.promise("DELAY-2")
 def test_send_05_a_replay_after_the_deliver_time_is_still_a_replay(
     api: Api, topic: str, later: Callable[[int], None]
 ) -> None:
@@ -258,6 +260,7 @@ def test_send_05_what_is_left_of_a_request_goes_where_none_of_it_is(api: Api, to
 # Cancel ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("DELAY-3")
 def test_retry_04_a_waiting_message_can_be_cancelled_by_its_id(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=4)
     sent = [{"key": f"k{i}", "body": str(i), "delay_ms": HOUR_MS, "message_id": f"m/{i} é"} for i in range(20)]
@@ -289,6 +292,7 @@ def test_retry_04_only_what_waits_for_this_topic_is_cancelled(api: Api, topic: s
     assert mark.offset in {row["offset"] for row in waiting(api, topic) if row["place"] == mark.delay_partition}
 
 
+@pytest.mark.promise("DELAY-3")
 def test_retry_04_what_is_due_cannot_be_cancelled_any_more(api: Api, topic: str, later: Callable[[int], None]) -> None:
     api.send(topic, {"body": "a", "delay_ms": HOUR_MS, "message_id": "a"})
     before = marks(api)

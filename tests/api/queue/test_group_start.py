@@ -50,6 +50,7 @@ def expand(queue: Queue, partitions: int = 2) -> None:
     queue.topic(partitions)
 
 
+@pytest.mark.promise("GROUP-3")
 @STARTS
 @ORDERS
 def test_model_4_a_group_gets_all_of_a_partition_that_was_added_after_it_began(
@@ -125,6 +126,7 @@ def test_model_4_a_group_that_began_at_the_first_message_has_begun_before_its_se
     assert take_all(late) == ["2", "3"]
 
 
+@pytest.mark.promise("GROUP-3")
 @STARTS
 def test_model_4_an_exclusive_group_gets_all_of_a_partition_that_was_added(queue: Queue, consume_from: str) -> None:
     queue.topic(1)
@@ -163,6 +165,7 @@ def test_route_06_keys_wait_for_a_partition_that_was_added_after_the_group_began
     assert pulled() == [f"{key}:2"]
 
 
+@pytest.mark.promise("GROUP-3")
 def test_model_4_a_group_that_began_at_another_process_is_known_to_have_begun(tmp_path: Path) -> None:
     with (
         running(config_for(tmp_path, brokers=("broker-a",))) as a,

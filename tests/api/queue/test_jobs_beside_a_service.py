@@ -46,6 +46,7 @@ def _settings(queue: Queue) -> SinkSettings:
     return SinkSettings.of(queue.config, str(queue.folder))
 
 
+@pytest.mark.promise("PIPE-11")
 def test_pop_18_a_reset_by_a_job_is_seen_by_the_service_and_voids_what_was_in_flight(queue: Queue) -> None:
     group = queue.group("billing")
     queue.send("a", "b", "c")
@@ -79,6 +80,7 @@ def test_pop_18_a_reset_by_a_job_drops_retries_that_a_revive_run_is_about_to_app
     assert queue.consumer("billing").pop().bodies == []
 
 
+@pytest.mark.promise("PIPE-11")
 @pytest.mark.parametrize("step", ["reset.before_event", "reset.after_event", "reset.between_fences"])
 def test_pop_18_a_reset_that_was_killed_is_asked_for_again(queue: Queue, step: str) -> None:
     queue.group("billing")
@@ -115,6 +117,7 @@ def _bury(queue: Queue, *bodies: str) -> None:
     assert sorted(row["body"].decode() for row in queue.dead_letters("billing")) == sorted(bodies)
 
 
+@pytest.mark.promise("PIPE-12")
 def test_retry_03_dead_letters_are_counted_first_and_then_sent_back_once_by_job_and_service(queue: Queue) -> None:
     _bury(queue, "a", "b", "c")
     settings = _settings(queue)

@@ -83,6 +83,7 @@ def _billing(queue: Queue, order: Ordering) -> Consumer:
     return billing
 
 
+@pytest.mark.promise("GROUP-8")
 @pytest.mark.parametrize("order", ORDERS)
 def test_pop_02_a_lane_at_work_is_passed_by_and_its_pop_keeps_its_messages(queue: Queue, order: Ordering) -> None:
     billing = _billing(queue, order)
@@ -95,6 +96,7 @@ def test_pop_02_a_lane_at_work_is_passed_by_and_its_pop_keeps_its_messages(queue
     assert billing.in_flight() == 1
 
 
+@pytest.mark.promise("GROUP-8")
 @pytest.mark.parametrize("order", ORDERS)
 def test_pop_02_a_read_that_hangs_does_not_hold_the_lane(hasty: Queue, order: Ordering) -> None:
     billing = _billing(hasty, order)

@@ -124,6 +124,7 @@ def test_pop_07_a_new_group_begins_where_its_settings_say(queue: Queue) -> None:
     assert timed.pop().bodies == ["d"]
 
 
+@pytest.mark.promise("GROUP-2")
 def test_pop_07_a_start_at_the_end_is_durable_before_the_answer(tmp_path: Path) -> None:
     """Who is killed behind the answer and asked again must not begin at what has become the end."""
     # What is not stored before the answer is not stored by the crash.
@@ -243,6 +244,7 @@ def test_cons_05_a_shared_group_shows_who_has_popped_lately(queue: Queue) -> Non
     assert shown() == {}
 
 
+@pytest.mark.promise("JOB-6")
 def test_pop_19_what_waits_for_its_revival_is_in_flight_until_it_is_lag(queue: Queue) -> None:
     queue.topic()
     queue.send("a", "b")

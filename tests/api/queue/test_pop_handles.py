@@ -236,6 +236,7 @@ def test_pop_08_an_ack_that_is_stored_too_late_is_neither_believed_nor_called_re
         assert billing.ack([too_late]) == {too_late: EXPIRED}
 
 
+@pytest.mark.promise("JOB-5")
 @pytest.mark.parametrize("what", ["ack", "nack", "dead", "invisible"])
 def test_pop_09_what_a_job_ahead_of_our_clock_gave_again_is_given_once_and_no_handle_of_it_lives(
     tmp_path: Path, what: str

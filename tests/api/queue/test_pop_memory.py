@@ -241,6 +241,7 @@ def test_pop_09_a_changed_handle_survives_a_crash(queue: Queue) -> None:
     assert billing.ack([new, other]) == {}
 
 
+@pytest.mark.promise("HOST-3")
 @pytest.mark.parametrize("order", [False, True, "key"])
 @pytest.mark.parametrize("popped_first", [False, True])
 def test_pop_08_an_ack_is_told_the_truth_after_a_crash_that_set_the_clock_back(
@@ -403,6 +404,7 @@ def test_pop_12_what_retention_took_before_the_group_had_it_is_recorded(queue: Q
     assert (lost.lane.group, lost.ranges, lost.reason.value) == ("early", ((3, 5),), "retention")
 
 
+@pytest.mark.promise("JOB-11")
 def test_pop_12_what_a_commit_passes_over_is_recorded_once(queue: Queue) -> None:
     queue.send("a")
     queue.send("b", "c", "d")
@@ -439,6 +441,7 @@ def test_pop_12_what_was_popped_is_not_lost_by_a_commit_that_passes_it(queue: Qu
     assert queue.rows(system_ref(LOST, "deltamq", "broker-a")) == [], "the group has them"
 
 
+@pytest.mark.promise("JOB-11")
 @pytest.mark.parametrize("tried", [False, True])
 def test_pop_12_what_retention_took_from_an_exclusive_group_is_recorded(queue: Queue, tried: bool) -> None:
     (partition,) = [one.name for one in queue.api.service.topics.find("orders").partitions]

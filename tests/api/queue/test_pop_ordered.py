@@ -88,6 +88,7 @@ def test_pop_16_leases_outlive_a_crash_and_the_rest_is_counted_on(queue: Queue, 
     assert billing.pop(3, order=True, ack=again.handles).bodies == ["d"]
 
 
+@pytest.mark.promise("HOST-4")
 @pytest.mark.parametrize("order", [True, "key"])
 def test_pop_08_handles_outlive_a_crash_also_when_they_come_before_the_first_pop(queue: Queue, order: object) -> None:
     queue.send(*"abcde")

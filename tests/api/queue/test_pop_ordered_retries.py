@@ -32,6 +32,7 @@ def _revived(queue: Queue, *bodies: str) -> None:
     assert len(queue.retries("billing")) == 1
 
 
+@pytest.mark.promise("JOB-2")
 @BOTH
 @pytest.mark.parametrize("by_group", [False, True])
 def test_pop_03_what_was_popped_without_order_comes_again_to_pops_in_order(
@@ -51,6 +52,7 @@ def test_pop_03_what_was_popped_without_order_comes_again_to_pops_in_order(
     assert billing.pop(**asked).bodies == [] and billing.in_flight() == 0
 
 
+@pytest.mark.promise("JOB-2")
 @BOTH
 def test_pop_15_a_retry_wakes_a_pop_in_order_that_waits(queue: Queue, order: object) -> None:
     queue.send("a")

@@ -59,6 +59,7 @@ def _with_an_overdue_message(queue: Queue, **settings: Any) -> Consumer:
     return group
 
 
+@pytest.mark.promise("GROUP-5")
 @pytest.mark.parametrize("partition_is_there", [False, True])
 def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_under_way(
     queue: Queue, partition_is_there: bool
@@ -78,6 +79,7 @@ def test_pop_18_what_a_reset_drops_is_not_brought_back_by_a_revive_that_was_unde
     assert group.in_flight() == 0
 
 
+@pytest.mark.promise("GROUP-5")
 def test_pop_18_what_a_reset_goes_back_to_comes_once_though_a_revive_was_under_way(queue: Queue) -> None:
     group = _with_an_overdue_message(queue)
     revive_around(queue, lambda: reset(group, "first"))

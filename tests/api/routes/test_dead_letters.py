@@ -70,6 +70,7 @@ def group(api: Api, topic: str) -> str:
 # Look -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("DELAY-4")
 def test_retry_03_a_dead_letter_says_where_it_was_and_why_it_is_dead(api: Api, topic: str, group: str) -> None:
     assert listed(api, group) == {"group": group, "total": 0, "messages": [], "next_offset": None}
     born = pa.scalar(0, pa.timestamp("us", "UTC")).as_py()
@@ -166,6 +167,7 @@ def test_retry_03_dead_letters_go_to_the_retries_of_their_group_alone(api: Api, 
     assert api.service.warehouse.exists(retry_ref(group, epoch, topic, generation, "broker-b"))
 
 
+@pytest.mark.promise("DELAY-6")
 @pytest.mark.parametrize("to", ["origin", "retry"])
 def test_retry_03_a_replay_that_is_repeated_stores_nothing_twice_also_after_a_restart(tmp_path: Path, to: str) -> None:
     config = config_for(tmp_path)

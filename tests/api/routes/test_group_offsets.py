@@ -51,6 +51,7 @@ def filled(api: Api, topic: str) -> tuple[str, str, str, str]:
 # Commits --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("GROUP-1")
 def test_cons_04_a_commit_moves_forward_only(api: Api, filled: tuple[str, str, str, str]) -> None:
     topic, group, a, b = filled
     assert offsets(api, group, topic) == {}
@@ -73,6 +74,7 @@ def test_cons_04_what_is_beyond_the_end_is_refused_and_nothing_else_is_committed
     assert problem["end_offset"] == 10 and offsets(api, group, topic) == {}
 
 
+@pytest.mark.promise("GROUP-1")
 def test_cons_04_a_commit_is_in_the_tables_before_its_answer(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     with running(config) as api:
@@ -202,6 +204,7 @@ def only(place: Any, *partitions: str) -> Any:
     return place | {"epochs": {name: place["epochs"][name] for name in partitions}}
 
 
+@pytest.mark.promise("GROUP-4")
 def test_pop_18_a_commit_that_was_meant_before_a_reset_does_not_undo_it(
     api: Api, filled: tuple[str, str, str, str]
 ) -> None:
@@ -220,6 +223,7 @@ def test_pop_18_a_commit_that_was_meant_before_a_reset_does_not_undo_it(
     assert commit(api, group, topic, {a: 2}).json["offsets"] == {a: 2}, "who says nothing is asked nothing"
 
 
+@pytest.mark.promise("GROUP-4")
 def test_pop_12_a_commit_that_was_meant_for_an_earlier_life_is_refused(
     api: Api, filled: tuple[str, str, str, str]
 ) -> None:
@@ -269,6 +273,7 @@ def test_pop_18_a_reset_to_a_time_goes_to_the_first_message_since(api: Api, topi
     assert reset(api, f"{topic}.group", topic, "2099-01-01T00:00:00+01:00")["offsets"] == {f"{topic}@broker-a": 2}
 
 
+@pytest.mark.promise("GROUP-6")
 def test_pop_18_after_a_reset_old_handles_are_refused_and_flights_are_void(
     api: Api, filled: tuple[str, str, str, str]
 ) -> None:
@@ -287,6 +292,7 @@ def test_pop_18_after_a_reset_old_handles_are_refused_and_flights_are_void(
     assert {m["delivery_attempt"] for m in again} == {1}
 
 
+@pytest.mark.promise("GROUP-6")
 def test_pop_18_a_reset_survives_a_restart_and_late_commits(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     with running(config) as api:

@@ -368,6 +368,7 @@ def test_settings_may_change_while_messages_are_in_flight(api: Api, topic: str) 
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("GROUP-7")
 def test_pop_12_a_group_made_again_begins_anew_and_old_handles_are_refused(api: Api, topic: str) -> None:
     group = f"{topic}.group"
     api.put_topic(topic, partitions=1)
@@ -405,6 +406,7 @@ def test_pop_12_with_a_group_go_its_retries_and_dead_letters_of_that_life(api: A
     assert api.call("GET", f"{group_path(group)}/dead-letters").json["total"] == 0
 
 
+@pytest.mark.promise("GROUP-7")
 def test_pop_12_with_a_topic_go_the_progress_and_retries_of_all_groups(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     api.send(topic, "old")
@@ -425,6 +427,7 @@ def test_pop_12_with_a_topic_go_the_progress_and_retries_of_all_groups(api: Api,
         assert [m["body"] for m in pop(api, group, topic)] == ["new"]
 
 
+@pytest.mark.promise("GROUP-10")
 @pytest.mark.parametrize("ends", ["group", "topic"])
 def test_pop_12_a_removal_that_was_cut_short_is_finished_by_the_next_start(tmp_path: Path, ends: str) -> None:
     config, store = config_for(tmp_path), faulty_disk(tmp_path)

@@ -110,6 +110,7 @@ def test_message_ids_are_returned_in_request_order_when_asked_for(api: Api, topi
     assert "message_ids" not in api.send(topic, "x").json
 
 
+@pytest.mark.promise("FLUSH-2")
 @pytest.mark.parametrize(("query", "durable"), [("", True), ("?flush=sync", True), ("?flush=async", False)])
 def test_an_answer_says_whether_its_messages_are_durable(api: Api, topic: str, query: str, durable: bool) -> None:
     assert api.send(topic, "a", query=query).json["durable"] is durable
@@ -186,6 +187,7 @@ def test_route_07_some_messages_may_name_their_partition(api: Api, topic: str) -
 # expected_offset ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("LOG-7")
 def test_expected_offset_appends_only_at_the_end_offset(api: Api, topic: str) -> None:
     api.put_topic(topic, partitions=1)
     message = {"body": "a", "partition": f"{topic}@broker-a"}

@@ -36,6 +36,7 @@ def bodies(share: Share) -> list[str]:
     return [b.decode() for b in share.messages.batch.column("body").to_pylist()]
 
 
+@pytest.mark.promise("LOG-5")
 @pytest.mark.parametrize("build", [as_rows, as_arrow])
 @given(key=keys, draw=st.integers(0, 2**30))
 def test_route_05_every_message_goes_once_and_keys_go_by_hash(build: Build, key: list[str | None], draw: int) -> None:

@@ -131,6 +131,7 @@ def test_a_lost_pop_is_repeated_and_its_messages_come_again(run: Run, stub: Stub
     assert done.status == 0
 
 
+@pytest.mark.promise("SDK-8")
 def test_sigterm_ends_a_following_consumer_well(run: Run, stub: StubService) -> None:
     stub.queue.fill("orders", 3)
 
@@ -149,6 +150,7 @@ def test_sigterm_ends_a_following_consumer_well(run: Run, stub: StubService) -> 
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.promise("SDK-8")
 def test_what_is_not_written_goes_back_to_the_group(
     run: Run, stub: StubService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def done(stub: StubService, count: int, partition: str = PARTITION) -> None:
     stub.wait_for(lambda: stub.order.committed.get(partition, 0) == count)
 
 
+@pytest.mark.promise("LOCK-10")
 def test_order_06_each_partition_is_heard_in_order_by_one_thread_at_a_time_and_several_at_once(
     stub: StubService, listen: Listen
 ) -> None:
@@ -76,6 +77,7 @@ def test_order_09_after_its_turn_a_partition_waits_behind_others(stub: StubServi
     assert order[-1] == PARTITION and ear.most == 1
 
 
+@pytest.mark.promise("LOCK-13")
 @pytest.mark.parametrize("said", [Verdict.SUSPEND, Suspend(10), None, "nonsense"], ids=str)
 def test_order_07_what_is_no_success_is_heard_again_and_nothing_overtakes_it(
     stub: StubService, listen: Listen, said: object
@@ -145,6 +147,7 @@ def test_order_08_a_dead_letter_that_cannot_be_stored_is_tried_again_in_place(
     assert [(offset, why) for _, offset, _, why, _ in stub.order.aside] == [(0, "rejected by its listener")]
 
 
+@pytest.mark.promise("LOCK-14")
 def test_order_08_attempts_are_committed_and_the_next_client_counts_on(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1)
     fill(stub, 3)
@@ -190,6 +193,7 @@ def test_order_08_a_careful_client_commits_before_each_message(stub: StubService
     assert {committed for _, committed in seen[256:]} == {255}, "then it commits now and then"
 
 
+@pytest.mark.promise("LOCK-13")
 def test_order_08_in_a_strict_topic_a_message_is_repeated_in_place_for_ever(stub: StubService, listen: Listen) -> None:
     stub.create("orders", 1, strict=True)
     fill(stub, 2)
@@ -215,6 +219,7 @@ def test_order_08_best_tried_order_sends_a_failure_to_the_retry_topic_and_goes_o
     assert stub.queue.calls_of("pop")[0].request["retry"] == "only"
 
 
+@pytest.mark.promise("LOCK-16")
 @pytest.mark.parametrize("on_failure", ["dead_letter", "retry_topic", "in_place"])
 def test_retry_03_what_is_in_the_groups_retries_is_heard_whatever_becomes_of_failures(
     stub: StubService, listen: Listen, on_failure: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from mq.client import Verdict
 from mq.client.messages.received import OrderedMessage
 from tests.unit.client.orderly.orderly_consumers import PARTITION, Ear, Listen, fill, listen
@@ -110,6 +112,7 @@ def test_closing_tells_what_it_could_not_finish(stub: StubService, listen: Liste
     assert PARTITION not in stub.order.committed
 
 
+@pytest.mark.promise("LOCK-10")
 def test_order_10_a_result_that_comes_after_the_lock_was_lost_is_not_committed(
     stub: StubService, listen: Listen
 ) -> None:

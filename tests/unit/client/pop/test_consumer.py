@@ -17,6 +17,7 @@ from tests.unit.client.stub_service import StubService
 # Done once -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-1")
 def test_every_message_is_handled_once_and_acknowledged(stub: StubService, consume: Consume, seen: Seen) -> None:
     stub.queue.fill("orders", 500, partitions=3)
     consumer = consume(seen)
@@ -132,6 +133,7 @@ def test_cons_03_other_tags_count_as_consumed(stub: StubService, consume: Consum
 # Failures of handlers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-2")
 def test_retry_01_a_handler_that_raises_gets_the_message_again(
     stub: StubService, consume: Consume, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +212,7 @@ def test_retry_03_after_the_last_attempt_a_message_is_dead(stub: StubService, co
     assert [message.delivery_attempt for message in seen.messages] == [1, 2]
 
 
+@pytest.mark.promise("SDK-2")
 def test_what_is_no_clear_success_is_none(
     stub: StubService, consume: Consume, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:

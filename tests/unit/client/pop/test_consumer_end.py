@@ -17,6 +17,7 @@ from tests.unit.client.stub_service import StubService
 # The end -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-7")
 def test_close_gives_back_what_was_not_begun(stub: StubService, consume: Consume, seen: Seen) -> None:
     stub.queue.fill("orders", 12)
     release = threading.Event()
@@ -44,6 +45,7 @@ def test_close_gives_back_what_was_not_begun(stub: StubService, consume: Consume
     assert consumer.stats().released == 10
 
 
+@pytest.mark.promise("SDK-7")
 def test_close_gives_back_what_does_not_finish_in_time(
     stub: StubService, consume: Consume, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ from tests.unit.client.stub_service import StubService
 # Long handlers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-3")
 def test_pop_09_a_slow_handler_keeps_its_message(stub: StubService, consume: Consume, seen: Seen) -> None:
     stub.queue.fill("orders", 3)
     release = threading.Event()
@@ -129,6 +130,7 @@ def test_pop_08_an_answer_that_comes_too_late_changes_nothing(stub: StubService,
 # The service away ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-4")
 def test_a_pop_whose_answer_is_lost_loses_nothing(stub: StubService, consume: Consume, seen: Seen) -> None:
     stub.queue.fill("orders", 50)
     stub.queue.faults["pop"].extend([QueueFault.DROP_AFTER, QueueFault.NONE, QueueFault.GARBAGE, QueueFault.DROP_AFTER])
@@ -148,6 +150,7 @@ def test_acknowledgements_carried_by_a_lost_pop_are_told_again(stub: StubService
     assert consumer.stats().expired == 0
 
 
+@pytest.mark.promise("SDK-4")
 @pytest.mark.parametrize("fault", [QueueFault.DROP_BEFORE, QueueFault.DROP_AFTER, QueueFault.UNAVAILABLE])
 def test_pop_08_an_acknowledgement_whose_answer_is_lost_is_repeated(
     stub: StubService, consume: Consume, seen: Seen, fault: QueueFault

@@ -17,6 +17,7 @@ from tests.unit.client.stub_service import StubService
 # Order ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("SDK-6")
 @pytest.mark.parametrize("max_messages", [None, 8])
 def test_pop_16_a_partition_in_order_is_handled_one_after_another(
     stub: StubService, consume: Consume, seen: Seen, max_messages: int | None
@@ -49,6 +50,7 @@ def test_pop_16_a_partition_in_order_is_handled_one_after_another(
         assert all(later <= earlier + 1 for earlier, later in pairwise(offsets))
 
 
+@pytest.mark.promise("SDK-6")
 def test_pop_17_messages_of_a_key_follow_each_other(stub: StubService, consume: Consume, seen: Seen) -> None:
     stub.queue.fill("orders", 60, key=lambda n: f"k{n % 6}")
     poison = 7

@@ -29,6 +29,8 @@ from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 from tests.set_clock import AheadClock
 
+pytestmark = pytest.mark.promise("JOB-18")
+
 
 class Bench:
     """A service's tables with one topic, and a job in a process of its own."""
@@ -131,6 +133,7 @@ def test_retry_04_targets_of_all_brokers_and_partitions(bench: Bench) -> None:
         assert [row["body"].decode() for row in bench.tables.delivered(wide, index)] == [f"m-{index}", f"late-{index}"]
 
 
+@pytest.mark.promise("JOB-7")
 def test_retry_05_a_job_that_was_down_for_days_finds_what_it_had_forwarded(bench: Bench) -> None:
     """Longer than a partition remembers its producers: its rows tell."""
     clock = AheadClock(-3 * 24 * 3_600_000)
@@ -164,6 +167,7 @@ def test_retry_05_each_arrives_once_wherever_a_run_breaks_off(bench: Bench, poin
     assert bench.ended_below() == 50
 
 
+@pytest.mark.promise("JOB-8")
 def test_retry_04_a_target_that_cannot_be_written_delays_only_its_own(tmp_path: Path, bench: Bench) -> None:
     other = bench.tables.topic("other")
     log = bench.tables.log(bench.topic)

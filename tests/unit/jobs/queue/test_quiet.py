@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from jobs.queue.revive_task import COUNTS
 from jobs.queue.task_driver import Looked
+
+pytestmark = pytest.mark.promise("JOB-18")
+
 
 SHARD = ("broker-a", 3)
 

@@ -27,6 +27,9 @@ from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 from tests.set_clock import AheadClock
 
+pytestmark = pytest.mark.promise("JOB-18")
+
+
 #: A checkpoint popped at 0 for 10 s is looked at from here on.
 DUE = 10_000 + ACK_SETTLE_MS
 
@@ -195,6 +198,7 @@ def test_pop_12_earlier_lives_of_topic_and_group_are_skipped(bench: Bench) -> No
     assert len(bench.tables.done()) == 2
 
 
+@pytest.mark.promise("JOB-10")
 def test_pop_12_what_retention_took_is_recorded_once(bench: Bench) -> None:
     offsets = bench.send("a", "b") + bench.send("c")
     bench.pop(offsets)
@@ -230,6 +234,7 @@ def test_pop_11_each_is_revived_once_wherever_a_run_breaks_off(bench: Bench, poi
     assert bench.new_job().run(DUE + 60_000)["rows"] == 0
 
 
+@pytest.mark.promise("JOB-8")
 def test_pop_11_one_corrupt_partition_delays_only_its_own(tmp_path: Path, bench: Bench) -> None:
     other = bench.tables.topic("other")
     bench.pop(bench.send("a"))
@@ -247,6 +252,7 @@ def test_pop_11_one_corrupt_partition_delays_only_its_own(tmp_path: Path, bench:
     assert bench.retried() == ["a"]
 
 
+@pytest.mark.promise("JOB-8")
 def test_pop_11_a_corrupt_destination_delays_only_its_own(tmp_path: Path, bench: Bench) -> None:
     other = bench.tables.group("other")
     offsets = bench.send("a")
@@ -265,6 +271,7 @@ def test_pop_11_a_corrupt_destination_delays_only_its_own(tmp_path: Path, bench:
     assert bench.retried() == ["a"]
 
 
+@pytest.mark.promise("JOB-9")
 def test_pop_11_a_broker_whose_acks_cannot_be_read_is_held(tmp_path: Path, bench: Bench) -> None:
     """To deliver what was acknowledged would be worse than to deliver late."""
     far = bench.tables.topic("far", brokers=("broker-b",))
@@ -317,6 +324,7 @@ def test_a_damaged_record_is_told(bench: Bench) -> None:
         bench.tables.done()
 
 
+@pytest.mark.promise("JOB-22", "JOB-7")
 def test_pop_11_a_job_that_was_down_for_days_finds_what_it_had_stored(bench: Bench) -> None:
     """Longer than a partition remembers its producers: its rows tell."""
     clock = AheadClock(-3 * 24 * 3_600_000)

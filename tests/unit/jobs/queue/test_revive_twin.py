@@ -26,6 +26,9 @@ from tables.store.store import MemoryStore
 from tests.queue_engines import COLD, ENGINES, QueueJob, revive_job
 from tests.queue_tables import QueueTables
 
+pytestmark = pytest.mark.promise("JOB-18")
+
+
 _MESSAGES = 40
 
 offsets = st.lists(st.integers(0, _MESSAGES - 1), min_size=1, max_size=32, unique=True).map(sorted)
@@ -172,6 +175,7 @@ def _of_twin(row: Row) -> tuple[object, ...]:
     return row.body, row.reconsume_times, origin, row.headers.get(DEAD_REASON_HEADER)
 
 
+@pytest.mark.promise("JOB-18", "JOB-3")
 @pytest.mark.parametrize("engine", [*ENGINES, COLD])
 @settings(max_examples=20)
 @given(game=games)

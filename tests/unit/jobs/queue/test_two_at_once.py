@@ -25,6 +25,9 @@ from tables.schema import INGEST_SCHEMA
 from tests.queue_engines import COLD, ENGINES, QueueJob, delay_job, revive_job
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 
+pytestmark = pytest.mark.promise("JOB-18")
+
+
 DUE = 10_000 + ACK_SETTLE_MS
 
 
@@ -52,6 +55,7 @@ def _two_bits(tables: QueueTables) -> Checkpoint:
     return tables.pop(tables.group(), tables.topic(), tables.send(tables.topic(), "a", "b"))
 
 
+@pytest.mark.promise("JOB-21")
 @pytest.mark.parametrize("bits", [0b01, 0b10, 0b11])
 def test_pop_11_a_run_that_was_overtaken_stores_nothing_twice(tables: QueueTables, bits: int) -> None:
     """The other one could read only some of the messages: its request is another one."""
@@ -74,6 +78,7 @@ def _fill(warehouse: Warehouse, tables: QueueTables) -> None:
     log.append_rows(rows, [RowsPart(1, ProducerStamp(f"p{i}", 0, None, 1)) for i in range(PRODUCERS_MAX)])
 
 
+@pytest.mark.promise("JOB-22")
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.long)])
 def test_pop_11_what_a_destination_has_forgotten_its_rows_tell(tables: QueueTables, engine: str) -> None:
     _two_bits(tables)
@@ -91,6 +96,7 @@ def test_pop_11_what_a_destination_has_forgotten_its_rows_tell(tables: QueueTabl
     assert (bodies[b"a"], bodies[b"b"]) == (1, 1)
 
 
+@pytest.mark.promise("JOB-22")
 def test_pop_11_a_destination_that_forgets_while_a_run_decides_refuses_it(tables: QueueTables) -> None:
     popped = _two_bits(tables)
     with ExitStack() as open_here:
@@ -110,6 +116,7 @@ def test_pop_11_a_destination_that_forgets_while_a_run_decides_refuses_it(tables
     assert (bodies[b"a"], bodies[b"b"]) == (1, 1)
 
 
+@pytest.mark.promise("JOB-21")
 @pytest.mark.parametrize("engines", [("spark", "spark"), ("local", "spark"), ("local", COLD)])
 def test_pop_11_retry_05_two_drivers_at_once_deliver_each_once(tables: QueueTables, engines: tuple[str, str]) -> None:
     topic, group, late = tables.topic(partitions=2), tables.group(max_attempts=2), tables.topic("late")

@@ -18,6 +18,9 @@ from mq.meta.topics import decide_put_topic
 from tables.queue.metadata import MetaLog
 from tests.unit.jobs.warehouses import Filled
 
+pytestmark = pytest.mark.promise("PIPE-4")
+
+
 A, B, MORE = "orders@broker-a", "orders@broker-b", "orders#1@broker-a"
 
 

@@ -107,6 +107,7 @@ def test_spark_07_what_a_run_works_on_is_given_back_when_it_ends(apps: ExitStack
     assert (one.shards.held, two.tend()) == (("a",), ("b",))
 
 
+@pytest.mark.promise("JOB-14")
 def test_spark_07_a_shard_that_a_sleeper_does_not_take_is_taken_back_and_kept(apps: ExitStack, store: Store) -> None:
     """An application that is stopped takes part for three signs of life, and its share is nobody's meanwhile."""
     clock = Clock()

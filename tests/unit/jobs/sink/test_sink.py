@@ -78,6 +78,7 @@ def test_spark_03_a_batch_that_was_done_is_not_done_again() -> None:
     assert [name for name in sink.files() if not name.startswith(f"{2:020d}.")] == []
 
 
+@pytest.mark.promise("PIPE-5")
 @pytest.mark.parametrize("step", STEPS)
 def test_spark_03_a_driver_that_fails_anywhere_leaves_a_batch_that_is_stored_once(step: str) -> None:
     sink = Sink()
@@ -164,6 +165,7 @@ def test_spark_03_staged_rows_that_are_damaged_are_not_appended() -> None:
     assert sink.bodies() == []
 
 
+@pytest.mark.promise("PIPE-7")
 def test_spark_03_a_full_disk_fails_the_batch_and_its_repetition_stores_it_once(tmp_path: Path) -> None:
     store = FaultyStore(LocalStore(tmp_path))
     sink = Sink(store)
@@ -199,6 +201,7 @@ def test_spark_03_a_manifest_without_an_answer_is_the_one_that_is_stored() -> No
     assert sink.bodies() == _names(0, 20)
 
 
+@pytest.mark.promise("PIPE-7")
 def test_spark_03_a_query_that_stood_still_for_days_asks_the_rows_what_is_stored() -> None:
     clock = SetClock()
     sink = Sink(clock=clock)
@@ -219,6 +222,7 @@ def test_spark_03_a_query_that_stood_still_for_days_asks_the_rows_what_is_stored
 # Expansions, fences, topics that come and go ------------------------------------------------------------------
 
 
+@pytest.mark.promise("PIPE-8")
 @pytest.mark.parametrize("strategy", ["strict", "best_tried"])
 @pytest.mark.parametrize("step", ["", "sink.after_manifest", "sink.after_append=raise@1"])
 def test_route_06_a_topic_that_is_expanded_under_a_batch_gets_each_message_once_and_in_order(
@@ -247,6 +251,7 @@ def test_route_06_a_topic_that_is_expanded_under_a_batch_gets_each_message_once_
         assert all(bodies == sorted(bodies) for bodies in by_key.values())
 
 
+@pytest.mark.promise("PIPE-8")
 def test_i15_rows_that_a_route_fence_refuses_go_to_the_new_partition_behind_the_seal() -> None:
     sink = Sink()
     sink.put_topic(partitions=1, order_strategy="strict")

@@ -19,6 +19,9 @@ from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.unit.jobs.stream.driven import Stream
 from tests.unit.jobs.warehouses import Filled
 
+pytestmark = pytest.mark.promise("PIPE-3")
+
+
 A, B = "orders@broker-a", "orders#1@broker-a"
 
 

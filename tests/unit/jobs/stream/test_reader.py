@@ -15,6 +15,9 @@ from mq.meta.topics import Topic
 from tests.queue_tables import QueueTables
 from tests.unit.jobs.stream.driven import Stream
 
+pytestmark = pytest.mark.promise("PIPE-2")
+
+
 A, B = "orders@broker-a", "orders#1@broker-a"
 
 

@@ -39,6 +39,9 @@ from tables.state.schema import POP_CHECKPOINTS
 from tests.queue_tables import BROKER, CLUSTER, QueueTables
 from tests.rows import batch
 
+pytestmark = pytest.mark.promise("PIPE-15")
+
+
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 #: A little more than messages are kept, so that what was appended in a test is just too old.
@@ -163,6 +166,7 @@ def test_partitions_of_a_topic_that_is_over_are_kept_three_days_and_held_by_nobo
 # Groups.
 
 
+@pytest.mark.promise("KEEP-3")
 def test_pop_11_an_open_checkpoint_keeps_what_a_revive_needs(bench: Bench) -> None:
     topic, group = bench.topic(), bench.group()
     for body in "abcdef":
@@ -202,6 +206,7 @@ def test_pop_12_checkpoints_of_groups_that_are_over_or_were_reset_keep_nothing(b
     assert (bench.run()["rows"], bench.of(topic)) == (1, (1, 1))
 
 
+@pytest.mark.promise("KEEP-5")
 def test_retry_6_retention_does_not_wait_for_groups_unless_told_to(bench: Bench) -> None:
     topic, slow, quick = bench.topic(), bench.group("slow"), bench.group("quick")
     for body in "abcd":
@@ -285,6 +290,7 @@ def test_retry_6_dead_letters_have_their_own_time(bench: Bench) -> None:
     assert bench.bounds(dead) == (1, 1)
 
 
+@pytest.mark.promise("KEEP-6")
 def test_retry_6_delayed_messages_stay_until_their_deliver_time_and_three_days(bench: Bench) -> None:
     topic, now_ms = bench.topic(), int(time.time() * 1_000)
     delay = system_ref(DELAY, CLUSTER, BROKER)
@@ -297,6 +303,7 @@ def test_retry_6_delayed_messages_stay_until_their_deliver_time_and_three_days(b
     assert bench.bounds(delay) == (3, 3)
 
 
+@pytest.mark.promise("KEEP-6")
 def test_retry_6_delayed_messages_stay_until_they_have_ended(bench: Bench) -> None:
     topic, now_ms = bench.topic(), int(time.time() * 1_000)
     delay = system_ref(DELAY, CLUSTER, BROKER)

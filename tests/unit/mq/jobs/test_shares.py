@@ -88,6 +88,7 @@ class _World:
         return Counter(dict.fromkeys(self.living, 0)) + Counter(self.locks.values())
 
 
+@pytest.mark.promise("JOB-15")
 @given(st.integers(0, 10_000))
 def test_spark_07_whatever_each_saw_all_shards_are_shared_fairly_in_the_end(seed: int) -> None:
     world = _World(seed)
@@ -114,6 +115,7 @@ def test_spark_07_whatever_each_saw_all_shards_are_shared_fairly_in_the_end(seed
     assert world.locks == before, "a fair distribution moves"
 
 
+@pytest.mark.promise("JOB-15")
 @given(st.integers(0, 10_000))
 def test_spark_07_a_newcomer_gets_its_share_in_as_few_moves_as_there_are(seed: int) -> None:
     world = _World(seed)

@@ -183,6 +183,7 @@ def stored(meta: Meta) -> Meta:
     return found.meta
 
 
+@pytest.mark.promise("HOST-9")
 @given(st.lists(decisions, max_size=30), st.lists(decisions, max_size=10))
 def test_meta_3_who_starts_at_a_snapshot_knows_what_the_others_know(before: list[Decide], after: list[Decide]) -> None:
     meta = decided(decided(Meta(), PRELUDE), before)

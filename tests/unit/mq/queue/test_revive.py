@@ -139,6 +139,7 @@ def test_pop_11_the_place_of_a_message_names_its_copies(
     assert max(len(producer_id(one, offset)), len(loss_producer_id(one))) <= PRODUCER_ID_LENGTH_MAX
 
 
+@pytest.mark.promise("JOB-5")
 @given(checkpoints(), st.data())
 def test_pop_09_a_message_that_was_delivered_again_is_not_once_more_by_the_lease_that_took_it_over(
     checkpoint: Checkpoint, data: st.DataObject

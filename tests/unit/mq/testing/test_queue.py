@@ -355,6 +355,7 @@ def test_pop_13_a_stop_in_order_forgets_nothing() -> None:
     assert queue.pop("billing", "orders") == []
 
 
+@pytest.mark.promise("HOST-3")
 @pytest.mark.parametrize("order", [False, True, "key"])
 def test_pop_08_an_ack_is_told_the_truth_after_a_crash_that_set_the_clock_back(order: bool | str) -> None:
     queue = queue_of(1, order=order)
@@ -407,6 +408,7 @@ def test_meta_3_an_ack_right_after_a_crash_finds_its_stored_checkpoint() -> None
     assert queue.change("billing", popped[1].handle, 3_000)
 
 
+@pytest.mark.promise("JOB-2")
 @pytest.mark.parametrize("order", [True, "key"])
 def test_pop_03_what_was_popped_without_order_comes_again_to_pops_in_order(order: bool) -> None:
     queue = queue_of(2)

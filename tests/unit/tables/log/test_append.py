@@ -26,6 +26,7 @@ def places(results: list[Appended]) -> list[tuple[int, int, bool]]:
     return [(r.base_offset, r.count, r.duplicate) for r in results]
 
 
+@pytest.mark.promise("LOG-1")
 def test_model_3_offsets_start_at_0_and_grow_by_1(open_log: OpenLog) -> None:
     log = open_log()
     assert (log.min_offset, log.end_offset) == (0, 0)
@@ -238,6 +239,7 @@ def test_an_unknown_producer_is_unknown(open_log: OpenLog) -> None:
 # What an error leaves.
 
 
+@pytest.mark.promise("DAMAGE-5")
 @pytest.mark.parametrize("call", ["put", "put_if_absent"])
 def test_a_full_disk_stores_nothing_and_the_next_append_goes_on(
     store: FaultyStore, open_log: OpenLog, call: str

@@ -82,6 +82,7 @@ def test_meta_02_a_process_that_did_not_look_is_refused_all_the_same(files: Memo
     assert one.fences == {BROKER: 1}
 
 
+@pytest.mark.promise("HOST-6")
 @pytest.mark.parametrize("call", ["put", "put_if_absent"])
 def test_meta_02_a_fence_in_the_middle_of_an_append_refuses_it(
     files: MemoryStore, open_log: OpenLog, call: str

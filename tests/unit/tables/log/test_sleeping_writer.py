@@ -79,6 +79,7 @@ def test_a_reader_that_slept_sees_what_it_missed(sleeper: PartitionLog, others: 
     assert all_bodies(sleeper) == [b"a", b"b", *acked]
 
 
+@pytest.mark.promise("LOG-3")
 @pytest.mark.parametrize("cheap_look", [True, False])
 def test_a_put_below_the_log_is_never_believed(
     files: MemoryStore, open_log: OpenLog, others: World, cheap_look: bool

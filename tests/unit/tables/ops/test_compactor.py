@@ -23,6 +23,9 @@ from tests.rows import REF, all_bodies, all_rows, batch, numbered_bodies
 from tests.set_clock import SetClock
 from tests.unit.tables.conftest import OpenLog
 
+pytestmark = pytest.mark.promise("PIPE-13")
+
+
 #: Nothing is final, and nothing is left to roll-ups: what a test appends is compacted.
 EVERYTHING = Target(bytes=1 << 30, tail_bytes=1)
 
@@ -59,6 +62,7 @@ def test_spark_08_rows_lie_in_one_file_and_nothing_else_changes(
     assert log.append([batch(b"goes on")])[0].base_offset == 60
 
 
+@pytest.mark.promise("PIPE-14")
 def test_send_5_what_producers_sent_is_remembered_behind_a_compaction(
     open_log: OpenLog, files: MemoryStore, clock: SetClock
 ) -> None:

@@ -34,6 +34,7 @@ def test_nothing_to_mend_is_no_repair(log: PartitionLog, warehouse: Warehouse) -
     assert find_repair(warehouse, PartitionRef(Space.TOPICS, "no", "no@no")) is None
 
 
+@pytest.mark.promise("DAMAGE-4")
 def test_a_lost_newest_commit_is_put_back(log: PartitionLog, warehouse: Warehouse, files: MemoryStore) -> None:
     files.replace(f"{LOG}/.head", files.read(commit_key(11)))
     files.delete(commit_key(11))
@@ -73,6 +74,7 @@ def test_a_second_name_far_ahead_is_cut(log: PartitionLog, warehouse: Warehouse,
     assert (found.version, found.lost_from) == (9, 8)
 
 
+@pytest.mark.promise("FLUSH-5")
 def test_a_torn_tail_of_async_appends_is_cut_and_says_what_is_lost(
     open_warehouse: OpenWarehouse, files: MemoryStore
 ) -> None:

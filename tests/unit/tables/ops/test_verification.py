@@ -94,6 +94,7 @@ def test_f6_two_files_that_changed_places_are_both_found(
     assert {f.file for f in wrong(verify(warehouse))} == {one, two}
 
 
+@pytest.mark.promise("DAMAGE-3")
 @pytest.mark.parametrize("version", [10, 11])
 @pytest.mark.parametrize("damage", ["flip", "empty", "cut", "delete"])
 def test_f6_a_damaged_commit_is_found_by_name(
@@ -120,6 +121,7 @@ def test_f6_a_damaged_commit_that_a_checkpoint_covers_is_a_blemish(
     assert (found.file, found.gravity) == (commit_key(3), Gravity.BLEMISH)
 
 
+@pytest.mark.promise("DAMAGE-3")
 def test_f6_a_damaged_checkpoint_is_found_by_name(log: PartitionLog, warehouse: Warehouse, files: MemoryStore) -> None:
     flip(files, checkpoint_key(9), 300)
     (found,) = [f for f in verify(warehouse) if f.gravity is Gravity.DAMAGE]

@@ -56,6 +56,7 @@ def test_a_file_says_between_which_times_its_messages_are_delivered(tables: Queu
     assert "deliver_time" not in other.stats, "a message that is not delayed costs nothing"
 
 
+@pytest.mark.promise("JOB-19")
 @pytest.mark.parametrize("cache_bytes", [0, 2_000, 1 << 20])
 @pytest.mark.parametrize("seed", range(3))
 def test_retry_04_what_is_due_is_what_has_its_time_and_has_not_ended(

@@ -47,6 +47,7 @@ def _left(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.startswith(".deleted-")]
 
 
+@pytest.mark.promise("GROUP-9")
 def test_a_deletion_does_not_wait_for_its_files_and_what_is_made_anew_stays(tmp_path: Path, slow: SlowDisk) -> None:
     store = _filled(tmp_path, Graves(str(tmp_path), slow.unlink))
     store.delete_tree("t/old")
@@ -76,6 +77,7 @@ def test_a_process_that_ends_leaves_the_rest_to_the_next(tmp_path: Path, slow: S
     until(lambda: not _left(tmp_path))
 
 
+@pytest.mark.promise("GROUP-9")
 def test_what_a_killed_process_had_only_renamed_is_removed_by_the_next(tmp_path: Path) -> None:
     grave = tmp_path / ".deleted-5e1f" / "deep"
     grave.mkdir(parents=True)

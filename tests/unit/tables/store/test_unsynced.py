@@ -30,6 +30,7 @@ def synced_before(store: FaultyStore, name: str, key: str) -> bool:
     return any(called == "sync" and key in synced for called, synced in store.calls[:at])
 
 
+@pytest.mark.promise("FLUSH-6")
 def test_r1_a_durable_append_syncs_what_was_not(store: FaultyStore, open_log: OpenLog) -> None:
     log = open_log(store, flush_interval_ms=3_600_000)
     log.append([batch(b"a")], flush=Flush.ASYNC)
@@ -140,6 +141,7 @@ def test_files_that_were_written_again_are_done_though_the_next_one_fails(
     assert len(set(store.keys("replace"))) == 6
 
 
+@pytest.mark.promise("FLUSH-4")
 def test_the_flusher_makes_appends_durable_by_itself(store: FaultyStore, open_log: OpenLog) -> None:
     import threading
 

@@ -1,0 +1,68 @@
+"""The tests behind the promises of GUARANTEES.md: `python -m tests.promises` writes the tables' last column.
+
+A test says which promises it holds up: `@pytest.mark.promise("LOG-1")`, or `pytestmark` for a whole file. The column is
+made from these marks, so a test that is renamed or moved takes its promise along.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["DOCUMENT", "promised", "proofs", "written"]
+
+ROOT: Final = Path(__file__).parents[1]
+DOCUMENT: Final = ROOT / "GUARANTEES.md"
+_ROW: Final = re.compile(r"^\| ([A-Z]+-\d+) \|.*\| ([^|]*) \|$", re.MULTILINE)
+
+
+def proofs() -> dict[str, list[str]]:
+    """By id of a promise the names of its tests, or the paths of whole files."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, promise in _marks(path):
+            if name not in found[promise]:
+                found[promise].append(name)
+    return dict(found)
+
+
+def _marks(path: Path) -> Iterator[tuple[str, str]]:
+    """(test or path, id) of each mark in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ((node.name, promise) for mark in node.decorator_list for promise in _promises(mark))
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield from ((path.relative_to(ROOT).as_posix(), promise) for promise in _promises(node.value))
+
+
+def _promises(marks: ast.expr) -> Iterator[str]:
+    for node in ast.walk(marks):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.promise":
+            yield from (str(ast.literal_eval(one)) for one in node.args)
+
+
+def promised(text: str) -> list[str]:
+    """The ids of all promises of the document, in its order."""
+    return [found[1] for found in _ROW.finditer(text)]
+
+
+def written(text: str) -> str:
+    """The document, with the last column of its tables as the marks say."""
+    tests = proofs()
+
+    def row(found: re.Match[str]) -> str:
+        named = ", ".join(f"`{name}`" for name in tests.get(found[1], []))
+        return found[0][: found.start(2) - found.start()] + f"{named} |"
+
+    return _ROW.sub(row, text)
+
+
+if __name__ == "__main__":
+    before = DOCUMENT.read_text(encoding="utf-8")
+    DOCUMENT.write_text(written(before), encoding="utf-8")
+    sys.exit(0)
