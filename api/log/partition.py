@@ -121,7 +121,7 @@ class Partition:
         return self._owner.fencing
 
     def close(self) -> None:
-        """End a deleted topic's partition: refuse later calls and wake waiting readers. The warehouse closes the log."""
+        """End a deleted topic's partition: refuse later calls, wake waiting readers. The warehouse closes the log."""
         self._closed = True
         self.log = None
         self._owner.tending.drop(self)
@@ -283,7 +283,7 @@ class Partitions:
         return found
 
     def of(self, ref: PartitionRef) -> Partition:
-        """Return one of the queue's own partitions: revive log, offsets, retries, dead letters (`tables.queue.refs`)."""
+        """Return a partition of the queue's own: revive log, offsets, retries, dead letters (`tables.queue.refs`)."""
         assert ref.space is not Space.TOPICS, "these belong to a topic's life"
         found = self._found.get(ref)
         if found is None:
