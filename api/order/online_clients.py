@@ -106,7 +106,7 @@ class OnlineClients:
         clients_max: int,
         clock: Clock,
     ) -> None:
-        """A client is authorized for `length_ms` at a time, at most `clients_max` in a group; `clock` is the lease's."""
+        """Authorize clients for `length_ms` at a time, `clients_max` of a group at most; `clock` is the lease's."""
         self._meta = meta
         self._hosting = hosting
         self._clock = clock
@@ -148,7 +148,7 @@ class OnlineClients:
             self._wake_all()
 
     def _mine(self) -> tuple[int, Authorizations]:
-        """Return the epoch since which the role is ours, and its authorizations; raise `Unavailable` if it is not ours."""
+        """Return the epoch since which the role is ours, and the authorizations; raise `Unavailable` if it is not."""
         epoch = self._hosting.epoch(META_ROLE)
         assert self._granting is not None, "a role is served after it was gained"
         return epoch, self._granting
@@ -171,7 +171,7 @@ class OnlineClients:
             if granted is not None:
                 return granted
             await self._settled()
-        raise Unavailable("the end of this client's stay cannot be stored now; ask again")
+        raise Unavailable("the end of this client's earlier stay is not stored yet; send the heartbeat again")
 
     async def _group(self, name: str) -> Group:
         """Return the group; if it is not exclusive here, read the log, since another process may have changed it."""
@@ -215,7 +215,7 @@ class OnlineClients:
         return Granted(True, authorized_ms, online.allocation(beat.client), max(epochs, default=0))
 
     async def beat_until_changed(self, beat: Beat, known: int, wait_ms: int, client: Client) -> Granted:
-        """Handle a heartbeat, and answer when the client's allocation differs from that of epoch `known`, or after `wait_ms`.
+        """Handle a heartbeat, and answer when the client's allocation is not that of epoch `known`, or after `wait_ms`.
 
         It waits for a third of an authorization at most, so that a waiting client does not go offline.
         """
@@ -276,7 +276,7 @@ class OnlineClients:
                 log.error("event=scan_failed kind=%s", type(error).__name__, exc_info=error)
 
     async def scan(self) -> None:
-        """End the stay of clients whose authorization is over, and reallocate as groups and routes require (SPEC ORDER-2)."""
+        """End the stay of clients whose authorization is over; reallocate where groups or routes changed (ORDER-2)."""
         if not self._hosting.hosts(META_ROLE):
             return
         epoch, granting = self._mine()
