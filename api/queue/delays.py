@@ -98,7 +98,7 @@ def split_shares(
     Raises
     ------
     Conflict
-        `producer_sequence_reused` when the stored request had another number of messages.
+        `producer_sequence_reused`: the stored request had another number of messages.
     """
     count = messages.count
     targets = _targets(count, shares)
