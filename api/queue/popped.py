@@ -35,7 +35,7 @@ _WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message, with either `body` or `body_base64`. `handle` answers for this delivery of it."""
+    """One message, with either `body` or `body_base64`. `handle` names this delivery of it."""
 
     partition: str
     handle: str

@@ -74,7 +74,7 @@ class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that failed: delivered again after `delay_ms`, by default after the group's retry policy's delay."""
+    """Messages that failed: delivered again after `delay_ms`, by default as the group's retry policy says."""
 
     handles: Handles
     delay_ms: Milliseconds | None = None
