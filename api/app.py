@@ -69,7 +69,7 @@ def create_app(config: Config, ports: Ports = REAL) -> App:
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
-        redirect_slashes=False,  # an empty 307 to a client that asked for another path
+        redirect_slashes=False,  # else a path with a slash too many gets an empty 307
     )
     app.state.service = None
     for router in ROUTERS:

@@ -7,7 +7,7 @@
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
 FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi.messages` and
-`api.openapi.pop` describe these calls in the same document as the others.
+`api.openapi.pop` describe the hot calls in the same document as the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _V1_GROUPS: Final = [b"", b"v1", b"groups"]
 
 
 class Front:
-    """Dispatch by path; every answer of the hot calls leaves through here."""
+    """Dispatches requests by path, and sends the answers of the hot calls."""
 
     def __init__(self, others: ASGIApp, service: Callable[[], Service | None]) -> None:
         self._others = others

@@ -1,6 +1,6 @@
 """The roles of this process, which are brokers and the meta role: leases, takeover, giving back (SPEC META-1).
 
-    register --roles--> served (`api.host.roles`) --heir is there--> given back
+    register --roles--> served (`api.host.roles`) --its own process is there--> given back
        ^                   |
        |                   '--others silent, or their locks free--> declared dead, their roles taken
        '--declared dead by others (`lease_lost`): a new life

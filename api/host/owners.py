@@ -138,7 +138,7 @@ class Owners:
 
 
 async def together(asking: Sequence[Any]) -> list[Any]:
-    """Wait for all of `asking` and return the results; then raise the first failure, if there is one."""
+    """Wait until all of `asking` have ended; return the results, or raise the first failure."""
     done = await asyncio.gather(*asking, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):

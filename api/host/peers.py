@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 def is_forwarded(headers: Collection[Header]) -> bool:
-    """Whether another process sent the request on."""
+    """Whether another process forwarded the request."""
     return any(name == FORWARDED for name, _ in headers)
 
 
@@ -96,7 +96,7 @@ class Peers:
         self._hosting = hosting
         # No proxy of the environment stands between processes of one warehouse.
         self._client = httpx.AsyncClient(limits=_LIMITS, trust_env=False)
-        #: Requests sent on so far.
+        #: Number of requests forwarded so far.
         self.asked = 0
 
     def of(self, role: str, call: Call) -> Peer | None:

@@ -114,7 +114,7 @@ class Locks:
         return sum(map(len, self._locks.values()))
 
     def _sweep(self) -> None:
-        """Forget expired locks, which may never be asked for again."""
+        """Forget expired locks, for which no more requests may come."""
         now_ms = self._clock.boot_ms()
         for locks in self._locks.values():
             locks.sweep(now_ms)

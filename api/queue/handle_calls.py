@@ -158,7 +158,7 @@ class HandleCalls:
         acking.ordered[key] = opened.lease.topic
 
     async def finish(self, acking: Acking) -> dict[int, str]:
-        """Wait until every acknowledgement that must be stored is; return the codes of refused handles by position.
+        """Wait until all acknowledgements are stored that must be; return the codes of refused handles by position.
 
         Raises
         ------

@@ -45,7 +45,7 @@ class Dying(NamedTuple):
 
 
 class QueueLogs:
-    """The logs in which lanes survive, the clock by which they decide, and the keys of their handles."""
+    """The logs that store lanes' state, the clock by which lanes decide, and the keys of their handles."""
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ class Popper:
             return
         epoch = self._hosting.epoch(seat.broker)
         if found.epochs.setdefault(seat.broker, epoch) != epoch:
-            raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
+            raise Unavailable(f"broker {seat.broker} changed its process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
         taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, self._bytes_max - found.nbytes))
         if isinstance(taken, Taken):

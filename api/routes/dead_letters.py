@@ -131,7 +131,7 @@ def _named(logs: dict[str, PartitionLog | None], partition: str, field: str) -> 
 
 
 def _read(logs: dict[str, PartitionLog | None], offset: int, limit: int, *, here: bool) -> list[tuple[str, pa.Table]]:
-    """Return at most `limit` rows from `offset` on: an offset in the only partition if `here`, else one over all."""
+    """Return at most `limit` rows from `offset` on, which is an offset if `here`, else a count over all partitions."""
     found: list[tuple[str, pa.Table]] = []
     room = _LIST_BYTES
     for name, log in logs.items():

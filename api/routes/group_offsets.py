@@ -169,7 +169,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
 
 
 async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Topic:
-    """The topic, checked against `topic_id` if one is given."""
+    """Return the topic, checked against `topic_id` if one is given."""
     found = (await service.topics.require(name)).topic
     if topic_id in (None, found.id):
         return found

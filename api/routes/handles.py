@@ -1,7 +1,7 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
 Each handle of a call has its own outcome; handles of other processes' brokers are forwarded there (see
-`api.host.owners`). The answer comes when everything that must be stored is.
+`api.host.owners`). The answer comes when everything is stored that must be.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
     retries_only = request.retry is not None
     if group.settings.consume_strategy == "exclusive" and not retries_only:
         raise Conflict(
-            f"group {group.name} is exclusive: its clients pull in order; only retried messages are popped",
+            f'group {group.name} is exclusive: its clients pull; pop only retried messages (retry: "only")',
             code="group_exclusive",
             field="group",
         )

@@ -33,7 +33,7 @@ _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
 #: ... and one fetch takes at most this number of steps before it answers with the offset that it reached.
 _SCAN_STEPS_MAX: Final = 16
-#: Maximum age of the end offset that a reader past the end is told; the partition is followed meanwhile.
+#: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0
 
 

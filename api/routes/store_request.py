@@ -275,7 +275,7 @@ async def _placed(
         assert appended is not None, "a part without an error has its place"
         if appended.count != part.messages.count:
             raise Conflict(
-                "producer.seq: it was used for a request of another size",
+                "producer.seq: this number was used for a request of another size",
                 code=_REUSED,
                 field="producer.seq",
             )

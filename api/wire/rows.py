@@ -46,7 +46,7 @@ class Rows:
         return self._each(len(indexes), lambda column: [column[i] for i in indexes])
 
     def slice(self, start: int, end: int) -> Rows:
-        """The messages in `[start, end)`."""
+        """Return the messages in `[start, end)`."""
         return self._each(end - start, lambda column: column[start:end])
 
     def _each(self, count: int, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Rows:
