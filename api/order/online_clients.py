@@ -187,7 +187,7 @@ class OnlineClients:
             return ()
         clients = meta.online.group(beat.group).clients
         if beat.online and beat.client not in clients and len(clients) >= self._clients_max:
-            raise Overloaded(f"group {beat.group} has its maximum of {self._clients_max} clients", code="too_many_clients")
+            raise Overloaded(f"group {beat.group} is full: it has {self._clients_max} clients", code="too_many_clients")
         return decide_heartbeat(
             meta.online,
             beat.group,
