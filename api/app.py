@@ -1,4 +1,4 @@
-"""The ASGI application: FastAPI for what is rare, `Front` before it for what is hot, one service behind both."""
+"""The ASGI application: `Front` takes the hot calls, FastAPI all others; one service is behind both."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = logging.getLogger("deltamq.api")
 
 
 class App(Front):
-    """What uvicorn runs. The service is there from the lifespan's startup to its shutdown."""
+    """The application that uvicorn runs. Its service exists from the lifespan's startup to its shutdown."""
 
     def __init__(self, fastapi: FastAPI, config: Config, ports: Ports) -> None:
         super().__init__(fastapi, lambda: self.service)
         self.fastapi = fastapi
         self._config = config
         self.ports = ports
-        #: The URL that others reach it by, unless the settings name another; known when the server listens.
+        #: The URL under which clients and other processes reach it, unless the settings name one; set by the server.
         self.address = ""
 
     @property
@@ -45,7 +45,7 @@ class App(Front):
             await super().__call__(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Start, wait for the server's word, stop; why a start failed is one line in the log."""
+        """Start the service, wait for the server's shutdown event, and stop it; log a failed start as one line."""
         await receive()
         try:
             service = await Service.start(self._config, self.ports, address=self.address)
@@ -62,14 +62,14 @@ class App(Front):
 
 
 def create_app(config: Config, ports: Ports = REAL) -> App:
-    """The service of `config`, not started yet: the server's lifespan starts and stops it."""
+    """Return the application of `config`. The server's lifespan starts and stops its service."""
     app = FastAPI(
         title="DeltaMQ",
         version=_version(),
         description="A message log whose partitions are Delta tables: an acknowledgement is a Delta commit.",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
-        redirect_slashes=False,  # an empty 307 to a client that asked for another path
+        redirect_slashes=False,  # else a path with a slash too many gets an empty 307
     )
     app.state.service = None
     for router in ROUTERS:

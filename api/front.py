@@ -1,4 +1,4 @@
-"""The ASGI application that uvicorn runs: the two hot calls straight to their endpoints, all others to FastAPI.
+"""The ASGI application that uvicorn runs: the hot calls go straight to their endpoints, all others to FastAPI.
 
     POST /v1/topics/{topic}/messages                          -> api.routes.produce
     GET  /v1/topics/{topic}/partitions/{partition}/messages   -> api.routes.fetch
@@ -7,7 +7,7 @@
     anything else                                             -> FastAPI (topics, groups, cluster, health, console)
 
 FastAPI's dependency machinery costs more than a whole produce request here. `api.openapi.messages` and
-`api.openapi.pop` describe these calls in the same document as the others.
+`api.openapi.pop` describe the hot calls in the same document as the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _V1_GROUPS: Final = [b"", b"v1", b"groups"]
 
 
 class Front:
-    """Dispatch by path; every answer of the hot calls leaves through here."""
+    """Dispatches requests by path, and sends the answers of the hot calls."""
 
     def __init__(self, others: ASGIApp, service: Callable[[], Service | None]) -> None:
         self._others = others
@@ -76,10 +76,10 @@ class Front:
         await self._others(scope, _bounded(receive), send)
 
     async def _catch_up(self, scope: Scope) -> None:
-        """See what the process that sent a request on has seen, so that nothing it is about is unknown here."""
+        """Read the metadata as far as the process that forwarded the request has, so that this one knows its names."""
         service = self._service()
         if service is not None:
-            # What keeps the metadata from being read will be said where it is needed.
+            # If the metadata cannot be read, the endpoint that needs it says why.
             with suppress(DeltaMQError):
                 await service.meta.reach(meta_offset_of(scope["headers"]))
 
@@ -145,7 +145,7 @@ class Front:
             await send_answer(scope, send, answer)
 
     async def _answered(self, call: str, endpoint: Endpoint) -> Answer | None:
-        """The endpoint's answer, or the problem that it raised; None when there is nobody to answer any more."""
+        """Return the endpoint's answer, or the problem that it raised; None when the client has gone."""
         service = self._service()
         if service is None:
             return answer_of(Unavailable("the service is starting", code="starting"))
@@ -161,7 +161,7 @@ class Front:
 
 
 async def _send_half(send: Send, answer: Answer) -> None:
-    """The same with the failpoint in the middle, when a test asks for it: half of the answer is on its way."""
+    """Send an answer in two halves with a failpoint between them, for tests."""
     assert isinstance(answer.body, bytes), "acknowledgements are small"
     body = answer.body
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
@@ -172,7 +172,7 @@ async def _send_half(send: Send, answer: Answer) -> None:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """`receive` that refuses a body over the limit of administrative calls."""
+    """Wrap `receive` so that it refuses a body over the limit of administrative calls."""
     received = 0
 
     async def counted() -> MutableMapping[str, Any]:

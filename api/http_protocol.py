@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits and answers that it leaves to the application.
+"""uvicorn's HTTP protocol, with limits and error answers of our own.
 
 header section     at most HEADER_SECTION_BYTES_MAX, complete within header_section_s  -> 431, closed
 connections        at most connections_max                                            -> closed
@@ -19,7 +19,7 @@ from mq.errors import Refused
 
 __all__ = ["HttpProtocol"]
 
-#: Names and values of one request's headers together.
+#: Bytes of one request's path, header names and header values together.
 HEADER_SECTION_BYTES_MAX: Final = 64 * 1024
 
 
@@ -71,13 +71,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _too_slow(self) -> None:
-        """The connection never sent a request, or stopped in the middle of its headers."""
+        """Close a connection that never sent a request, or stopped in the middle of its headers."""
         if not self.transport.is_closing():
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Nearly all headers come in one piece: those need no timer.
+        # Nearly all header sections come in one piece and need no timer.
         if self._in_headers:
             self._expect_headers()
 
@@ -109,7 +109,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {WRITE_WHOLE: {"write": partial(_write_whole, self.cycle)}}
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refused, and close."""
+        """Answer a request that the parser refused, and close the connection."""
         self._write(answer_of(self._refused or _Rejected(msg, field="request")))
         self.transport.close()
 
@@ -119,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def _head(answer: Answer) -> list[bytes]:
-    """Status line and headers, without the empty line after them."""
+    """Return status line and headers, without the empty line after them."""
     head = [STATUS_LINE[answer.status]]
     for name, value in answer.headers:
         head += [name, b": ", value, b"\r\n"]
@@ -127,10 +127,10 @@ def _head(answer: Answer) -> list[bytes]:
 
 
 def _write_whole(cycle: RequestResponseCycle, answer: Answer) -> bool:
-    """Write a small answer at once, and leave only the end of its body to `send`; False if that is not possible."""
+    """Write a whole small answer, so that `send` only ends it; return False if that is not possible."""
     if cycle.disconnected or cycle.response_started or cycle.flow.write_paused or not cycle.keep_alive:
         return False
-    assert isinstance(answer.body, bytes), "the caller has looked"
+    assert isinstance(answer.body, bytes), "the caller checks this"
     cycle.response_started = True
     cycle.waiting_for_100_continue = False
     cycle.chunked_encoding = False  # the length is in the headers, and all of it is written here

@@ -1,4 +1,4 @@
-"""What a service is given beside its settings: its clocks, its store, and bounds that are no settings."""
+"""What a service is given besides its settings: its clocks, its store, and bounds that are not settings."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tables.store import Store
 
 __all__ = ["REAL", "Ports"]
 
-#: A client that has begun a request sends its headers within this time, or is cut off.
+#: Time within which a client must send a request's headers, in seconds; then the connection is closed.
 _HEADER_SECTION_S: Final = 20.0
-#: So many topics and groups of a counter have series of their own.
+#: Number of topics or groups that have a series of their own in each metric.
 _SERIES_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where the world ends and the service begins. Tests give others."""
+    """The service's view of the outside world. Tests replace it."""
 
-    #: What messages and records are stamped with, and what the times of the queue are told by.
+    #: The clock for the times of messages and records, and for the queue's due times.
     clock: Clock = SYSTEM_CLOCK
-    #: What leases, authorizations and pull locks are told by: real time, also where another clock stamps messages.
+    #: The clock for leases, authorizations and pull locks: real time even when a test replaces `clock`.
     lease_clock: Clock = SYSTEM_CLOCK
-    #: Where the tables are; None for what the warehouse's URI names.
+    #: Where the tables are; None for the store that the warehouse's URI names.
     store: Store | None = None
-    #: Clients of one exclusive group.
+    #: Maximum number of clients of one exclusive group.
     clients_max: int = CLIENTS_MAX
-    #: Bytes of one pop's answer; one message at least.
+    #: Maximum bytes of one pop's answer, which has one message at least.
     pop_bytes_max: int = FETCH_BYTES_MAX
-    #: How long a pop that others wait behind may be at work in a lane.
+    #: How long a pop may be at work in a lane when other pops wait for that lane, in milliseconds.
     lane_busy_ms: int = LANE_BUSY_MS
     series_max: int = _SERIES_MAX
     header_section_s: float = _HEADER_SECTION_S
 
 
-#: Those of a process that serves.
+#: The ports of a serving process.
 REAL: Final = Ports()

@@ -1,4 +1,4 @@
-"""The composition root: one `Service` holds everything that a process serves with.
+"""The composition root: one `Service` holds all parts of a service process.
 
 event loop        requests, queues, waiting readers, counters
 commit threads    one commit each at a time; fsync and encoding run without the interpreter's lock
@@ -55,7 +55,7 @@ _OWN_LOGS: Final = (OFFSETS, LOST, DELAY, DELAY_MARKS)
 
 
 class Service:
-    """One process's service. Made by `start`, ended by `stop`; lives on one event loop."""
+    """The service of one process, made by `start` and ended by `stop`; lives on one event loop."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Service:
 
     @classmethod
     async def start(cls, config: Config, ports: Ports = REAL, *, address: str = "") -> Service:
-        """Open the warehouse and the metadata log, take the brokers that nobody has, and be ready to serve them.
+        """Open the warehouse and the metadata log, take the brokers without an owner, and be ready to serve them.
 
         `address` is the URL under which other processes reach this one.
         """
@@ -189,14 +189,14 @@ class Service:
         )
 
     def _load(self) -> int:
-        """Requests a second since the last call."""
+        """Return the requests answered per second since the last call."""
         answered, now_ms = sum(self.metrics.requests.values()), SYSTEM_CLOCK.boot_ms()
         before, at_ms = self._answered
         self._answered = (answered, now_ms)
         return (answered - before) * 1_000 // max(1, now_ms - at_ms)
 
     async def _recover(self, roles: Mapping[str, int]) -> None:
-        """What brokers' lanes are, from the tables alone (SPEC META-3), after nobody else can write there."""
+        """Fence these brokers' logs against earlier owners, then read their lanes from the tables (SPEC META-3)."""
         brokers = sorted(roles.keys() - {META_ROLE})
         if not brokers:
             return
@@ -209,32 +209,32 @@ class Service:
             self.lanes.adopt(broker, roles[broker], recovered.of(broker))
 
     async def _fence(self, broker: str) -> None:
-        """Keep who had the broker before from writing its own logs."""
+        """Keep the broker's previous owner from writing to the broker's logs."""
         epoch, cluster = self.hosting.fence(broker), self.config.warehouse.cluster
         if epoch is None:
             return
         revives = [self.partitions.of(ref) for ref in revive_refs(cluster, broker)]
         others = [self.partitions.of(system_ref(kind, cluster, broker)) for kind in _OWN_LOGS]
         found = await asyncio.gather(*(one.look() for one in [*revives, *others]))
-        # Who may wake up must not find a log without a fence because nobody has made it yet.
+        # A revive log that does not exist yet is made here: a previous owner that wakes up must find the fence in it.
         makes = revives if self.hosting.may_wake(broker) else []
         there = [one for one, log in zip([*revives, *others], found, strict=True) if log is not None or one in makes]
         await asyncio.gather(*(one.fenced(epoch) for one in there))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Blocking work on a work thread."""
+        """Run blocking work on a work thread."""
         return await self.loop.run_in_executor(self._threads, work)
 
     def now_ms(self) -> int:
-        """What messages and records are stamped with: milliseconds since 1970."""
+        """Return the time for messages and records, in milliseconds since 1970."""
         return self.warehouse.clock.wall_us() // 1000
 
     async def delete_topic(self, name: str) -> None:
-        """End a topic, and what groups were to get again of it."""
+        """Delete a topic, and the groups' retry partitions for it."""
         await self.groups.drop_retries(await self.topics.delete(name))
 
     def begin_stop(self) -> None:
-        """Answer no more than what is under way: long polls and event streams end at once."""
+        """Begin to stop: long polls and event streams end at once, other requests under way are still answered."""
         self.stopping = self.popper.stopping = self.partitions.stopping = True
         self.online.begin_stop()
         self.locks.begin_stop()
@@ -242,13 +242,13 @@ class Service:
             partition.wake()
 
     def _void(self, lanes: Iterable[LaneKey]) -> None:
-        """What memory knows of these lanes means nothing any more."""
+        """Forget what memory knows of these lanes: their epoch is over."""
         ended = list(lanes)
         self.lanes.forget(ended)
         self.locks.void(ended)
 
     async def stop(self) -> None:
-        """Finish every queued commit and the upkeep step under way, make everything durable, and let go."""
+        """Finish every queued commit and the upkeep step under way, make all durable, and close the warehouse."""
         self.begin_stop()
         if self._watcher is not None:
             self._watcher.cancel()
@@ -268,7 +268,7 @@ class Service:
     # Other processes' commits.
 
     async def _watch(self) -> None:
-        """Look for commits of other processes where a reader waits, and now and then where partitions are used."""
+        """Look for commits of other processes: often where a reader waits, now and then in other partitions in use."""
         every_s = self.settings.refresh_ms / 1000
         await self._guarded(self.topics.sweep, None)
         await self._guarded(self.groups.sweep, None)
@@ -284,7 +284,7 @@ class Service:
                 await self._guarded(partition.tend, partition)
 
     async def _guarded(self, refresh: Callable[[], Awaitable[None]], partition: Partition | None) -> None:
-        """One refresh; a failure is logged, told to whoever asks next, and does not end the watch."""
+        """Run one refresh; a failure is logged, wakes the partition's readers, and does not end the watch."""
         try:
             await refresh()
         except DeltaMQError as error:
@@ -300,25 +300,25 @@ class Service:
             Gauge("deltamq_queue_bytes", "Bytes of produce requests under way.", lambda: self.admission.bytes),
             Gauge("deltamq_answer_bytes", "Bytes of rows in fetch answers under way.", lambda: self.answers.bytes),
             Gauge("deltamq_topics", "Topics.", lambda: len(self.topics.state.topics)),
-            Gauge("deltamq_open_partitions", "Open in this process.", lambda: len(self.warehouse.open_logs)),
-            Gauge("deltamq_in_flight_messages", "Popped, not done.", self.lanes.in_flight_everywhere),
-            Gauge("deltamq_hosted_brokers", "Served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
-            Gauge("deltamq_online_clients", "Of exclusive groups.", lambda: len(self.meta.now.online.members())),
-            Gauge("deltamq_pull_locks", "Partitions that clients have, of this process.", lambda: self.locks.held),
+            Gauge("deltamq_open_partitions", "Partitions open in this process.", lambda: len(self.warehouse.open_logs)),
+            Gauge("deltamq_in_flight_messages", "Messages popped and not done.", self.lanes.in_flight_everywhere),
+            Gauge("deltamq_hosted_brokers", "Brokers served here.", lambda: len(self.hosting.taking() - {META_ROLE})),
+            Gauge("deltamq_online_clients", "Exclusive clients.", lambda: len(self.meta.now.online.members())),
+            Gauge("deltamq_pull_locks", "Pull locks that clients hold in this process.", lambda: self.locks.held),
             Gauge("deltamq_waiting_pops", "Pops that wait for messages.", lambda: self.lanes.waiting),
-            Gauge("deltamq_memory_checkpoints", "Known to memory only.", lambda: self.lanes.checkpoints_in_memory),
+            Gauge("deltamq_memory_checkpoints", "Checkpoints not stored.", lambda: self.lanes.checkpoints_in_memory),
         ]
         self.metrics.counters = [
-            Gauge("deltamq_stored_checkpoints", "Checkpoints that left memory.", lambda: self.lanes.match.stored),
-            Gauge("deltamq_forwarded_requests", "To other processes.", lambda: self.peers.asked),
-            Gauge("deltamq_lost_leases", "Lives of this process that ended.", lambda: self.hosting.lost_leases),
-            Gauge("deltamq_heartbeats", "Of clients, answered here.", lambda: self.online.heartbeats),
-            Gauge("deltamq_lapsed_clients", "Called offline without a word.", lambda: self.online.lapsed),
-            Gauge("deltamq_revive_records", "Appended to the revive log.", lambda: self.lanes.logs.revive.records),
+            Gauge("deltamq_stored_checkpoints", "Checkpoints stored.", lambda: self.lanes.match.stored),
+            Gauge("deltamq_forwarded_requests", "Requests sent to peers.", lambda: self.peers.asked),
+            Gauge("deltamq_lost_leases", "Times this process was declared dead.", lambda: self.hosting.lost_leases),
+            Gauge("deltamq_heartbeats", "Heartbeats answered here.", lambda: self.online.heartbeats),
+            Gauge("deltamq_lapsed_clients", "Clients whose authorization ended.", lambda: self.online.lapsed),
+            Gauge("deltamq_revive_records", "Records appended to revive logs.", lambda: self.lanes.logs.revive.records),
         ]
 
     def partition_gauges(self, topics: Collection[str] | None = None) -> Iterator[PartitionGauges]:
-        """The open partitions of these topics, or all; as this process knows them."""
+        """Yield the gauges of the open partitions of these topics, or of all, as this process knows them."""
         for partition in self.partitions:
             opened = partition.log
             if opened is not None and (topics is None or partition.topic in topics):
@@ -335,13 +335,13 @@ class Service:
 
 
 def _brokers(config: Config, meta: MetaLog) -> list[str]:
-    """The brokers of the settings, and those that topics were given while the settings were others."""
+    """Return the brokers of the settings, and those that topics got under earlier settings."""
     routed = {broker_of(name) for topic in meta.state.topics.values() for name in topic.route.partitions}
     return sorted(routed.union(config.service.brokers))
 
 
 def _admissions(settings: ServiceSettings) -> tuple[Admission, Admission, Admission]:
-    """Of produce requests, of fetches by their answers, and of pops."""
+    """Return the admissions of produce requests, of fetches (which count the bytes of answers), and of pops."""
     return (
         Admission("produce", bytes_max=settings.queue_bytes_max, requests_max=settings.queue_requests_max),
         Admission("fetch", bytes_max=settings.answer_bytes_max, requests_max=settings.connections_max),

@@ -1,10 +1,10 @@
-"""What this process knows of fences, and how it learns when it was refused for knowing too little (SPEC META-2).
+"""The fence epochs that this process knows, and how it learns new ones after an append was refused (SPEC META-2).
 
     append --Fenced--> read the metadata --known now--> append again
-                            '--not yet--> 503: whoever put the fence up has not said why yet, or we are cut off
+                            '--not yet--> 503: its cause is not in the metadata yet, or we are cut off
 
-The queue's own logs are for the process that serves the broker: it says since when it does, and when it is refused
-there, it does so no more.
+The process that serves a broker appends to the queue's own logs with the epoch since which it serves it. If such an
+append is refused, another process serves the broker now.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["Fencing", "passes"]
 
 
 class Fencing:
-    """Of all partitions of one process; used on the event loop."""
+    """The fence epochs that one process knows, for all partitions; used on the event loop."""
 
     def __init__(self, meta: HostedMeta, held_since: Callable[[str], int | None]) -> None:
-        """`held_since` says since which epoch this process has a broker; None when it has not."""
+        """`held_since` returns the epoch since which this process has a broker; None if it does not."""
         self._meta = meta
         self._held_since = held_since
         self._known: dict[str, Known] = {}
         self._known_epoch = -1
 
     def known(self, partition: str) -> Known:
-        """What an append says that it knows."""
+        """Return the fence epochs for an append to the partition, by kind of fence."""
         broker = broker_of(partition)
         held = self._held_since(broker)
         if held is not None:
@@ -50,16 +50,16 @@ class Fencing:
         return found
 
     def is_ours(self, partition: str) -> bool:
-        """Whether appends are made as the process that has the broker."""
+        """Whether this process has the partition's broker."""
         return self._held_since(broker_of(partition)) is not None
 
     async def learn(self, partition: str, error: Fenced) -> None:
-        """Return when this process knows of the fence that refused an append which anybody may make.
+        """Return when this process knows of the fence that refused an append, if any process may make that append.
 
         Raises
         ------
         Unavailable
-            `fenced`: it does not.
+            `fenced`: this process does not know of the fence yet.
         """
         await self._meta.refresh()
         if not passes(self.known(partition), error):
@@ -67,6 +67,6 @@ class Fencing:
 
 
 def passes(known: Known, error: Fenced) -> bool:
-    """Whether an append that knows this passes the fence that refused another."""
+    """Whether an append with the epochs `known` passes the fence that raised `error`."""
     epoch = error.extra.get("epoch")
     return isinstance(epoch, int) and known.get(str(error.extra.get("fence")), 0) >= epoch

@@ -1,10 +1,10 @@
-"""The groups as the service sees them: the metadata log's state, and what ends with a group, a topic or a reset.
+"""The groups as the service sees them: the metadata log's state, and the end of groups, topics and epochs.
 
-Looking a group up never blocks. What ends goes in this order, so that a kill leaves nothing that anybody is sent to:
+Looking a group up never blocks. A deletion goes in this order, so that after a kill no request reaches what is left:
 
     metadata (an event)  ->  lanes in memory are void  ->  folders of retries and dead letters
-                                                           (a start sweeps what a kill left)
-A reset ends nothing that is stored, but what a revive run is about to append of before:
+                                                           (the next start sweeps what a kill left)
+A reset removes nothing stored, but must stop a revive run from appending messages of the old epoch:
 
     metadata (an event)  ->  lanes in memory are void  ->  fences in retries and dead letters  ->  answer
 """
@@ -42,7 +42,7 @@ __all__ = ["Groups", "ended_lanes"]
 
 log = logging.getLogger("deltamq.api")
 
-#: One life of a system topic: what `Warehouse.drop_topic` takes.
+#: One life of a system topic, as `Warehouse.drop_topic` takes it.
 _Life: TypeAlias = tuple[Space, str, int]
 _SPACES: Final = (Space.RETRY, Space.DLQ)
 
@@ -59,7 +59,7 @@ class Groups:
         auto_create: bool,
         now_ms: Callable[[], int],
     ) -> None:
-        """`forget` makes void what memory knows of lanes; `now_ms` is what a new group's time is read from."""
+        """`forget` makes memory forget lanes; `now_ms` is the clock for a new group's time of creation."""
         self._meta = meta
         self._partitions = partitions
         self._forget = forget
@@ -72,23 +72,23 @@ class Groups:
         return self._meta.now.groups
 
     def find(self, name: str) -> Group | None:
-        """The group as far as this process knows."""
+        """Return the group, as far as this process knows."""
         return self.state.groups.get(name)
 
     async def require(self, name: str) -> Group:
-        """The group, or `NotFound` when no process has made it."""
+        """Return the group; raise `NotFound` if no process has created it."""
         found = self.find(check_group(name))
         return found or (await self._meta.refresh()).groups.group(name)
 
     async def for_use(self, name: str) -> Group:
-        """The group; made with default settings when it is unknown and the service's settings allow it."""
+        """Return the group; create it with default settings if it is unknown and auto-creation is on."""
         found = self.find(name)
         if found is None and self._auto_create:
             found, _ = await self.put(name, GroupRequest())
         return found or await self.require(name)
 
     async def put(self, name: str, request: GroupRequest) -> tuple[Group, bool]:
-        """Create or change a group; True if it was created."""
+        """Create or change a group; return it, and True if it was created."""
         now_ms = self._now_ms()
         created = False
 
@@ -98,7 +98,7 @@ class Groups:
             created = before is None
             events = decide_put_group(meta.groups, name, request, now_ms)
             if before is not None and before.settings.consume_from.kind is StartKind.FIRST:
-                # Nobody noted where it has begun, so it counts as begun in all that there is.
+                # It is not recorded where the group has begun, so it counts as begun in all present partitions.
                 events += decide_begin(meta.groups.apply_all(events), name, _partitions(meta.topics.topics.values()))
             return events
 
@@ -107,7 +107,7 @@ class Groups:
         return meta.groups.group(name), created
 
     async def reset(self, name: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> int:
-        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); returns that epoch."""
+        """Put the group at `offsets` of lanes in `topic`, in a new epoch (SPEC POP-18); return that epoch."""
         assert offsets, "a topic has partitions"
         epoch = -1
 
@@ -122,9 +122,9 @@ class Groups:
         return epoch
 
     async def shut_out(self, name: str, topic: Topic, brokers: Iterable[str], epoch: int) -> dict[LaneKey, int]:
-        """Let nobody bring back any more what was in flight before the reset of this epoch (SPEC POP-18).
+        """Fence the group's retries and dead letters against messages of before the reset of this epoch (SPEC POP-18).
 
-        Returns the end offsets of the group's retry partitions: what lies there from then on is of after the reset.
+        Returns the end offsets of the group's retry partitions: all later messages there are from after the reset.
         """
         group = await self.require(name)
         fence = partial(self._fenced_end, epoch=epoch)
@@ -141,7 +141,7 @@ class Groups:
         return await self._partitions.run(partial(opened.fence, RESET_FENCE, epoch))
 
     async def delete(self, name: str) -> None:
-        """End a group: its progress, handles, retried and dead messages (SPEC POP-12)."""
+        """Delete a group with its progress, handles, retried messages and dead letters (SPEC POP-12)."""
         group = await self.require(name)
         topics: tuple[Topic, ...] = ()
 
@@ -156,17 +156,17 @@ class Groups:
         await self._drop([*retries, (Space.DLQ, DeadLetterTopic(name).storage_name, group.epoch)])
 
     async def drop_retries(self, topic: Topic) -> None:
-        """Remove what the groups were to get again of a topic that was deleted (SPEC POP-12)."""
+        """Remove the groups' retry partitions for a deleted topic (SPEC POP-12)."""
         await self._drop([_retries(group, topic) for group in self.state.groups.values()])
 
     async def sweep(self) -> None:
-        """Remove retries and dead letters whose group or topic ended, and whose removal was cut short."""
+        """Remove retries and dead letters of ended groups and topics whose removal was cut short."""
         warehouse = self._partitions.warehouse
 
         def stored() -> set[_Life]:
             return {(ref.space, ref.topic, ref.generation) for space in _SPACES for ref in warehouse.refs(space)}
 
-        # Folders first: the metadata of what they belong to is there before they are.
+        # List folders before the metadata: the metadata of their groups and topics exists before they do.
         found = await self._partitions.run(stored)
         meta = await self._meta.refresh()
         await self._drop([life for life in found if _is_over(meta, life)])
@@ -183,7 +183,7 @@ class Groups:
         await self._partitions.run(remove)
 
     def _void(self, before: Meta, after: Meta) -> None:
-        """Follow the metadata: forget what has ended."""
+        """Follow the metadata: forget the lanes that have ended."""
         if after.topics is before.topics and after.groups is before.groups:
             return
         lanes = ended_lanes(before, after)
@@ -192,12 +192,12 @@ class Groups:
 
 
 def _partitions(topics: Iterable[Topic]) -> dict[str, int]:
-    """How many partitions topics have now, by their ids."""
+    """Return how many partitions each topic has now, by topic id."""
     return {topic.id: len(topic.route.partitions) for topic in topics}
 
 
 def ended_lanes(before: Meta, after: Meta) -> set[LaneKey]:
-    """Lanes in which all that groups did before is void: the group or topic is over, or its offsets were reset."""
+    """Return the lanes whose epoch has ended: the group or topic is over, or its offsets were reset."""
     topics, groups = before.topics.topics, before.groups.groups
     over_groups = [name for name, group in groups.items() if _epoch(after, name) != group.epoch]
     over_topics = [topic for topic in topics.values() if _topic_id(after, topic.name) != topic.id]
@@ -218,12 +218,12 @@ def _topic_id(meta: Meta, topic: str) -> str | None:
 
 
 def _retries(group: Group, topic: Topic) -> _Life:
-    """The retry partitions of a group for a topic, in these lives of both."""
+    """Return the life of the retry partitions of a group for a topic."""
     return (Space.RETRY, RetryTopic(group.name, topic.name).storage_name, retry_life(group.epoch, topic.generation))
 
 
 def _is_over(meta: Meta, life: _Life) -> bool:
-    """Whether the metadata says that this life has ended; what it never heard of is left alone."""
+    """Whether the metadata says that this life has ended; a life that it does not know is left alone."""
     space, storage_name, generation = life
     if space is Space.DLQ:
         return _group_is_over(meta, storage_name, generation)

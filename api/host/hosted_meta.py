@@ -1,5 +1,5 @@
-"""The metadata log on the event loop: blocking calls go to threads, and who keeps something for a topic or a group is
-told when it ended, whoever ended it.
+"""The metadata log on the event loop: blocking calls go to threads, and followers are notified of every change by any
+process.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ __all__ = ["Follower", "HostedMeta"]
 
 log = logging.getLogger("deltamq.api")
 
-#: Upkeep follows a change after this time, and then for all changes since.
+#: Seconds from a change to the upkeep for it and all changes since.
 _UPKEEP_AFTER_S: Final = 1.0
 
-#: Called on the event loop with the state before and after.
+#: A callback on the event loop with the state before and after a change.
 Follower: TypeAlias = Callable[[Meta, Meta], None]
 
 T = TypeVar("T")
 
 
 class HostedMeta:
-    """One process's view of the metadata, and the only one that changes it there."""
+    """One process's view of the metadata; all changes by this process go through it."""
 
     def __init__(self, log: MetaLog, partitions: Partitions) -> None:
         self._log = log
         self._loop = partitions.loop
         self._upkeep = partitions.upkeep
         self._in_upkeep = False
-        # A thread of its own: the lease is renewed here, and must not wait for what others read from a disk. More
-        # would not help, since the log takes one at a time.
+        # A thread of its own: the lease is renewed on it, and must not wait for others' reads from a disk. More threads
+        # would not help, since the log takes one call at a time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mq-meta")
         self._told = log.meta
         self._followers: list[Follower] = []
 
     @property
     def now(self) -> Meta:
-        """The newest known state; never modified, so it may be kept."""
+        """The newest known state; it is never modified, so it may be kept."""
         return self._log.meta
 
     @property
     def offset(self) -> int:
-        """Up to where the log is in the newest known state."""
+        """The offset up to which the newest known state includes the log."""
         return self._log.offset
 
     async def reach(self, offset: int) -> None:
-        """See at least what another process has seen, which is up to `offset`."""
+        """Read the log at least up to `offset`, which another process has seen."""
         if self.offset < offset:
             await self.refresh()
 
     def follow(self, follower: Follower) -> None:
-        """Tell `follower` of every change from now on."""
+        """Notify `follower` of every change from now on."""
         self._followers.append(follower)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Short blocking work that belongs to a change of the metadata."""
+        """Run short blocking work that belongs to a change of the metadata."""
         return await asyncio.wrap_future(self._thread.submit(work), loop=self._loop)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class HostedMeta:
         self._thread.shutdown()
 
     async def refresh(self) -> Meta:
-        """See what other processes did."""
+        """Read the changes of other processes."""
         await self.run(self._log.refresh)
         self._tell()
         return self.now
@@ -100,16 +100,16 @@ class HostedMeta:
             self._loop.call_later(_UPKEEP_AFTER_S, self._upkeep.submit, self._maintain)
 
     def _maintain(self) -> None:
-        """On the upkeep thread: keep the log short."""
+        """Keep the log short; on the upkeep thread."""
         self._in_upkeep = False
         try:
             self._log.maintain()
         except DeltaMQError as error:
-            # It is due again after the next change; who reads or changes will be told what is wrong.
+            # Upkeep is due again after the next change; reads and changes meet the same fault themselves.
             log.error("event=upkeep_failed partition=meta code=%s detail=%r", error.code, error.detail)
 
     def _tell(self) -> None:
-        """Tell the followers once of everything that is new."""
+        """Notify the followers once of everything that is new."""
         before, after = self._told, self._log.meta
         self._told = after
         if after is not before:

@@ -1,7 +1,7 @@
-"""The topics as the service sees them: the metadata log's state, and for each topic's life what runs for it.
+"""The topics as the service sees them: the metadata log's state, and the objects that run for each topic's life.
 
-Looking a topic up never blocks. A name that is not known is looked for once in the metadata log, since another
-process may have made it a moment ago, before it is refused or made.
+Looking a topic up never blocks. Before an unknown name is refused or created, the metadata log is read once, since
+another process may have created the topic a moment ago.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
 
-#: What is met where a partition's files are not there any more (see `Topics.explained`).
+#: The errors met when a partition's files are gone (see `Topics.explained`).
 GONE: Final = (Corrupt, FileMissing, PartitionNotFound)
-#: About the time of a few commits.
+#: Seconds for which a draw is kept: about the time of a few commits.
 _DRAW_KEPT_S: Final = 0.01
 
 
 class HostedTopic:
-    """One life of a topic: its newest metadata, its partitions and its producers under way."""
+    """One life of a topic: its newest metadata, its partitions and its producers' requests under way."""
 
     def __init__(self, topic: Topic, partitions: Partitions) -> None:
         self.topic = topic
@@ -63,9 +63,9 @@ class HostedTopic:
         self._logs: dict[str, PartitionLog] = {}
         self._drawn = 0
         self._drawn_until_s = 0.0
-        #: With what it was made of.
+        #: The placement, after the values that it was made of.
         self._placement: tuple[Topic, MovedKeys, int, Placement] | None = None
-        #: The sealed ends that our view of the logs has reached.
+        #: The sealed end offsets up to which the logs were read.
         self._reached: Mapping[str, int] = {}
 
     @property
@@ -81,10 +81,10 @@ class HostedTopic:
         return self.topic.settings
 
     def draw(self, now_s: float) -> int:
-        """Where messages without a key go now (SPEC ROUTE-5).
+        """Return the draw that places messages without a key now (SPEC ROUTE-5).
 
-        A random place, kept for a few milliseconds: small requests that arrive together then share a commit
-        instead of making one in each partition.
+        It is random and kept for a few milliseconds, so that small requests that arrive together share a commit instead
+        of making one in each partition.
         """
         if now_s >= self._drawn_until_s:
             self._drawn = random.getrandbits(30)
@@ -92,7 +92,7 @@ class HostedTopic:
         return self._drawn
 
     def placement(self, meta: Meta) -> Placement:
-        """Where messages go by `meta`; by what was known last when the topic has ended there."""
+        """Return where messages go by `meta`; if the topic has ended there, by its last known metadata."""
         present = meta.topics.topics.get(self.topic.name)
         if present is not None and present.id == self.topic.id:
             self.topic = present
@@ -103,7 +103,7 @@ class HostedTopic:
         return made[3]
 
     async def see(self, ends: Mapping[str, int]) -> None:
-        """Look for what other processes appended before these ends: it may be copies of a request of ours."""
+        """Read what other processes appended before these ends; it may include copies of a request of ours."""
         if ends is self._reached:
             return
         for name, end_offset in ends.items():
@@ -113,11 +113,11 @@ class HostedTopic:
         self._reached = ends
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Blocking work on a thread."""
+        """Run blocking work on a thread."""
         return await self._partitions.run(work)
 
     def partition(self, name: str) -> Partition:
-        """The partition of this life of the topic; the caller knows that the route has it."""
+        """Return a partition of this life of the topic; the route must have it."""
         found = self._named.get(name)
         if found is None:
             found = self._named[name] = self._partitions.get(self.topic, name)
@@ -129,14 +129,14 @@ class HostedTopic:
         return [self.partition(name) for name in self.route.partitions]
 
     async def logs(self) -> Mapping[str, PartitionLog]:
-        """The open logs of all partitions, by name; one that is damaged is left out, so that the others serve."""
+        """Return the open logs of all partitions, by name; a damaged one is left out, so that the others serve."""
         if len(self._logs) != len(self.route.partitions):
             found = zip(self.route.partitions, await self._open_all(), strict=True)
             self._logs = {name: opened for name, opened in found if opened is not None}
         return self._logs
 
     async def _open_all(self) -> list[PartitionLog | None]:
-        """Open, and if need be make, the tables of all partitions, some at a time; None for a damaged one."""
+        """Open the tables of all partitions, creating missing ones; return the logs, None for a damaged one."""
 
         async def opened(partition: Partition) -> PartitionLog | None:
             try:
@@ -159,7 +159,7 @@ class Topics:
         auto_create: bool,
         now_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` is what a new topic's time of creation is read from."""
+        """`now_ms` is the clock for a new topic's time of creation."""
         self._meta = meta
         meta.follow(self._forget_deleted)
         self._partitions = partitions
@@ -173,12 +173,12 @@ class Topics:
         return self._meta.now.topics
 
     def find(self, name: str) -> HostedTopic | None:
-        """The topic as far as this process knows."""
+        """Return the topic, as far as this process knows."""
         topic = self.state.topics.get(name)
         return None if topic is None else self._host(topic)
 
     def placement(self, hosted: HostedTopic) -> Placement:
-        """Where messages of the topic go now, as far as this process knows."""
+        """Return where messages of the topic go now, as far as this process knows."""
         return hosted.placement(self._meta.now)
 
     def _host(self, topic: Topic) -> HostedTopic:
@@ -190,7 +190,7 @@ class Topics:
         return hosted
 
     async def require(self, name: str) -> HostedTopic:
-        """The topic, or `NotFound` when no process has made it."""
+        """Return the topic; raise `NotFound` if no process has created it."""
         found = self.find(check_topic(name))
         if found is None:
             await self.refresh()
@@ -198,9 +198,9 @@ class Topics:
         return found
 
     async def for_produce(self, name: str, check: Callable[[Route], None]) -> HostedTopic:
-        """The topic; made with the default route when it is unknown and the settings allow it (SPEC ROUTE-2).
+        """Return the topic; create it with the default route if it is unknown and the settings allow (SPEC ROUTE-2).
 
-        `check` raises what the request would be refused for by that route: then the topic is not made.
+        `check` raises if the request would be refused with that route; then the topic is not created.
         """
         found = self.find(name)
         if found is None and self._auto_create:
@@ -210,7 +210,7 @@ class Topics:
     async def put(
         self, name: str, request: TopicRequest, check: Callable[[Route], None] | None = None
     ) -> tuple[HostedTopic, bool]:
-        """Create or change a topic and make its tables; True if it was created.
+        """Create or change a topic and make its tables; return it, and True if it was created.
 
         `check` sees the route of a topic that is about to be created, and may raise.
         """
@@ -222,7 +222,7 @@ class Topics:
             for event in events:
                 if check is not None and isinstance(event, TopicPut) and event.topic.id == new_id:
                     check(event.topic.route)
-            # First: who reads only some of the events must not know the new route without what waits.
+            # The moves come first: a reader of only some of the events must not see the new route without them.
             return [*moves_of(meta.topics, events), *events]
 
         topic = (await self._meta.submit_any(decide)).topics.topic(name)
@@ -233,11 +233,11 @@ class Topics:
         return hosted, created
 
     def _available(self, meta: Meta, name: str) -> Sequence[str]:
-        """The brokers for new partitions."""
+        """Return the brokers for new partitions."""
         return brokers_for(name, meta.brokers.available, self._brokers)
 
     async def delete(self, name: str) -> Topic:
-        """End a topic: first its metadata, so nobody is sent there any more, then its data. Returns what it was."""
+        """Delete a topic: first its metadata, so that no more requests go there, then its data. Return the topic."""
         topic = (await self.require(name)).topic
         await self._meta.submit(lambda state: decide_delete_topic(state, name))
         log.info("event=topic_deleted topic=%r", name)
@@ -245,7 +245,7 @@ class Topics:
         return topic
 
     async def explained(self, hosted: HostedTopic, error: DeltaMQError) -> DeltaMQError:
-        """What an error of `GONE` means: the topic was deleted, by another process a moment ago, or it is damaged."""
+        """Return what an error of `GONE` means: the topic was deleted, maybe by another process, or it is damaged."""
         name = hosted.name
         await self.refresh()
         present = self.state.topics.get(name)
@@ -253,13 +253,13 @@ class Topics:
             return NotFound(f"topic {name} was deleted", code="topic_not_found", field="topic")
         if present.id != hosted.topic.id:
             return Unavailable(f"topic {name} was deleted and made again meanwhile; ask again", code="topic_changed")
-        # The store's own words have places of this machine.
+        # The store's message has paths of this machine.
         return error if isinstance(error, Corrupt) else Corrupt(f"{name}: files of a partition are missing")
 
     async def sweep(self) -> None:
-        """Remove the data of topics whose deletion was cut short: their metadata is gone, their folders are not."""
+        """Remove the folders of topics whose deletion was cut short after their metadata was gone."""
         warehouse = self._partitions.warehouse
-        # Folders first: a topic's metadata is there before its folders are.
+        # List folders before the metadata: a topic's metadata exists before its folders do.
         stored = {
             (ref.topic, ref.generation) for ref in await self._partitions.run(partial(warehouse.refs, Space.TOPICS))
         }
@@ -273,7 +273,7 @@ class Topics:
             self._partitions.warehouse.drop_topic(Space.TOPICS, name, generation)
 
     async def refresh(self) -> None:
-        """See what other processes did."""
+        """Read the changes of other processes."""
         await self._meta.refresh()
 
     def _forget_deleted(self, before: Meta, after: Meta) -> None:

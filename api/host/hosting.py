@@ -1,15 +1,15 @@
-"""Which brokers this process serves, and whether it serves the meta role: leases, takeover, giving back (SPEC META-1).
+"""The roles of this process, which are brokers and the meta role: leases, takeover, giving back (SPEC META-1).
 
-    register --roles--> served (`api.host.roles`) --heir is there--> given back
+    register --roles--> served (`api.host.roles`) --its own process is there--> given back
        ^                   |
        |                   '--others silent, or their locks free--> declared dead, their roles taken
        '--declared dead by others (`lease_lost`): a new life
 
-`mq.meta.brokers` decides; this module carries its events to the metadata log, watches the others, and tells the rest of
-the service. Everything but the blocking calls happens on the event loop.
+`mq.meta.brokers` decides; this module writes its events to the metadata log, watches the other processes, and notifies
+the rest of the service. Everything but the blocking calls runs on the event loop.
 
-Who serves a role asks twice: `epoch` before, and `check` of that epoch before the answer leaves. In between the process
-may have slept for longer than its lease.
+A call that needs a role checks it twice: it takes the `epoch` first, and calls `check` with it before the answer is
+sent. In between the process may have slept for longer than its lease.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ __all__ = ["Hosting", "LeaseTimes"]
 
 log = logging.getLogger("deltamq.api")
 
-#: Between two tries to read the metadata.
+#: Seconds between two tries to read the metadata.
 _READ_AGAIN_S: Final = 0.5
-#: The last try to tell the others at a stop.
+#: Time limit for telling the other processes of a stop, in seconds.
 _LEAVE_S: Final = 5.0
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """Milliseconds on the process's own clock, which never goes back."""
+    """The times of leases, in milliseconds of the process's own clock, which never goes back."""
 
     lease_ms: int
     renew_ms: int
     margin_ms: int
-    #: How often the others are looked at.
+    #: Interval at which the other processes are looked at.
     look_ms: int
 
 
 @dataclass(slots=True)
 class _Life:
-    """One registered host; a process that was declared dead begins another."""
+    """One registered host; a process that was declared dead begins a new life."""
 
     host: Host
     watch: LeaseWatch
@@ -90,10 +90,10 @@ class Hosting:
         now_ms: Callable[[], int],
         load: Callable[[], int],
     ) -> None:
-        """`now_ms` is a clock that only grows; `load` says how many requests a second this process answers."""
+        """`now_ms` is a clock that never goes back; `load` returns the requests per second of this process."""
         self.address = address
         self.brokers = brokers
-        #: Who keeps something for a role is told what happens with it.
+        #: Callbacks of the parts that keep state for a role.
         self.hooks = Hooks()
         #: How often this process was declared dead.
         self.lost_leases = 0
@@ -112,7 +112,7 @@ class Hosting:
         self._stopping = False
         meta.follow(self._follow)
 
-    # What is asked.
+    # Queries.
 
     @property
     def id(self) -> str:
@@ -121,7 +121,7 @@ class Hosting:
 
     @property
     def meta_offset(self) -> int:
-        """Up to where this process has seen the metadata."""
+        """The offset up to which this process has read the metadata."""
         return self._meta.offset
 
     @property
@@ -130,7 +130,7 @@ class Hosting:
         return self._life.lease
 
     def holds(self) -> bool:
-        """Whether the lease is not over, by our own clock."""
+        """Whether the lease holds, by this process's clock."""
         return self._life.lease.holds(self.now_ms())
 
     def hosts(self, role: str) -> bool:
@@ -139,25 +139,25 @@ class Hosting:
 
     @property
     def alone(self) -> bool:
-        """Whether this process serves all brokers that there are: no request concerns another then."""
+        """Whether this process serves all brokers, so that no request concerns another process."""
         return self._meta.now.brokers.roles.keys() <= self.taking()
 
     def taking(self) -> frozenset[str]:
-        """The roles that this process takes requests for now."""
+        """Return the roles for which this process takes requests now."""
         return self._life.roles.taking if self.holds() else _NOTHING
 
     def owner(self, role: str) -> Host | None:
-        """The host that has the role, as far as this process knows; None when nobody has it."""
+        """Return the host that has the role, as far as this process knows; None if no host has it."""
         return self._meta.now.brokers.owner(role)
 
     def epoch(self, role: str) -> int:
-        """Since when this process serves the role; to be checked again before the answer leaves.
+        """Return the epoch since which this process serves the role; `check` it again before the answer is sent.
 
         Raises
         ------
         Unavailable
-            `lease_lost`: the own lease is over; `not_owner`: another process has the role; `broker_unavailable`: nobody
-            serves it at the moment.
+            `lease_lost`: this process's lease is over; `not_owner`: another process has the role; `broker_unavailable`:
+            no process serves it at the moment.
         """
         life = self._life
         if self.hosts(role):
@@ -172,16 +172,16 @@ class Hosting:
         )
 
     def held_since(self, role: str) -> int | None:
-        """Since which epoch the role is ours as far as this process knows, served or not; None if it is not."""
+        """Return the epoch since which the role is ours, as far as this process knows, served or not; else None."""
         return self._life.roles.ours.get(role)
 
     def fence(self, role: str) -> int | None:
-        """The epoch that fences the previous owner of a role; None when nobody had it."""
+        """Return the epoch that fences the previous owner of a role; None if it had no owner."""
         roles = self._life.roles
         return None if role in roles.fresh else roles.ours.get(role)
 
     def may_wake(self, role: str) -> bool:
-        """Whether who had the role before may still be there: its lease was over, but nobody saw it dead."""
+        """Whether the role's previous owner may be alive: its lease was over, but its process was not seen dead."""
         return role in self._from_sleepers
 
     def check(self, role: str, epoch: int) -> None:
@@ -190,7 +190,7 @@ class Hosting:
             raise Unavailable(f"{_shown(role)} went to another process meanwhile; ask again", code="lease_lost")
 
     def departure(self, host: str) -> asyncio.Future[None]:
-        """A future that is done when a host has left or was declared dead; cancelling it is not allowed."""
+        """Return a future that is done when a host has left or was declared dead; do not cancel it."""
         found = self._departures.get(host)
         if found is None:
             found = self._departures[host] = asyncio.get_running_loop().create_future()
@@ -199,7 +199,7 @@ class Hosting:
         return found
 
     def suspect(self) -> None:
-        """Somebody could not be reached: look at once whether it is dead."""
+        """Look at the other processes at once, since one could not be reached."""
         self._wanted.set()
 
     # Life.
@@ -218,12 +218,12 @@ class Hosting:
         return _Life(host, LeaseWatch(times.lease_ms), lease, Roles(self.hooks))
 
     async def start(self) -> None:
-        """Register, take over what the dead of this machine had, and return when all of it is served.
+        """Register, take over the roles of dead processes, and return when all our roles are served.
 
         Raises
         ------
         DeltaMQError
-            The log cannot be written, or a role cannot be begun.
+            The metadata log cannot be written, or a role cannot begin.
         """
         await self._register()
         await self._take_over()
@@ -239,7 +239,7 @@ class Hosting:
         log.info("event=host_registered host=%s address=%s", host.id, host.address)
 
     async def stop(self) -> None:
-        """Tell the others that nobody need wait for us. What memory knew must be stored before."""
+        """Leave the cluster, so that others need not wait for the lease to end. Store what memory knows before."""
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -255,7 +255,7 @@ class Hosting:
         self._locks.close()
 
     async def _repeat(self) -> None:
-        """Look at the others, and renew, until `stop`."""
+        """Renew the lease and look at the other processes, until `stop`."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(self._times.look_ms, self._times.renew_ms // 2) / 1000):
@@ -288,7 +288,7 @@ class Hosting:
             life.lease.renewed(begun_ms)
 
     async def _take_over(self) -> None:
-        """Declare dead who is, and take what nobody has."""
+        """Declare dead processes dead, and take roles without an owner."""
         life, state = self._life, self._meta.now.brokers
         life.watch.see(state, self.now_ms())
         over = life.watch.expired(self.now_ms())
@@ -313,18 +313,18 @@ class Hosting:
                 await self._meta.run(partial(self._locks.forget, host))
 
     def _dead(self, hosts: Collection[Host]) -> dict[str, int]:
-        """Hosts of this machine whose processes are not there any more."""
+        """Return the hosts of this machine whose processes have ended, each with its last renewal."""
         return {host.id: host.renewal for host in hosts if self._locks.is_dead(host.id, host.machine)}
 
     def _is_any_free(self, meta: Meta) -> bool:
-        """Whether there is a role that nobody has."""
+        """Whether there is a role without an owner."""
         if meta.topics is not self._routed[0]:
             self._routed = (meta.topics, frozenset(_routed(meta)))
         roles = meta.brokers.roles
         return any(own.host is None for own in roles.values()) or not self._routed[1] <= roles.keys()
 
     async def _begin_anew(self) -> None:
-        """Others have taken over what this process had: all of it is void, and it is a new host from now on."""
+        """End this life, since others have taken over its roles, and register as a new host."""
         before = self._life
         self.lost_leases += 1
         log.warning("event=lease_lost host=%s", before.host.id)
@@ -337,7 +337,7 @@ class Hosting:
     # Roles.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Follow the metadata: begin what became ours, end what did not stay so."""
+        """Follow the metadata: begin roles that became ours, and end those that are not ours any more."""
         hosts = after.brokers.hosts
         for host in [one for one in self._departures if one not in hosts]:
             future = self._departures.pop(host)
@@ -349,14 +349,14 @@ class Hosting:
         if life.host.id in hosts:
             life.roles.follow(after.brokers.roles_of(life.host.id), before.brokers.roles.keys())
         elif life.roles.ours:
-            # Declared dead: nothing is served until this process lives anew.
+            # Declared dead: this process serves nothing until it has registered anew.
             life.roles.pause()
             self._wanted.set()
 
     # Giving back.
 
     def _give_back(self) -> None:
-        """Begin to pass on the brokers that a process is there for which was started for them."""
+        """Begin to pass on brokers to processes that were started for them."""
         life, state = self._life, self._meta.now.brokers
         if not self.holds():
             return
@@ -365,7 +365,7 @@ class Hosting:
                 life.roles.pass_on(role, self._give)
 
     async def _give(self, role: str) -> None:
-        """Give a broker to a process that was started for it; returns when it is known whose it is now."""
+        """Give a broker to a process that was started for it; return when it is known which process has it."""
         host = self.id
 
         def decide(meta: Meta) -> tuple[AnyEvent, ...]:
@@ -377,7 +377,7 @@ class Hosting:
             log.info("event=role_given_back role=%s", role)
         except DeltaMQError as error:
             log.warning("event=role_not_given_back role=%s code=%s", role, error.code)
-            # It may have gone all the same: nothing is served before that is known.
+            # The broker may be another's all the same: do not serve it before that is known.
             while not await self._has_read():
                 await asyncio.sleep(_READ_AGAIN_S)
 
@@ -390,7 +390,7 @@ class Hosting:
 
 
 def _routed(meta: Meta) -> set[str]:
-    """The brokers that routes name."""
+    """Return the brokers that routes name."""
     return {broker_of(name) for topic in meta.topics.topics.values() for name in topic.route.partitions}
 
 

@@ -2,8 +2,7 @@
 
     handles --by broker--> ours: answered here     theirs: sent on as a request of their own     --> one answer
 
-Handles are genuine to every process of the warehouse, since all of them share the secret; one that is not is answered
-here.
+Every process of the warehouse can verify handles, since all share the secret; a forged handle is answered here.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from mq.queue import HandleKeys, open_handles
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
 
 _PROBLEM: Final = frozenset({"type", "title", "status", "detail", "code", "field"})
-#: Who is only told something is not waited for longer.
+#: How long `tell` waits for a process, in seconds.
 _TELL_S: Final = 2.0
 
 
 class Relayed(DeltaMQError):
-    """What another process answered instead of a success, to be answered as it is."""
+    """A problem that another process answered, to be passed on as it is."""
 
     retry_after_s: int | None = None
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
-        """The problem that the other process answered."""
+        """Return the problem that the other process answered."""
         assert isinstance(answer.body, bytes), "problems are small"
         problem: dict[str, Any] = msgspec.json.decode(answer.body)
         extra = {name: value for name, value in problem.items() if name not in _PROBLEM}
@@ -51,14 +50,14 @@ class Relayed(DeltaMQError):
 
 @dataclass(slots=True)
 class Split:
-    """Positions in a list of handles: who answers for them."""
+    """Positions in a list of handles, by the process that answers for them."""
 
     ours: list[int] = field(default_factory=list)
     theirs: dict[Peer, list[int]] = field(default_factory=dict)
 
 
 class Owners:
-    """Who answers for what, and what they answer; used on the event loop."""
+    """Finds the processes that own parts of a request, and asks them; used on the event loop."""
 
     def __init__(self, hosting: Hosting, peers: Peers, keys: HandleKeys) -> None:
         self._hosting = hosting
@@ -66,11 +65,11 @@ class Owners:
         self._keys = keys
 
     def of(self, broker: str, call: Call) -> Peer | None:
-        """Who serves the broker; None when this process does. Raises what `Peers.of` does."""
+        """Return the process that serves the broker; None for this one. Raises what `Peers.of` does."""
         return self._peers.of(broker, call)
 
     def of_any(self, brokers: Iterable[str], call: Call) -> Peer | None:
-        """A process that serves one of the brokers; None when this one does. Raises what `of` does."""
+        """Return a process that serves one of the brokers; None for this one. Raises what `of` does."""
         brokers = list(brokers)
         if any(map(self._hosting.hosts, brokers)):
             return None
@@ -78,7 +77,7 @@ class Owners:
         return self.of(random.choice(reachable or brokers), call)
 
     def split(self, group: str, handles: Sequence[str], call: Call) -> Split:
-        """Who answers for which of the handles. Raises what `of` does."""
+        """Group the handles by the process that answers for them. Raises what `of` does."""
         if not handles or self._hosting.alone:
             return Split(ours=list(range(len(handles))))
         opened, invalid = open_handles(self._keys, group, handles)
@@ -92,12 +91,12 @@ class Owners:
         return found
 
     async def ask(self, peer: Peer, call: Call) -> dict[str, Any]:
-        """The answer of another process, as JSON.
+        """Ask another process, and return its answer from JSON.
 
         Raises
         ------
         Relayed
-            It did not succeed.
+            The answer is a problem.
         """
         answer = await self._peers.ask(peer.host, peer.address, call)
         if answer.status != 200:
@@ -107,9 +106,9 @@ class Owners:
         return found
 
     async def tell(self, brokers: Iterable[str], call: Call) -> None:
-        """Let the processes that serve these brokers see the metadata as this one does; who cannot be reached will.
+        """Let the processes that serve these brokers read the metadata as far as this one has.
 
-        `call` is the request that changed it.
+        A process that cannot be reached reads it later by itself. `call` is the request that changed the metadata.
         """
         peers: set[Peer] = set()
         for broker in brokers:
@@ -123,12 +122,12 @@ class Owners:
     async def ask_all(
         self, theirs: Mapping[Peer, Sequence[int]], call: Call, body: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """The answers to a call, each process asked with its part of `body["handles"]`.
+        """Ask each process with its part of `body["handles"]`, and return the answers.
 
         Raises
         ------
         DeltaMQError
-            One of them did not succeed. The others may have been applied: repeating the whole request is safe.
+            One process did not succeed. Others may have applied their parts: repeating the whole request is safe.
         """
         handles = body["handles"]
         asking = [
@@ -139,7 +138,7 @@ class Owners:
 
 
 async def together(asking: Sequence[Any]) -> list[Any]:
-    """All results; when all have ended, the first that failed is raised."""
+    """Wait until all of `asking` have ended; return the results, or raise the first failure."""
     done = await asyncio.gather(*asking, return_exceptions=True)
     for one in done:
         if isinstance(one, BaseException):
@@ -148,5 +147,5 @@ async def together(asking: Sequence[Any]) -> list[Any]:
 
 
 def failed_of(answers: Sequence[Mapping[str, Any]]) -> list[FailedHandle]:
-    """The handles that other processes refused."""
+    """Return the handles that other processes refused."""
     return [FailedHandle(one["handle"], one["code"]) for answer in answers for one in answer["failed"]]

@@ -1,12 +1,12 @@
-"""Idempotent producers: is this request new, a replay, or out of order (SPEC SEND-5)?
+"""Idempotent producers: whether a request is new, a replay, or out of order (SPEC SEND-5).
 
     (id, seq) remembered in any partition of the topic   -> a replay: stored parts answer their original ranges,
                                                             a part that is not stored yet is appended now
     not remembered, seq above all seen or producer new   -> append
     otherwise                                            -> 409 producer_sequence_out_of_order
 
-What is remembered is in the partitions' logs, so it survives a restart. Only requests under way are kept here: a
-second copy of one waits for the first and is then a replay. On the event loop only.
+The partitions' logs remember requests, so that memory survives a restart. This module holds only requests under way: a
+second copy of one waits for the first and is then a replay. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ProducerGate", "draw_of"]
 
 
 def draw_of(producer: Producer) -> int:
-    """Where messages without a key go: the same for every copy of a request."""
+    """Return the draw that places messages without a key; it is the same for every copy of a request."""
     return zlib.crc32(f"{producer.id}#{producer.seq}".encode())
 
 
@@ -42,7 +42,7 @@ class ProducerGate:
 
     @contextmanager
     def claim(self, producer: Producer) -> Iterator[None]:
-        """Inside, this is the only copy of the request that is being worked on."""
+        """Claim the request: inside the block, this is the only copy that is being handled."""
         done = asyncio.Event()
         running = self._running.setdefault(producer.id, {})
         assert producer.seq not in running, "wait for the turn first"
@@ -62,14 +62,14 @@ class ProducerGate:
         waiting: Mapping[str, PartitionLog] = {},
         waiting_id: str = "",
     ) -> dict[str, tuple[Part, ...]]:
-        """What the topic's partitions hold of this request, by partition; empty for a new one.
+        """Return the parts of this request that the topic's partitions hold, by partition; empty for a new request.
 
         `waiting` are the delay partitions, in which the producer is called `waiting_id`.
 
         Raises
         ------
         Conflict
-            `producer_sequence_out_of_order` when it is neither remembered nor newer than all others.
+            `producer_sequence_out_of_order`: the request is neither remembered nor newer than all others.
         """
         last = max((seq for seq in self._running.get(producer.id, ()) if seq != producer.seq), default=-1)
         stored = {}
@@ -85,7 +85,7 @@ class ProducerGate:
                 stored[name] = parts
         if not stored and producer.seq <= last:
             raise Conflict(
-                f"producer.seq: {producer.seq} is not remembered and {last} was seen; number requests upwards",
+                f"producer.seq: {producer.seq} is not remembered and {last} was seen; use a higher number",
                 code="producer_sequence_out_of_order",
                 field="producer.seq",
                 extra={"last_seq": last},

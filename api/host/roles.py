@@ -3,7 +3,7 @@
     ours --taken, gained: fence, recover--> served --+--> another's: lost, what memory knew is void
                                                      '--> closing --drained: stored--> passed on
 
-What happens with a role is told to hooks: whoever keeps something for a broker, or for the meta role, has one.
+Hooks are called when a role changes: every part of the service that keeps state for a broker or the meta role has one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Hooks", "Roles"]
 
 log = logging.getLogger("deltamq.api")
 
-#: A role that could not be begun is tried again after so long.
+#: Seconds after which a role that could not be begun is tried again.
 _BEGIN_AGAIN_S: Final = 0.5
-#: A broker that is passed on answers what it has begun for so long.
+#: Seconds for which a broker that is passed on still answers requests under way.
 _CLOSE_S: Final = 0.2
 
 _Taken: TypeAlias = Callable[[Mapping[str, int]], Awaitable[None]]
@@ -33,31 +33,31 @@ _Lost: TypeAlias = Callable[[str], None]
 
 @dataclass(slots=True)
 class Hooks:
-    """Called one after the other, on the event loop."""
+    """Callbacks for changes of roles, called one after the other on the event loop."""
 
     #: Awaited with all roles that were taken together, each with its epoch, before `gained`.
     taken: list[_Taken] = field(default_factory=list)
-    #: Awaited with a role and its epoch before it is served; what it raises is tried again.
+    #: Awaited with a role and its epoch before it is served; after an error the role is begun again.
     gained: list[_Gained] = field(default_factory=list)
     #: Awaited before a broker is passed on: store what only memory knows.
     drained: list[_Drained] = field(default_factory=list)
-    #: Called with a role that this process has no more.
+    #: Called with a role that this process no longer has.
     lost: list[_Lost] = field(default_factory=list)
 
 
 class Roles:
-    """What one life has; used on the event loop."""
+    """The roles of one life of the process; used on the event loop."""
 
     def __init__(self, hooks: Hooks) -> None:
-        #: What is served, with the epoch since when.
+        #: The roles that are served, with the epoch since which each is.
         self.served: dict[str, int] = {}
-        #: What is known to be ours, served or not.
+        #: The roles that are known to be ours, served or not, with their epochs.
         self.ours: dict[str, int] = {}
-        #: Of these, the ones that nobody had before.
+        #: Those of `ours` that had no owner before.
         self.fresh: set[str] = set()
-        #: Of what is served, the ones that take no new requests any more: they are about to be passed on.
+        #: Those of `served` that take no more new requests, since they are about to be passed on.
         self.closing: set[str] = set()
-        #: What new requests are taken for.
+        #: The roles for which new requests are taken.
         self.taking: frozenset[str] = frozenset()
         self._hooks = hooks
         self._beginning: set[asyncio.Task[None]] = set()
@@ -69,18 +69,18 @@ class Roles:
         return role in self.taking
 
     def _note(self) -> None:
-        """What is served, or closing, has changed."""
+        """Compute `taking` after a change of `served` or `closing`."""
         self.taking = frozenset(self.served).difference(self.closing)
 
     def pause(self) -> None:
-        """Serve nothing of what is ours."""
+        """Stop serving all roles."""
         self.served.clear()
         self._note()
 
     def follow(self, mine: Mapping[str, int], before: Collection[str]) -> None:
-        """Begin what became ours, end what did not stay so.
+        """Begin roles that became ours, and end those that are not ours any more.
 
-        `mine` is what the metadata says now; `before` are roles that somebody had before that.
+        `mine` are our roles in the present metadata; `before` are all roles that had an owner before it.
         """
         for role in [role for role, epoch in self.ours.items() if mine.get(role) != epoch]:
             self._forget(role)
@@ -105,7 +105,7 @@ class Roles:
     # Beginning.
 
     async def settle(self) -> None:
-        """Return when all that is ours is served; raises why it cannot be. From then on it is tried again."""
+        """Return when all our roles are served; raise if one cannot begin. After this call failures are tried again."""
         await asyncio.gather(*self._beginning)
         self._is_settled = True
 
@@ -115,7 +115,7 @@ class Roles:
         task.add_done_callback(self._beginning.discard)
 
     async def _begin(self, roles: Mapping[str, int]) -> None:
-        """Make ready to serve roles, and serve them; what keeps one from it shall not keep the others."""
+        """Prepare and serve roles; after a failure each is tried again by itself, so that one cannot block others."""
         try:
             for taken in self._hooks.taken:
                 await taken(roles)
@@ -138,15 +138,15 @@ class Roles:
                 self._note()
                 log.info("event=role_begun role=%s epoch=%d", role, epoch)
             else:
-                # It went elsewhere meanwhile: what was begun is void.
+                # The role went to another process meanwhile: what was begun is void.
                 self._lose(role)
 
     # Passing on, and ending.
 
     def pass_on(self, role: str, give: Callable[[str], Awaitable[None]]) -> None:
-        """Begin to take no more requests for a role, store what only memory knows of it, and `give` it away.
+        """Start a task that takes no more requests for a role, stores what only memory knows of it, and calls `give`.
 
-        `give` returns when the metadata says whose the role is, whoever that is.
+        `give` gives the role away; it returns when the metadata says which process has the role.
         """
         if role not in self._passing:
             task = asyncio.get_running_loop().create_task(self._pass_on(role, give))
@@ -160,7 +160,7 @@ class Roles:
         self.closing.add(role)
         self._note()
         try:
-            # What is under way ends meanwhile; what takes longer is told that the role has moved.
+            # Requests under way end meanwhile; those that take longer are answered that the role has moved.
             await asyncio.sleep(_CLOSE_S)
             self.served.pop(role, None)
             self._note()
@@ -172,12 +172,12 @@ class Roles:
         finally:
             self.closing.discard(role)
             if self.ours.get(role) == epoch:
-                # It could not be stored, or nobody was there to take it: it stays, as memory knows it.
+                # Its state could not be stored, or no process took it: the role stays here, as memory knows it.
                 self.served[role] = epoch
             self._note()
 
     async def end(self, *, is_over: bool) -> None:
-        """Begin and pass on nothing more; with `is_over` all that was ours is another's, or nobody's."""
+        """Cancel all that is being begun or passed on; with `is_over` forget all roles, since this life is over."""
         tasks = [*self._beginning, *self._passing.values()]
         for task in tasks:
             task.cancel()

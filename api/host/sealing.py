@@ -1,12 +1,12 @@
-"""Sealing: how a partition of an ordered topic stops to get messages of keys that it gave up (SPEC ROUTE-6).
+"""Sealing: how a partition of an ordered topic stops receiving messages of keys that it gave up (SPEC ROUTE-6).
 
     expansion: `KeysMoved` in the metadata                     the keys still go to the old partition
-    fence "route" in the old partition                         nobody appends there who knows no seal
+    fence "route" in the old partition                         appends that know no seal are refused there
     `MoveSealed` with the end offset behind the fence          the keys go to the new partition
 
-Each step says again what is there already, so a kill between them leaves work for the next: for the process that has
-the old partition's broker, which looks for it all the time, or for a producer's process that is held up by it. Any may
-do it, since the fence is in the log, and the first event stands.
+Each step is idempotent, so after a kill between them another process finishes the work: the one that has the old
+partition's broker, which looks for it every second, or one whose produce request is delayed by it. Any process may do
+it, since the fence is in the log, and the first event counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOK_S: Final = 1.0
 
 
 class Sealer:
-    """Seals what expansions moved; used on the event loop."""
+    """Seals the partitions whose keys expansions moved; used on the event loop."""
 
     def __init__(self, meta: HostedMeta, topics: Topics, hosts: Callable[[str], bool]) -> None:
         """`hosts` says whether this process has a broker."""
@@ -46,15 +46,15 @@ class Sealer:
         meta.follow(self._follow)
 
     async def seal(self, topic: HostedTopic) -> None:
-        """Seal all that waits in a topic, whoever has its brokers; what cannot be sealed is left for later."""
+        """Seal all that waits in a topic, whatever process has its brokers; what fails is tried again later."""
         sources = self._meta.now.moved_keys(topic.topic.id).waiting
         tasks = [self._start(topic, source) for source in sorted(sources)]
         if tasks:
-            # Not `gather`: a client that goes away must not end what others wait for, too.
+            # Not `gather`: a client that goes away must not cancel tasks for which other requests wait.
             await asyncio.wait(tasks)
 
     async def stop(self) -> None:
-        """Let what is under way end."""
+        """Stop looking, and wait for the seals under way."""
         self._timer.cancel()
         await asyncio.gather(self._timer, *self._sealing.values(), return_exceptions=True)
 
@@ -67,7 +67,7 @@ class Sealer:
         self._look()
 
     def _look(self) -> None:
-        """Begin to seal what waits in partitions of this process's brokers."""
+        """Begin to seal the waiting partitions of this process's brokers."""
         meta = self._meta.now
         waiting = {topic_id: moved.waiting for topic_id, moved in meta.moved.items() if moved.waiting}
         for topic in meta.topics.topics.values() if waiting else ():
@@ -78,7 +78,7 @@ class Sealer:
                     self._start(hosted, source)
 
     def _start(self, topic: HostedTopic, source: str) -> asyncio.Task[None]:
-        """The one task that seals a partition."""
+        """Return the one task that seals a partition; start it if there is none."""
         key = topic.topic.id, source
         task = self._sealing.get(key)
         if task is None:

@@ -1,11 +1,11 @@
-"""Group commit: one commit in flight for each partition, and what arrives meanwhile is the next one.
+"""Group commit: one commit in flight for each partition; parts that arrive meanwhile go into the next one.
 
     event loop     put(A)            put(B) put(C)                          A done       B, C done
                      |                  |     |                               ^             ^
     commit thread    [ encode, fsync A .......... ][ encode, fsync B+C ........... ]  one call into the loop each
 
-There is no linger: an idle partition commits at once, a busy one batches by itself. Whatever is waiting goes into one
-Arrow batch and one Delta commit, up to `COMMIT_BYTES_MAX`; an answer is only given after the commit that holds it
+There is no linger: an idle partition commits at once, a busy one batches by itself. All waiting parts go into one Arrow
+batch and one Delta commit, up to `COMMIT_BYTES_MAX`. A request is answered only after the commit that holds it
 (RELIABILITY R1). A part with `expected_offset` is a commit of its own, since it may be refused alone.
 """
 
@@ -34,12 +34,12 @@ __all__ = ["CommitQueue", "Part", "Pending", "RecordRows"]
 log = logging.getLogger("deltamq.api")
 
 Record = TypeVar("Record")
-#: What a record weighs, about, for the bounds of a commit.
+#: Approximate bytes of a record, for the bounds of a commit.
 _RECORD_BYTES: Final = 512
 
 
 class RecordRows(Generic[Record]):
-    """Records of one of the queue's own logs: encoded by the commit, all that wait together."""
+    """Records for one of the queue's own logs; the commit encodes all that wait in one call."""
 
     __slots__ = ("count", "encode", "nbytes", "records")
 
@@ -51,7 +51,7 @@ class RecordRows(Generic[Record]):
 
 
 class Pending:
-    """One request that waits for the commits of its parts; touched on the event loop only."""
+    """One request that waits for the commits of its parts; used on the event loop only."""
 
     __slots__ = ("_done", "_left")
 
@@ -65,12 +65,12 @@ class Pending:
             self._done.set_result(None)
 
     async def wait(self) -> None:
-        """Return when every part has its outcome; a waiter that is cancelled takes nothing back."""
+        """Return when every part has its outcome; cancelling the waiter takes no part back."""
         await self._done
 
 
 class Part:
-    """The messages of one request for one partition, and later their outcome: `appended` or `error`."""
+    """The messages of one request for one partition, and, once committed, their outcome: `appended` or `error`."""
 
     __slots__ = ("appended", "error", "expected_offset", "flush", "indexes", "known", "messages", "pending", "stamp")
 
@@ -85,7 +85,7 @@ class Part:
         expected_offset: int | None = None,
         known: Mapping[str, int] | None = None,
     ) -> None:
-        """`known` are the epochs of the log's fences that whoever appends knows of (see `tables.log.fences`)."""
+        """`known` are the epochs of the log's fences that this append knows of (see `tables.log.fences`)."""
         self.messages = messages
         self.pending = pending
         self.flush = flush
@@ -98,7 +98,7 @@ class Part:
 
 
 class CommitQueue:
-    """What waits for one partition. `put` belongs to the event loop, everything else to the commit threads."""
+    """The parts that wait for one partition. `put` runs on the event loop, all other methods on the commit threads."""
 
     __slots__ = ("_busy", "_lock", "_loop", "_observer", "_open_log", "_waiting", "_workers")
 
@@ -118,7 +118,7 @@ class CommitQueue:
         self._busy = False
 
     def put(self, part: Part) -> None:
-        """Queue one part; its `pending` is told when it is committed or refused."""
+        """Queue one part; its `pending` is notified when it is committed or refused."""
         with self._lock:
             self._waiting.append(part)
             start = not self._busy
@@ -134,7 +134,7 @@ class CommitQueue:
                 return
 
     def _commit_waiting(self) -> bool:
-        """One commit; True if more is waiting."""
+        """Make one commit; return True if more parts wait."""
         parts = self._take()
         try:
             failpoint("batch.before_close")
@@ -149,7 +149,7 @@ class CommitQueue:
             return self._busy
 
     def _take(self) -> list[Part]:
-        """The parts of the next commit, in order of arrival, bounded in bytes and messages."""
+        """Take the parts of the next commit, in order of arrival, bounded in bytes and messages."""
         with self._lock:
             waiting = self._waiting
             nbytes = messages = end = 0
@@ -169,15 +169,15 @@ class CommitQueue:
 
 
 class CommitObserver(Protocol):
-    """Who wants to know of commits: readers that wait, upkeep, metrics. Called on the event loop."""
+    """A listener to commits, for waiting readers, upkeep and metrics. Called on the event loop."""
 
     def committed(self, parts: Sequence[Part]) -> None: ...
 
 
 def _runs(parts: list[Part]) -> list[list[Part]]:
-    """Parts that go into one commit together; one with `expected_offset` goes alone, in its place.
+    """Split parts into runs that are committed together; a part with `expected_offset` is a run of its own.
 
-    So do those that know of other fences: one may be refused.
+    Parts that know different fence epochs are not in one run either, since one of them may be refused.
     """
     runs: list[list[Part]] = []
     for part in parts:
@@ -194,7 +194,7 @@ def _go_together(one: Part, other: Part) -> bool:
 
 
 def _commit(opened: PartitionLog, parts: list[Part]) -> None:
-    """One commit for all of `parts`; if it is refused, each of them alone, so that one cannot fail the others."""
+    """Commit all of `parts` at once; if that is refused, each of them alone, so that none fails because of another."""
     try:
         _append(opened, parts)
     except (Refused, Conflict) as error:
@@ -222,7 +222,7 @@ def _append(opened: PartitionLog, parts: list[Part]) -> None:
 
 
 def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
-    """All rows as one batch, and which rows came with which producer's request."""
+    """Return all rows as one batch, and which rows came with which producer's request."""
     batches: list[pa.RecordBatch] = []
     for _, group in groupby((p.messages for p in parts), key=type):
         batches += _batches(list(group))
@@ -236,7 +236,7 @@ def _joined(parts: list[Part]) -> tuple[pa.RecordBatch, list[RowsPart]]:
 
 
 def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
-    """Messages of one kind as record batches."""
+    """Return messages of one kind as record batches."""
     first = messages[0]
     if isinstance(first, ArrowRows):
         return [m.batch for m in messages]
@@ -246,7 +246,7 @@ def _batches(messages: list[Any]) -> list[pa.RecordBatch]:
 
 
 def _divide(whole: Appended, parts: list[Part]) -> None:
-    """Give each of several requests without a producer its piece of the rows that were appended as one."""
+    """Give each of several requests without a producer its piece of the rows that were appended together."""
     if len(parts) == 1:
         parts[0].appended = whole
         return
@@ -266,7 +266,7 @@ def _divide(whole: Appended, parts: list[Part]) -> None:
 
 
 def _fail(parts: Sequence[Part], error: Exception) -> None:
-    """Give the parts that have no outcome yet this one; what we cannot explain may have been stored."""
+    """Set `error` on parts without an outcome; an unexpected error becomes `Unknown`: they may have been stored."""
     if not isinstance(error, DeltaMQError):
         log.error("event=commit_failed kind=%s", type(error).__name__, exc_info=error)
         error = Unknown()

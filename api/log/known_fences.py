@@ -1,4 +1,4 @@
-"""What appends to a partition say that they know of its fences, as the log sees it (see `api.host.fencing`)."""
+"""The fence epochs that appends to a partition know, as `api.log` asks for them (see `api.host.fencing`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["KnownFences", "not_known"]
 
 
 class KnownFences(Protocol):
-    """What one process knows of fences."""
+    """The fence epochs that one process knows."""
 
     def known(self, partition: str) -> Known:
-        """The epochs that an append to the partition says that it knows, by kind of fence."""
+        """Return the fence epochs for an append to the partition, by kind of fence."""
 
     def is_ours(self, partition: str) -> bool:
         """Whether this process serves the partition's broker."""
@@ -25,10 +25,10 @@ class KnownFences(Protocol):
         Raises
         ------
         Unavailable
-            `fenced`: it does not.
+            `fenced`: this process does not know of the fence yet.
         """
 
 
 def not_known(partition: str, error: Fenced) -> Unavailable:
-    """What a client is told whose append was refused for a reason that this process cannot see."""
+    """Return the error for an append that was refused by a fence which this process does not know of."""
     return Unavailable(f"{partition} is being taken over; ask again ({error.detail})", code="fenced")

@@ -1,10 +1,10 @@
 """Counters of this process, and their Prometheus form.
 
-The hot path adds to plain integers on the event loop, where nothing else runs at the same time; the Prometheus
-objects are made when somebody scrapes. Names follow the Prometheus conventions: base units, `_total` for counters.
+The hot path adds to plain integers on the event loop, where nothing else runs at the same time; a scrape makes the
+Prometheus objects. Names follow the Prometheus conventions: base units, `_total` for counters.
 
-A scrape stays small however many topics there are: the first few hundred have series of their own, what the others
-count is added up under `(other)`, and partitions are shown only to who asks for them.
+A scrape stays small however many topics there are: the first few hundred have series of their own, the counts of the
+others are added up under `(other)`, and partitions are shown only on request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from api.log.group_commit import Part
 
 __all__ = ["OTHER", "Gauge", "Histogram", "Metrics", "PartitionGauges", "of_partitions", "rendered"]
 
-#: What the others are added up under; no topic or group can be called so.
+#: The label of the series that adds up all others; no topic or group can have this name.
 OTHER: Final = "(other)"
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
@@ -44,7 +44,7 @@ class Histogram:
         self.sum += seconds
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """What Prometheus wants: (upper bound, observations up to it)."""
+        """Return the buckets as Prometheus wants them: (upper bound, observations up to it)."""
         total = 0
         rows: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, _BUCKETS_S), "+Inf"), self.counts, strict=True):
@@ -54,7 +54,7 @@ class Histogram:
 
 
 class Gauge(NamedTuple):
-    """A value that is read when it is asked for."""
+    """A value that is read at each scrape."""
 
     name: str
     help: str
@@ -74,12 +74,12 @@ class PartitionGauges(NamedTuple):
 
 
 class Metrics:
-    """Everything that is counted."""
+    """All counters of this process."""
 
     def __init__(self, *, series_max: int) -> None:
-        """So many topics and groups of a counter have series of their own: those that were counted first.
+        """`series_max` is the number of topics or groups that have series of their own: those that were counted first.
 
-        A series never goes back then.
+        Which ones they are never changes, so no series ever decreases.
         """
         self._series_max = series_max
         self.requests: Counter[tuple[str, int]] = Counter()  # (call, status)
@@ -100,7 +100,7 @@ class Metrics:
         self.fetch_seconds = Histogram()
         self.pop_seconds = Histogram()
         self.gauges: list[Gauge] = []
-        #: Counters that somebody else keeps.
+        #: Counters that other parts of the service keep.
         self.counters: list[Gauge] = []
 
     def committed(self, parts: Sequence[Part]) -> None:
@@ -114,7 +114,7 @@ class Metrics:
                 self.duplicates += 1
 
     def of_process(self) -> Iterator[Metric]:
-        """What the process as a whole has counted."""
+        """Yield the metrics of the whole process."""
         yield from self._counters()
         yield from self._histograms()
         for counter in self.counters:
@@ -123,7 +123,7 @@ class Metrics:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.read())
 
     def of_topics(self, topics: Collection[str]) -> Iterator[Metric]:
-        """What was counted of these topics."""
+        """Yield the counters of these topics."""
         for name, text, by_topic in self._by_topic():
             yield _family(name, text, ["topic"], {(t,): by_topic[t] for t in topics if t in by_topic})
         for name, text, by_lane in self._by_lane():
@@ -163,14 +163,14 @@ class Metrics:
 
     def _by_lane(self) -> tuple[tuple[str, str, Counter[tuple[str, str]]], ...]:
         return (
-            ("deltamq_popped_messages", "Messages given to groups.", self.popped_messages),
-            ("deltamq_redelivered_messages", "Of these, not for the first time.", self.redelivered_messages),
+            ("deltamq_popped_messages", "Messages popped by groups.", self.popped_messages),
+            ("deltamq_redelivered_messages", "Popped messages that were delivered before.", self.redelivered_messages),
         )
 
     def _by_group(self) -> tuple[tuple[str, str, Counter[str]], ...]:
         return (
             ("deltamq_acked_messages", "Handles acknowledged.", self.acked_messages),
-            ("deltamq_nacked_messages", "Handles of failed messages.", self.nacked_messages),
+            ("deltamq_nacked_messages", "Handles given back as failed.", self.nacked_messages),
             ("deltamq_condemned_messages", "Handles sent to the dead letters.", self.condemned_messages),
         )
 
@@ -178,13 +178,13 @@ class Metrics:
         for name, text, histogram in (
             ("deltamq_produce_seconds", "From the complete request to its answer.", self.produce_seconds),
             ("deltamq_fetch_seconds", "From the request to its answer, long polls included.", self.fetch_seconds),
-            ("deltamq_pop_seconds", "The same for pops.", self.pop_seconds),
+            ("deltamq_pop_seconds", "From a pop to its answer, waiting included.", self.pop_seconds),
         ):
             yield HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)
 
 
 def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
-    """What open partitions hold."""
+    """Yield the gauges of open partitions."""
     labels = ["topic", "partition"]
     families = {
         "end_offset": GaugeMetricFamily("deltamq_partition_end_offset", "Next offset to be written.", labels=labels),
@@ -200,12 +200,12 @@ def of_partitions(partitions: Iterable[PartitionGauges]) -> Iterator[Metric]:
 
 
 def rendered(families: Sequence[Metric]) -> bytes:
-    """Metrics in the Prometheus text format; any thread may do it."""
+    """Return the metrics in the Prometheus text format; safe on any thread."""
     return generate_latest(_Collected(families))
 
 
 class _Collected:
-    """What `generate_latest` asks a registry for."""
+    """A stand-in for the registry that `generate_latest` reads."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families
@@ -222,7 +222,7 @@ def _family(name: str, text: str, labels: Sequence[str], counts: Mapping[Labels,
 
 
 def _bounded(counts: Mapping[Labels, int], series_max: int) -> dict[tuple[str, ...], int]:
-    """The first of them, and what all others count together."""
+    """Return the first `series_max` counts, and the sum of all others under `OTHER`."""
     kept: dict[tuple[str, ...], int] = dict(islice(counts.items(), series_max))
     if len(counts) > len(kept):
         labels = len(next(iter(kept)))

@@ -1,6 +1,6 @@
 """One partition as the service sees it: its log, opened on first use, its commit queue, and the readers that wait.
 
-The log is blocking and is opened, read from disk and refreshed on threads; everything else happens on the event loop.
+The log's calls block: it is opened, read from disk and refreshed on threads. Everything else runs on the event loop.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger("deltamq.api")
 
 T = TypeVar("T")
 
-#: A partition that could not be opened is not tried again by every request.
+#: Seconds after a failed opening during which requests get the same error without another try.
 _OPEN_AGAIN_S: Final = 1.0
-#: Upkeep follows a commit after this time, and then for all commits since: each run takes the interpreter from others.
+#: Seconds from a commit to the upkeep for it and all commits since: each run takes the interpreter from others.
 _UPKEEP_AFTER_S: Final = 0.02
 
 
 class Partition:
-    """One physical partition: of one life of a topic, or one of the queue's own logs."""
+    """One physical partition, of one life of a topic or of the queue's own logs."""
 
     __slots__ = (
         "_closed",
@@ -67,7 +67,7 @@ class Partition:
         self.ref = ref
         self._owner = owner
         self._table_id = table_id
-        #: Whether it has no table before its first append; readers take it for empty then.
+        #: Whether its first append makes its table; until then readers find it empty.
         self._is_lazy = ref.space is not Space.TOPICS
         self._opening = threading.Lock()
         self._failed: tuple[float, DeltaMQError] | None = None
@@ -76,17 +76,17 @@ class Partition:
         self.queue = CommitQueue(self.open, owner.commits, owner.loop, self)
         self._waiters: set[asyncio.Future[None]] = set()
         self.refreshed_at = 0.0
-        #: The epoch of the broker's owner up to which this process has put up the fence.
+        #: The newest epoch of the broker's owner with which this process has fenced the log.
         self._fenced = 0
         self._followed_until = 0.0
         self._in_upkeep = False
-        #: Whether nobody had used it when it came up last.
+        #: Whether it was unused when it last came up.
         self._is_at_rest = False
-        #: When it comes up in `Partitions.tending`; infinity for never.
+        #: When it comes up next in `Partitions.tending`; infinity for never.
         self.tended_at_s = float("inf")
 
     def open(self) -> PartitionLog:
-        """The log; blocking, for threads. Creates the table when the topic's creation was cut short."""
+        """Return the log, opened if need be; blocking. Creates the table if the topic's creation was cut short."""
         opened = self.log
         if opened is not None:
             return opened
@@ -110,33 +110,32 @@ class Partition:
 
     @property
     def fault(self) -> str | None:
-        """The code of what keeps the partition from serving; None while it serves or was not opened yet."""
+        """The code of the error that stopped the partition; None if it serves or was not opened yet."""
         if self.log is not None:
             return None if self.log.stopped is None else self.log.stopped.code
         return None if self._failed is None else self._failed[1].code
 
     @property
     def fencing(self) -> KnownFences | None:
-        """What appends here know of fences; None where nobody puts any up."""
+        """The fence epochs that appends here know; None in a process without fences."""
         return self._owner.fencing
 
     def close(self) -> None:
-        """The topic is gone: refuse what still comes, and wake who waits. The warehouse closes the log."""
+        """End a deleted topic's partition: refuse later calls, wake waiting readers. The warehouse closes the log."""
         self._closed = True
         self.log = None
         self._owner.tending.drop(self)
         self.wake()
 
     async def opened(self) -> PartitionLog:
-        """The log, opened on a thread if need be."""
+        """Return the log, opened on a thread if need be."""
         opened = self.log
         return opened if opened is not None else await self._owner.run(self.open)
 
     async def fenced(self, epoch: int) -> PartitionLog:
-        """The log, behind the fence of the broker's owner since `epoch`.
+        """Return the log, fenced with `epoch`, the epoch since which this process owns the broker.
 
-        Who was the owner before appends nothing more, so what the log holds is all that this process must know
-        (SPEC META-1).
+        Previous owners can append nothing more, so the log holds all that this process must know (SPEC META-1).
         """
         opened = await self.opened()
         if self._fenced != epoch:
@@ -145,7 +144,7 @@ class Partition:
         return opened
 
     def is_fenced(self, epoch: int) -> bool:
-        """Whether `fenced` has been there."""
+        """Whether this process has fenced the log with `epoch`."""
         return self._fenced == epoch and self.log is not None
 
     async def refresh(self) -> None:
@@ -153,7 +152,7 @@ class Partition:
         await self.look()
 
     async def look(self) -> PartitionLog | None:
-        """The log with the commits of other processes; None when its first append, which makes it, is still to come."""
+        """Return the log with the commits of other processes; None if the first append, which makes it, is to come."""
         self.refreshed_at = self._owner.loop.time()
         known = self.log
         opened = known or await self._found()
@@ -162,7 +161,7 @@ class Partition:
         return opened
 
     async def _found(self) -> PartitionLog | None:
-        """The log; None when it is made by its first append and there was none yet."""
+        """Return the log; None if the first append, which makes it, is to come."""
         if self._is_lazy and not await self._owner.run(partial(self._owner.warehouse.exists, self.ref)):
             return None
         return await self.opened()
@@ -171,11 +170,11 @@ class Partition:
 
     @property
     def has_waiters(self) -> bool:
-        """Whether somebody wants to know of new messages."""
+        """Whether a reader waits for new messages, or follows the partition."""
         return bool(self._waiters) or self._followed_until > self._owner.loop.time()
 
     def follow(self, until_s: float) -> None:
-        """Look for the commits of other processes until then, though nobody waits."""
+        """Look for the commits of other processes until `until_s`, even if no reader waits."""
         self._followed_until = until_s
         self._owner.awaited.add(self)
 
@@ -187,13 +186,13 @@ class Partition:
                 waiter.set_result(None)
 
     def waiter(self) -> asyncio.Future[None]:
-        """A future that is done at the next commit; the caller looks at the end offset after asking for it."""
+        """Return a future that is done at the next commit. To miss none, look at the end offset after this call."""
         waiter: asyncio.Future[None] = self._owner.loop.create_future()
         self.watch(waiter)
         return waiter
 
     def watch(self, waiter: asyncio.Future[None]) -> None:
-        """Let a future of the caller's be done at the next commit; it may wait for several partitions."""
+        """Complete the caller's future at the next commit; it may wait for several partitions."""
         self._waiters.add(waiter)
         self._owner.awaited.add(self)
 
@@ -203,7 +202,7 @@ class Partition:
     # CommitObserver.
 
     def committed(self, parts: Sequence[Part]) -> None:
-        """After each commit: wake the readers, and let upkeep follow off the request path."""
+        """Wake the readers after a commit, and let upkeep follow off the request path."""
         if self._waiters:
             self.wake()
         self._owner.metrics.committed(parts)
@@ -213,10 +212,10 @@ class Partition:
             self._owner.loop.call_later(_UPKEEP_AFTER_S, self._owner.upkeep.submit, self._maintain)
 
     async def tend(self) -> None:
-        """What a partition needs that nobody writes to here: news of retention, and an end for files that it let go.
+        """Do what an open partition needs without a request: see other processes' commits, run the upkeep that is due.
 
-        One that nobody uses gives its memory back, and is left alone until upkeep is due; an hour at most, since other
-        processes may let files of it go.
+        An unused partition frees its memory and rests until upkeep is due, for an hour at most, since other processes
+        may remove files from its table.
         """
         opened = self.log
         if opened is None or opened.stopped is not None:
@@ -234,14 +233,14 @@ class Partition:
             self._owner.upkeep.submit(self._maintain)
 
     def _maintain(self) -> None:
-        """On the upkeep thread: what roll-ups, checkpoints and clean-up are due."""
+        """Run the roll-ups, checkpoints and clean-up that are due; on the upkeep thread."""
         self._in_upkeep = False
         opened = self.log
         try:
             if opened is not None and opened.stopped is None and not self._owner.stopping:
                 opened.maintain()
         except DeltaMQError as error:
-            # Upkeep is due again after the next commit; what it found wrong, readers and writers will be told.
+            # Upkeep is due again after the next commit; readers and writers meet the same fault themselves.
             log.error("event=upkeep_failed partition=%s code=%s detail=%r", self.name, error.code, error.detail)
 
 
@@ -260,31 +259,31 @@ class Partitions:
     ) -> None:
         self.warehouse = warehouse
         self.loop = loop
-        #: Set when the service stops: no more upkeep is begun, which is due again after the next start.
+        #: Whether the service stops: then no more upkeep begins; it is due again after the next start.
         self.stopping = False
         self.commits = commits
         self.upkeep = upkeep
         self.metrics = metrics
-        #: What appends to the queue's own partitions know of fences; None where nobody puts any up.
+        #: The fence epochs that appends know; None in a process without fences.
         self.fencing: KnownFences | None = None
         self._threads = threads
         self._found: dict[PartitionRef, Partition] = {}
         self.tending = Tending[Partition](loop.time)
-        #: Those that somebody waits at or follows, and perhaps some where that has ended.
+        #: The partitions at which readers wait or which they follow, and perhaps some where that has ended.
         self.awaited: set[Partition] = set()
 
     def get(self, topic: Topic, name: str) -> Partition:
-        """A topic's partition; its table is opened when it is first needed."""
+        """Return a topic's partition; its table is opened when it is first needed."""
         ref = PartitionRef(Space.TOPICS, topic.name, name, topic.generation)
         found = self._found.get(ref)
         if found is None:
-            # The same in every process that makes the table, and another in every life of the topic.
+            # Every process that makes the table derives the same id; another life of the topic has another.
             table_id = str(uuid.uuid5(uuid.UUID(topic.id), name))
             found = self._found[ref] = Partition(self, ref, table_id)
         return found
 
     def of(self, ref: PartitionRef) -> Partition:
-        """A partition of the queue's own: revive log, offsets, retries, dead letters (see `tables.queue.refs`)."""
+        """Return a partition of the queue's own: revive log, offsets, retries, dead letters (`tables.queue.refs`)."""
         assert ref.space is not Space.TOPICS, "these belong to a topic's life"
         found = self._found.get(ref)
         if found is None:
@@ -292,11 +291,11 @@ class Partitions:
         return found
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Blocking work on a thread."""
+        """Run blocking work on a thread."""
         return await self.loop.run_in_executor(self._threads, work)
 
     def drop(self, space: Space, topic: str, generation: int) -> None:
-        """Forget the partitions of a life that is over."""
+        """Forget the partitions of a topic's life that is over."""
         for ref in [r for r in self._found if (r.space, r.topic, r.generation) == (space, topic, generation)]:
             self._found.pop(ref).close()
 

@@ -1,10 +1,10 @@
-"""One of the queue's own logs as the service appends to it: durable, in groups, repeated until the outcome is known.
+"""Appends to one of the queue's own logs: durable, in groups, repeated until the outcome is known.
 
     records --one batch--> commit queue --group commit, fsync--> stored
-                   ^-------- nobody knows --------'
+                   ^------ outcome unknown -------'
 
-A record that stands twice in such a log counts once (see `mq.queue.checkpoint_state`, `mq.queue.progress`), so an
-append whose answer was lost is simply made again.
+A record that is stored twice in such a log counts once (see `mq.queue.checkpoint_state`, `mq.queue.progress`), so an
+append with an unknown outcome is repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RecordLog"]
 
 Record = TypeVar("Record")
 
-#: Between two tries of an append whose outcome nobody knows.
+#: Pauses between tries of an append with an unknown outcome, in seconds.
 _AGAIN_S: Final = Backoff(0.01, 1.0)
 
 
@@ -43,8 +43,8 @@ class RecordLog(Generic[Record]):
     ) -> None:
         """`encode` makes rows of records; it runs on a commit thread.
 
-        `owner_only`: records of lanes are true only while this process has the broker. They are never appended after a
-        takeover: an old checkpoint would bring back messages that are acknowledged now.
+        `owner_only`: append only while this process has the broker. Records of lanes are not true after a takeover: an
+        old checkpoint would bring back messages that are acknowledged by then.
         """
         self._encode = encode
         self._owner_only = owner_only
@@ -53,12 +53,12 @@ class RecordLog(Generic[Record]):
         self.appends = 0
 
     async def append(self, records: Sequence[Record], stamp: ProducerStamp | None = None) -> None:
-        """Store the records, those of a stamped request once; returns when they are durable.
+        """Store the records, once if they have a stamp; returns when they are durable.
 
         Raises
         ------
         DeltaMQError
-            They certainly are not stored.
+            The records certainly are not stored.
         """
         failures = 0
         while True:
@@ -68,7 +68,7 @@ class RecordLog(Generic[Record]):
                 return
             if isinstance(error, Fenced) and fencing is not None:
                 if is_ours:
-                    # Another process serves the broker now: what we would record may contradict what it does.
+                    # Another process serves the broker now, and these records may contradict its own.
                     raise not_known(self._partition.name, error)
                 await fencing.learn(self._partition.name, error)
             elif isinstance(error, Unknown):
@@ -78,7 +78,7 @@ class RecordLog(Generic[Record]):
                 raise error
 
     async def _try(self, records: Sequence[Record], stamp: ProducerStamp | None) -> tuple[Part, bool]:
-        """One append with its outcome, and whether it was made as the process that serves the broker."""
+        """Append once; return the outcome, and whether this process appended as the broker's owner."""
         self.appends += 1
         pending = Pending(1, self._loop)
         fencing, name = self._partition.fencing, self._partition.name

@@ -1,4 +1,4 @@
-"""When partitions need something though nobody asks for it: a queue of what is due, so that the others cost nothing.
+"""When partitions need work without a request: a queue of the partitions that are due, so that others cost nothing.
 
     opened, committed --every `every_s` while it is used--> news of other processes, upkeep
                             '--not used--> at rest: nothing in memory for readers --upkeep is due--> upkeep
@@ -16,14 +16,14 @@ from mq.queue import DueTimes
 
 __all__ = ["Tending"]
 
-#: A partition at rest comes up at least this often, for what other processes did there.
+#: Longest rest of a partition, in seconds: then it comes up to see the commits of other processes.
 _REST_S_MAX: Final = 3_600.0
-#: Of thousands that were opened together, so many come up in one turn: waiting readers have theirs in between.
+#: Maximum number of partitions that come up in one turn; waiting readers are served between turns.
 _TURN_MAX: Final = 32
 
 
 class Tended(Hashable, Protocol):
-    """A partition, as far as its turn is concerned."""
+    """What `Tending` needs of a partition."""
 
     #: When it comes up next, by the event loop's clock; `Tending` sets it, infinity at first.
     tended_at_s: float
@@ -36,7 +36,7 @@ class Tending(Generic[T]):
     """The open partitions of a process by the time at which each comes up next; used on the event loop."""
 
     def __init__(self, now_s: Callable[[], float], *, every_s: float = 30.0) -> None:
-        """`now_s` is the event loop's clock; a partition that is used comes up after `every_s`."""
+        """`now_s` is the event loop's clock; a partition in use comes up after `every_s` seconds."""
         self.every_s = every_s
         self._now_s = now_s
         self._due: DueTimes[T] = DueTimes()
@@ -44,16 +44,16 @@ class Tending(Generic[T]):
         self._ready: deque[T] = deque()
 
     def soon(self, partition: T) -> None:
-        """Let a partition that is used come up after `every_s` at the latest."""
+        """Let a partition in use come up after `every_s` at the latest."""
         if partition.tended_at_s > self._now_s() + self.every_s:
             self._plan(partition, self.every_s)
 
     def again(self, partition: T, wait_s: float) -> None:
-        """Let a partition that has come up do so again."""
+        """Let a partition that has come up come up again after `wait_s` seconds, an hour at most."""
         self._plan(partition, min(wait_s, _REST_S_MAX))
 
     def take(self) -> list[T]:
-        """Partitions that come up now, a turn of them; each has to be planned again."""
+        """Return the partitions of one turn that come up now; each has to be planned again."""
         self._ready.extend(self._due.take(_ms(self._now_s())))
         turn = [self._ready.popleft() for _ in range(min(_TURN_MAX, len(self._ready)))]
         for partition in turn:
@@ -61,7 +61,7 @@ class Tending(Generic[T]):
         return turn
 
     def drop(self, partition: T) -> None:
-        """Forget a partition: it is gone."""
+        """Forget a partition that is gone."""
         self._discard(partition)
         partition.tended_at_s = float("inf")
 

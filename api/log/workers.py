@@ -1,7 +1,7 @@
 """A few threads that run blocking work for the event loop, in the order of its arrival.
 
-A `ThreadPoolExecutor` costs about 20 microseconds a task in futures nobody looks at; a commit answers through its own
-callback, so a queue is enough.
+A `ThreadPoolExecutor` spends about 20 microseconds a task on a future. A commit answers through its own callback and
+needs none, so a queue is enough.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Workers:
                 log.exception("event=task_failed thread=%s", threading.current_thread().name)
 
     def stop(self) -> None:
-        """Run what was submitted, then end the threads."""
+        """Run all submitted tasks, then end the threads."""
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI describes, and the hot calls that it does not serve."""
+"""The OpenAPI document: the calls that FastAPI describes, and the hot calls that it does not serve."""
 
 from __future__ import annotations
 

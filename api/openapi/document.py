@@ -1,7 +1,6 @@
-"""The whole of `/openapi.json`: what FastAPI knows of its own calls, and of those that it does not serve.
+"""The whole of `/openapi.json`: FastAPI's description of its own calls, and ours of the calls that it does not serve.
 
-Schemas come from the very types that decode and encode: msgspec's structs, and pydantic models of the answers in the
-routers.
+Schemas come from the types that decode and encode: msgspec's structs, and the routers' pydantic models of answers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["describe"]
 
 
 def describe(app: FastAPI) -> Json:
-    """The whole document, made once."""
+    """Return the whole document; it is made once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
@@ -46,7 +45,7 @@ def describe(app: FastAPI) -> Json:
 
 
 def _with_problems(responses: Json) -> Json:
-    """Without FastAPI's own 422 document, which we never send, and with what any call may answer."""
+    """Return the responses without FastAPI's own 422, which we never send, and with those that any call may give."""
     kept = {s: r for s, r in responses.items() if "HTTPValidationError" not in str(r)}
     for status in (405, 431, 503):
         kept.setdefault(str(status), problem(status))
@@ -54,7 +53,7 @@ def _with_problems(responses: Json) -> Json:
 
 
 def _tighten(schemas: Json) -> None:
-    """What the decoder's types cannot say: at least one message, one body, one way to say when."""
+    """Add the rules that the decoder's types cannot express: at least one message, one body, the bounds of delays."""
     tighten_pop(schemas)
     schemas["ProduceRequest"]["properties"]["messages"]["minItems"] = 1
     schema = schemas["Message"]
@@ -64,8 +63,8 @@ def _tighten(schemas: Json) -> None:
     ]
     schema["properties"]["body_base64"]["description"] = "The body in base64, for bytes that are not UTF-8 text."
     days = DELAY_MS_MAX // (24 * 3_600_000)
-    schema["properties"]["deliver_time"]["description"] = f"Not before this time, at most {days} days ahead."
-    schema["properties"]["delay_ms"]["description"] = "The same, counted from now; not with `deliver_time`."
+    schema["properties"]["deliver_time"]["description"] = f"Not delivered before this time; at most {days} days ahead."
+    schema["properties"]["delay_ms"]["description"] = "Deliver after this many milliseconds; excludes `deliver_time`."
     for choice in schema["properties"]["delay_ms"]["anyOf"]:
         if choice["type"] == "integer":
             choice["maximum"] = DELAY_MS_MAX

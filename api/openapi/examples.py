@@ -1,6 +1,6 @@
-"""Examples of the answers that FastAPI describes, by the name of their schema; all tell of the same topic and group.
+"""Examples of the answers that FastAPI describes, by the name of their schema; all are about one topic and group.
 
-A schema's own example is next to its model where nothing else is like it; these share their partitions and names.
+These examples share partitions and names. An example that shares nothing with others is next to its model.
 """
 
 from __future__ import annotations
@@ -151,6 +151,6 @@ _EXAMPLES: Final[Json] = {
 
 
 def add_examples(schemas: Json) -> None:
-    """Give each of these schemas its example."""
+    """Add the examples to their schemas."""
     for name, example in _EXAMPLES.items():
         schemas[name]["examples"] = [example]

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of produce and fetch, which FastAPI does not serve."""
+"""The description of produce and fetch in `/openapi.json`; FastAPI does not serve them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tables.schema import HEADERS, MESSAGE_SCHEMA
 __all__ = ["message_paths"]
 
 _TAGS_PATTERN: Final = r"^(\*|[^|*\s][^|*]{0,30}(\|\|[^|*\s][^|*]{0,30}){0,8})$"
-#: Told, not given as a `value`: who probes calls by their examples, and cannot write this media type, would give up.
+#: The lines are a description, not a `value`: tools that probe calls by their examples cannot write this media type.
 _NDJSON_EXAMPLE: Final[Json] = {
     "summary": "Two messages",
     "description": """    {"key": "N14228", "body": "landed"}
@@ -63,7 +63,7 @@ _FETCH_EXAMPLE: Final[Json] = {
 
 
 def message_paths() -> Json:
-    """The paths of these calls."""
+    """Return the paths of produce and fetch."""
     return {
         "/v1/topics/{topic}/messages": {"post": _produce()},
         "/v1/topics/{topic}/partitions/{partition}/messages": {"get": _fetch()},
@@ -96,15 +96,15 @@ def _produce_parameters() -> list[Json]:
         name_in_path("topic", "flights"),
         query("partition", {"type": "string", "minLength": 3}, "`NAME@BROKER`: the partition of every message."),
         query("expected_offset", whole(0, OFFSET_MAX), "Append only at this end offset of the named partition."),
-        query("flush", {"type": "string", "enum": ["sync", "async"]}, "What the answer waits for."),
+        query("flush", {"type": "string", "enum": ["sync", "async"]}, "Answer after the fsync or before it."),
         query("ids", {"type": "string", "enum": ["true", "false"]}, "Return `message_ids`."),
-        header("Producer-Id", id_schema, "Idempotent producer of an NDJSON or Arrow request; needs Producer-Seq."),
+        header("Producer-Id", id_schema, "Idempotent producer's id, for NDJSON and Arrow; needs Producer-Seq."),
         header("Producer-Seq", whole(0, PRODUCER_SEQ_MAX), "Number of the request, from 0."),
     ]
 
 
 def _produce_bodies() -> Json:
-    """By media type."""
+    """Return the request bodies by media type."""
     message = {"key": "N14228", "tag": "departure", "body": '{"flight": "UA1545"}'}
     return {
         JSON_TYPE: {
@@ -112,7 +112,7 @@ def _produce_bodies() -> Json:
             "example": {"messages": [message], "producer": {"id": "importer-1", "seq": 17}},
         },
         NDJSON_TYPE: {
-            "schema": {"type": "string", "description": "One message object a line."},
+            "schema": {"type": "string", "description": "One JSON message object per line."},
             "examples": {"lines": _NDJSON_EXAMPLE},
         },
         ARROW_TYPE: {"schema": {"type": "string", "format": "binary", "description": _ARROW_REQUEST}},
@@ -135,11 +135,11 @@ def _fetch() -> Json:
         "tags": ["messages"],
         "operationId": "fetch",
         "summary": "Read messages of one partition from an offset on",
-        "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events, whose "
-        "last is `refused`, with `code` and `detail`, when a client of an exclusive group may not read on.",
+        "description": f"`Accept`: {JSON_TYPE} (default), {ARROW_TYPE}, or {EVENTS_TYPE} for a stream of events. If "
+        "a client of an exclusive group may not read on, the last event is `refused`, with `code` and `detail`.",
         "parameters": _fetch_parameters(),
         "responses": {
-            "200": {"description": "What is there; `status` says if anything is", "headers": place, "content": content},
+            "200": {"description": "The messages found; `status` says if any", "headers": place, "content": content},
             **{str(s): problem(s) for s in (400, 404, 409, 422, 429, 500, 503)},
         },
     }
@@ -154,7 +154,7 @@ def _fetch_parameters() -> list[Json]:
         "description": "`NAME@BROKER`",
         "example": "flights@broker-a",
     }
-    # No maximum in the schema: whoever probes boundaries would wait for it.
+    # No maximum in the schema: a tool that probes boundaries would wait that long.
     wait = {"type": "integer", "minimum": 0, "default": 0}
     event = {"type": "string", "example": "flights@broker-a:120"}
     client = {"type": "string", "pattern": CLIENT_PATTERN}
@@ -162,11 +162,11 @@ def _fetch_parameters() -> list[Json]:
         name_in_path("topic", "flights"),
         partition,
         query("offset", whole(0, OFFSET_MAX, 0), "The first offset wanted."),
-        query("max_messages", whole(1, FETCH_MESSAGES_MAX, FETCH_MESSAGES_DEFAULT), "At most so many."),
-        query("max_bytes", whole(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "About so much; at least one message."),
-        query("wait_ms", wait, f"Wait so long for the first message, at most {WAIT_MS_MAX}."),
-        query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` or `TagA||TagB`."),
+        query("max_messages", whole(1, FETCH_MESSAGES_MAX, FETCH_MESSAGES_DEFAULT), "Maximum number of messages."),
+        query("max_bytes", whole(1, FETCH_BYTES_MAX, FETCH_BYTES_DEFAULT), "Approximate bytes; at least one message."),
+        query("wait_ms", wait, f"Milliseconds to wait for the first message, at most {WAIT_MS_MAX}."),
+        query("tags", {"type": "string", "pattern": _TAGS_PATTERN}, "`*` for all messages, or `TagA||TagB`."),
         query("group", {"type": "string", "pattern": TOPIC_PATTERN}, "Read as a consumer of this group."),
-        query("client_id", client, "Who reads: in an exclusive group the holder of the pull lock."),
-        header("Last-Event-ID", event, f"With {EVENTS_TYPE}: go on after this event."),
+        query("client_id", client, "The client that reads; in an exclusive group it must hold the pull lock."),
+        header("Last-Event-ID", event, f"With {EVENTS_TYPE}: continue after this event."),
     ]

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of pop and of the calls with handles, which FastAPI does not serve."""
+"""The description of pop and of the calls with handles in `/openapi.json`; FastAPI does not serve them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _POP_EXAMPLE: Final[Json] = {
 
 
 def pop_paths() -> Json:
-    """The paths of these calls."""
+    """Return the paths of these calls."""
     return {"/v1/groups/{group}/topics/{topic}/pop": {"post": _pop()}} | {
         f"/v1/groups/{{group}}/{call['operationId']}": {"post": call} for call in _with_handles()
     }
@@ -76,26 +76,26 @@ def _call(kind: type, answered: type, summary: str, example: Json, answer: Json,
         "parameters": [name_in_path("group", "billing")],
         "requestBody": {"required": True, "content": body},
         "responses": {
-            "200": {"description": "Done, but for the handles that are listed", "content": content},
+            "200": {"description": "Done, except for handles that the answer lists", "content": content},
             **{str(s): problem(s) for s in (400, 404, 408, 413, 415, 422, 429, 500, 503, 507, *statuses)},
         },
     }
 
 
 def _pop() -> Json:
-    summary = "Take messages, which are invisible to others of the group until they are acknowledged or their time ends"
+    summary = "Pop messages, which other clients of the group do not get until the invisible time ends"
     pop = _call(PopRequest, PopAnswer, summary, {"max_messages": 32, "wait_ms": 0, "ack": []}, _POP_EXAMPLE, 409)
     pop["requestBody"]["required"] = False
     pop["parameters"].append(name_in_path("topic", "flights"))
     pop["description"] = f"`Accept`: {_JSON} (default) or {ARROW_TYPE}."
     answer = pop["responses"]["200"]
-    answer["description"] = "What is there; perhaps no message"
+    answer["description"] = "The messages that were popped; perhaps none"
     columns = (
-        "The columns of the message row with `partition`, `handle` and `delivery_attempt`; the schema's metadata "
-        "`mq-failed-acks` has `failed_acks` as JSON."
+        "The columns of the message row with `partition`, `handle` and `delivery_attempt`; `failed_acks` is JSON in "
+        "the schema's metadata `mq-failed-acks`."
     )
     answer["content"][ARROW_TYPE] = {"schema": {"type": "string", "format": "binary", "description": columns}}
-    failed = "How many handles are in `failed_acks`; which, and why, the schema's metadata `mq-failed-acks` says."
+    failed = "Number of handles in `failed_acks`, which is in the schema's metadata `mq-failed-acks`."
     answer["headers"] = {
         "Mq-Pop-Time": {"schema": {"type": "string"}, "description": "`pop_time` of an Arrow answer."},
         "Mq-Invisible-Ms": {"schema": {"type": "integer"}, "description": "`invisible_ms`."},
@@ -106,14 +106,14 @@ def _pop() -> Json:
 
 
 def _with_handles() -> list[Json]:
-    """The calls that are about messages popped before."""
+    """Return the calls that take handles of popped messages."""
     handles = {"handles": [_HANDLE]}
     failed = [{"handle": _HANDLE, "code": "handle_expired"}]
     longer = {"handle": _HANDLE, "invisible_ms": 60_000}
-    again = "Messages failed: again when the retry policy says, or after `delay_ms`; dead after the last attempt"
+    again = "Report failed messages: redelivered by the retry policy or after `delay_ms`; dead after the last attempt"
     return [
         _call(
-            AckRequest, AckAnswer, "Acknowledge messages; twice is harmless", handles, {"acked": 0, "failed": failed}
+            AckRequest, AckAnswer, "Acknowledge messages; harmless to repeat", handles, {"acked": 0, "failed": failed}
         ),
         _call(
             InvisibleRequest,
@@ -135,8 +135,8 @@ def _with_handles() -> list[Json]:
 
 
 def tighten_pop(schemas: Json) -> None:
-    """What the types say and a description must not: whoever probes boundaries would wait that long."""
+    """Remove the maximum of `wait_ms` from the schema: a tool that probes boundaries would wait that long."""
     wait = schemas["PopRequest"]["properties"]["wait_ms"]
     for kind in wait["anyOf"]:
         kind.pop("maximum", None)
-    wait["description"] = f"Wait so long for the first message, at most {WAIT_MS_MAX}."
+    wait["description"] = f"Milliseconds to wait for the first message, at most {WAIT_MS_MAX}."

@@ -1,4 +1,4 @@
-"""Changes that wait for each other share an append of the metadata log: a hundred clients that start join in a few.
+"""Changes that wait for each other share an append of the metadata log: a hundred clients that start need only a few.
 
 change A ──► append            change B, change C, change D ──► one append
              '── under way ──── wait ─────────────────────────'
@@ -16,27 +16,27 @@ from mq.meta import AnyEvent, Meta
 
 __all__ = ["Decide", "JoinedChanges"]
 
-#: The events of a change, decided on a state that holds those before it.
+#: Returns the events of a change, decided on a state that includes all changes before it.
 Decide: TypeAlias = Callable[[Meta], Sequence[AnyEvent]]
 
-#: What waits beyond this is the next append: deciding takes about half a millisecond each.
+#: Maximum number of changes in one append: deciding each takes about half a millisecond.
 _CHANGES_MAX: Final = 200
 
 
 class _Change:
-    """One change and who waits for it."""
+    """One change and the future of its caller."""
 
     __slots__ = ("decide", "done", "error")
 
     def __init__(self, decide: Decide) -> None:
         self.decide = decide
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        #: Why it was refused, where the others were not.
+        #: Why this change was refused, when the append succeeded.
         self.error: Exception | None = None
 
     def end(self, error: Exception | None) -> None:
         if self.done.done():
-            return  # nobody waits any more
+            return  # the caller was cancelled
         if error is None:
             self.done.set_result(None)
         else:
@@ -44,7 +44,7 @@ class _Change:
 
 
 class JoinedChanges:
-    """Changes of the metadata log, one append for all that wait. Lives on one event loop."""
+    """Changes of the metadata log, with one append for all that wait. Lives on one event loop."""
 
     def __init__(self, submit: Callable[[Decide], Awaitable[Meta]]) -> None:
         self._submit = submit
@@ -52,12 +52,13 @@ class JoinedChanges:
         self._running: asyncio.Task[None] | None = None
 
     async def store(self, decide: Decide) -> None:
-        """Store what `decide` makes of the newest state; it may be called several times, on a thread.
+        """Store the events that `decide` returns for the newest state; it may be called several times, on a thread.
 
         Raises
         ------
         DeltaMQError
-            What `decide` raises, which then has changed nothing; or why nothing, or nobody knows what, was stored.
+            The error that `decide` raises, and then nothing is stored; or the error of the append, whose outcome may
+            be unknown.
         """
         change = _Change(decide)
         self._waiting.append(change)
@@ -88,14 +89,14 @@ class JoinedChanges:
                 change.end(change.error)
 
     async def stop(self) -> None:
-        """Store nothing more; what is under way is stored, or is not."""
+        """Stop storing; an append under way may or may not succeed."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
 
 def _all(changes: Sequence[_Change], meta: Meta) -> list[AnyEvent]:
-    """The events of all changes, each decided after those before it; one that is refused holds up no other."""
+    """Return the events of all changes, each decided after those before it; a refused change affects no other."""
     events: list[AnyEvent] = []
     for change in changes:
         change.error = None

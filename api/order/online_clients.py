@@ -1,10 +1,11 @@
-"""Exclusive clients as the owner of the meta role serves them: heartbeats, authorizations, the scan (ORDER-1 to 3).
+"""Exclusive clients, served by the owner of the meta role: heartbeats, authorizations, the scan (ORDER-1 to 3).
 
     heartbeat --> decide --changed?--> events in the metadata log --> authorize in memory --> answer
-    scan      --> who is over? --> condemn --> events in the metadata log --> settle
+    scan      --> expired?     --> condemn --> events in the metadata log --> settle
 
-A heartbeat that changes nothing is answered from memory: the lease says that nobody else has the role, and whoever has
-it decides alone. While the end of a client is being stored, its heartbeats wait for that, and then it joins anew.
+A heartbeat that changes nothing is answered from memory: the lease guarantees that no other process has the role, and
+its owner decides alone. While the end of a client's stay is being stored, the client's heartbeats wait; then it joins
+anew.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ __all__ = ["Beat", "Granted", "OnlineClients", "RoutedTopics"]
 
 log = logging.getLogger("deltamq.api")
 
-#: How often clients are looked for whose authorizations are over.
+#: Interval of the scan for expired authorizations, in seconds.
 _SCAN_S: Final = 1.0
-#: A heartbeat waits for so many scans that are to end its client's stay.
+#: Maximum number of tries of a heartbeat, between which it waits for a scan to end its client's stay.
 _TRIES: Final = 5
 
 
 class Beat(NamedTuple):
-    """A heartbeat: what a client wants, or that it goes."""
+    """A heartbeat: a client's subscriptions, or that it leaves."""
 
     group: str
     client: str
@@ -55,10 +56,10 @@ class Beat(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """What a heartbeat brings."""
+    """The answer to a heartbeat."""
 
     exclusive: bool
-    #: From the time of the answer on; 0 for not at all.
+    #: Milliseconds of authorization from the time of the answer on; 0 for none.
     authorized_ms: int
     allocation: Mapping[str, tuple[str, ...]]
     #: Changes with each change of the allocation.
@@ -77,7 +78,7 @@ class _Waiter(NamedTuple):
 
 
 class RoutedTopics(Mapping[str, TopicPartitions]):
-    """All topics that there are, as their routes are now; a view, because a heartbeat looks at one of thousands."""
+    """The present routes of all topics; a view, because a heartbeat looks at one topic of thousands."""
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
@@ -94,7 +95,7 @@ class RoutedTopics(Mapping[str, TopicPartitions]):
 
 
 class OnlineClients:
-    """The meta role's part of exclusive consumption, while this process has it. Lives on one event loop."""
+    """The meta role's part in exclusive consumption, while this process has the role. Lives on one event loop."""
 
     def __init__(
         self,
@@ -105,25 +106,25 @@ class OnlineClients:
         clients_max: int,
         clock: Clock,
     ) -> None:
-        """A client is authorized for `length_ms` at a time, `clients_max` of a group; `clock` is that of the lease."""
+        """Authorize clients for `length_ms` at a time, `clients_max` of a group at most; `clock` is the lease's."""
         self._meta = meta
         self._hosting = hosting
         self._clock = clock
         self._length_ms = length_ms
         self._clients_max = clients_max
-        #: While the role is ours.
+        #: The authorizations, while the role is ours.
         self._granting: Authorizations | None = None
         self._changes = JoinedChanges(meta.submit_any)
         #: Heartbeats that wait for another allocation, by group.
         self._waiters: dict[str, set[_Waiter]] = {}
-        #: Heartbeats of condemned clients.
+        #: Heartbeats of condemned clients, which wait until the scan has ended their stay.
         self._condemned: set[asyncio.Future[None]] = set()
-        #: What the last scan that found nothing to do has seen.
+        #: The metadata in which the last scan found nothing to do.
         self._scanned: Meta | None = None
         self._stopping = False
         self._scanner: asyncio.Task[None] | None = None
         self.heartbeats = 0
-        #: Clients that were called offline because their authorizations were over.
+        #: Clients that went offline because their authorizations were over.
         self.lapsed = 0
         hosting.hooks.gained.append(self._gain)
         hosting.hooks.lost.append(self._lose)
@@ -147,7 +148,7 @@ class OnlineClients:
             self._wake_all()
 
     def _mine(self) -> tuple[int, Authorizations]:
-        """Since when the role is ours, and whom it has authorized; `Unavailable` when it is not."""
+        """Return the epoch since which the role is ours, and the authorizations; raise `Unavailable` if it is not."""
         epoch = self._hosting.epoch(META_ROLE)
         assert self._granting is not None, "a role is served after it was gained"
         return epoch, self._granting
@@ -155,7 +156,7 @@ class OnlineClients:
     # Heartbeats.
 
     async def beat(self, beat: Beat) -> Granted:
-        """Note what the client says, and authorize it; what changes is stored when this returns."""
+        """Handle a heartbeat and authorize its client; changes are stored when this returns."""
         self.heartbeats += 1
         for _ in range(_TRIES):
             epoch, granting = self._mine()
@@ -170,10 +171,10 @@ class OnlineClients:
             if granted is not None:
                 return granted
             await self._settled()
-        raise Unavailable("the end of this client's stay cannot be stored now; ask again")
+        raise Unavailable("the end of this client's earlier stay is not stored yet; send the heartbeat again")
 
     async def _group(self, name: str) -> Group:
-        """The group; a look into the log tells what another process has just made exclusive."""
+        """Return the group; if it is not exclusive here, read the log, since another process may have changed it."""
         found = self._meta.now.groups.groups.get(name)
         if found is None or found.settings.consume_strategy != "exclusive":
             found = (await self._meta.refresh()).groups.group(name)
@@ -186,7 +187,7 @@ class OnlineClients:
             return ()
         clients = meta.online.group(beat.group).clients
         if beat.online and beat.client not in clients and len(clients) >= self._clients_max:
-            raise Overloaded(f"group {beat.group} has {self._clients_max} clients", code="too_many_clients")
+            raise Overloaded(f"group {beat.group} is full: it has {self._clients_max} clients", code="too_many_clients")
         return decide_heartbeat(
             meta.online,
             beat.group,
@@ -199,7 +200,7 @@ class OnlineClients:
         )
 
     def _grant(self, beat: Beat, granting: Authorizations) -> Granted | None:
-        """The answer; None while the end of the client's stay is being stored, or when that ended meanwhile."""
+        """Return the answer; None while the end of the client's stay is being stored, or if the stay has ended."""
         online = self._meta.now.online.group(beat.group)
         present = online.clients.get(beat.client)
         if present is None:
@@ -214,9 +215,9 @@ class OnlineClients:
         return Granted(True, authorized_ms, online.allocation(beat.client), max(epochs, default=0))
 
     async def beat_until_changed(self, beat: Beat, known: int, wait_ms: int, client: Client) -> Granted:
-        """The same, answered when the client's allocation is not that of epoch `known` any more, or after the wait.
+        """Handle a heartbeat, and answer when the client's allocation is not that of epoch `known`, or after `wait_ms`.
 
-        It waits for a third of an authorization at most: who waits is not called offline.
+        It waits for a third of an authorization at most, so that a waiting client does not go offline.
         """
         granted = await self.beat(beat)
         wait_s = min(wait_ms, self._length_ms // 3) / 1000
@@ -225,12 +226,12 @@ class OnlineClients:
         if wait_s > 0 and not self._stopping:
             await self._change(beat, wait_s, client)
             _, granting = self._mine()
-            # Who was called offline while this process slept must say itself that it is there.
+            # If the client went offline while this process slept, it must send a heartbeat of its own.
             granted = self._grant(beat, granting) or Granted(True, 0, {}, 0)
         return granted
 
     async def _change(self, beat: Beat, within_s: float, client: Client) -> None:
-        """Return when the allocation is another, or the client closed its connection."""
+        """Return when the allocation has changed, the client has closed its connection, or after `within_s`."""
         waiter = _Waiter(beat.client, asyncio.get_running_loop().create_future())
         waiting = self._waiters.setdefault(beat.group, set())
         waiting.add(waiter)
@@ -249,11 +250,11 @@ class OnlineClients:
             raise Unavailable(error.detail, code="not_owner") from error
 
     async def _settled(self) -> None:
-        """Return when the scan that condemned the client is through."""
+        """Return when the scan that condemned the client is done, or after one scan interval."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._condemned.add(waiter)
         try:
-            # A scan that fails is tried again, and a role that is lost wakes whoever waits.
+            # A scan that fails is repeated, and losing the role wakes all waiters.
             await asyncio.wait({waiter}, timeout=_SCAN_S)
         finally:
             self._condemned.discard(waiter)
@@ -261,7 +262,7 @@ class OnlineClients:
     # The scan.
 
     def start(self) -> None:
-        """Scan from now on."""
+        """Begin to scan."""
         self._scanner = asyncio.create_task(self._repeat())
 
     async def _repeat(self) -> None:
@@ -275,7 +276,7 @@ class OnlineClients:
                 log.error("event=scan_failed kind=%s", type(error).__name__, exc_info=error)
 
     async def scan(self) -> None:
-        """Call offline whose authorization is over, and allocate anew what groups and routes ask for (SPEC ORDER-2)."""
+        """End the stay of clients whose authorization is over; reallocate where groups or routes changed (ORDER-2)."""
         if not self._hosting.hosts(META_ROLE):
             return
         epoch, granting = self._mine()
@@ -286,10 +287,10 @@ class OnlineClients:
         decide = partial(self._decide_scan, over, epoch)
         changes = bool(over)
         if not changes:
-            # On a thread: with thousands of clients it takes a tenth of a second.
+            # On a thread: with thousands of clients, deciding takes a tenth of a second.
             changes = await self._meta.run(lambda: bool(decide(seen)))
         if changes:
-            # If this fails they stay condemned: it may have been stored, and the next scan tries again.
+            # If this fails, the clients stay condemned: their end may be stored, and the next scan tries again.
             await self._submit(decide, self._meta.submit_any)
             self.lapsed += len(over)
             log.info("event=clients_scanned over=%d", len(over))
@@ -299,7 +300,7 @@ class OnlineClients:
         self._wake_condemned()
 
     def _is_scanned(self, seen: Meta) -> bool:
-        """Whether nothing that allocations depend on has changed since a scan that found nothing to do."""
+        """Whether everything that allocations depend on is as it was when a scan last found nothing to do."""
         last = self._scanned
         return last is not None and (
             last.topics is seen.topics and last.groups is seen.groups and last.online is seen.online
@@ -314,23 +315,23 @@ class OnlineClients:
         }
         return decide_scan(meta.online, over=over, strategies=strategies, topics=RoutedTopics(meta.topics.topics))
 
-    # What others ask.
+    # Queries.
 
     def authorized_ms(self, member: Member) -> int | None:
-        """How long a client is still authorized; None when this process does not have the meta role."""
+        """Return how long a client is still authorized; None if this process does not have the meta role."""
         if self._granting is None or not self._hosting.hosts(META_ROLE):
             return None
         return self._granting.rest(member, self._clock.boot_ms())
 
     @property
     def waiting(self) -> int:
-        """Heartbeats that wait for another allocation."""
+        """The number of heartbeats that wait for another allocation."""
         return sum(map(len, self._waiters.values()))
 
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Wake whose allocation is another; a hundred clients that join must not wake each other each time."""
+        """Wake the clients whose allocation has changed; of a hundred clients that join, none must wake all others."""
         if before.online is after.online:
             return
         for name, waiting in self._waiters.items():
@@ -355,12 +356,12 @@ class OnlineClients:
                 waiter.set_result(None)
 
     def begin_stop(self) -> None:
-        """Answer whoever waits."""
+        """Answer all waiting heartbeats."""
         self._stopping = True
         self._wake_all()
 
     async def stop(self) -> None:
-        """Scan no more."""
+        """Stop scanning."""
         if self._scanner is not None:
             self._scanner.cancel()
             await asyncio.gather(self._scanner, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""By what right a group's fetch reads a partition, and what it may have there.
+"""The right of a group's fetch to read a partition, and the messages that it may have there.
 
 An exclusive group's client must hold the pull lock. In an ordered topic that was expanded, messages of moved keys wait
 until the group is done with the partition where the keys were before (SPEC ROUTE-6).
@@ -17,7 +17,7 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Looked at before each look into the log, and before what was found leaves."""
+    """The checks of one fetch, made before each read of the log and before messages are sent."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Gate:
         self._topic = topic
         self._partition = partition
         self._client = client
-        #: Whether the last cut took away messages that the group may have later.
+        #: Whether the last `cut` removed messages that the group may have later.
         self.holds_back = False
 
     @property
     def is_owners(self) -> bool:
-        """Whether only the owner of the partition's broker can say who may read."""
+        """Whether only the owner of the partition's broker can decide which client may read."""
         return self._group.settings.consume_strategy == "exclusive"
 
     def check(self) -> None:
@@ -51,21 +51,21 @@ class Gate:
         Raises
         ------
         Conflict
-            `not_lock_holder`, `partition_moved`.
+            `not_lock_holder` or `partition_moved`.
         Unavailable
-            The owner of the broker is another process, or has become it meanwhile.
+            Another process owns the broker.
         """
         if self.is_owners:
             self._locks.check_pull(self._group, self._topic, self._partition, self._client)
 
     def took(self) -> None:
-        """Messages leave for the client, which has the lock."""
+        """Note that messages are sent to the client, which has the lock."""
         if self.is_owners:
             lane = LaneKey(self._topic.id, self._group.name, False, self._partition)
             self._lanes.consumed(lane, self._lanes.logs.now_ms())
 
     async def cut(self, found: Fetched) -> Fetched:
-        """What the group may have now of what was found: up to the first message of a key that must wait."""
+        """Cut what was found before the first message of a key that must wait."""
         self.holds_back = False
         if found.status is not FetchStatus.FOUND or not found.rows.num_rows:
             return found

@@ -1,11 +1,11 @@
-"""Pull locks of the brokers that this process has: who may pull and commit a partition of an exclusive group.
+"""Pull locks of the brokers of this process: which client may pull and commit a partition of an exclusive group.
 
-    take --renewal?--> renew              release --> forget, wake who waits for it
+    take --renewal?--> renew              release --> forget, wake requests that wait for it
       '--anything new--> refresh the metadata, decide --> where the group goes on
 
-The rules are in `mq.order.pull_lock` (SPEC ORDER-4, ORDER-5). Before a lock is given away the newest metadata is read:
-a stay that is over must not get one. Whoever holds a lock that its partition's new owner waits for is told at its next
-pull, and a pull that waits for messages is ended.
+The rules are in `mq.order.pull_lock` (SPEC ORDER-4, ORDER-5). Before a lock is granted the newest metadata is read,
+since a client whose stay is over must not get one. If a partition's new owner waits for the lock, its holder is
+notified at its next pull, and a pull that waits for messages ends.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tables.clock import Clock
 
 __all__ = ["Asked", "Locks", "Taken"]
 
-#: Who waits for a lock looks again this often: locks end by time, too.
+#: Seconds after which a request that waits for a lock looks again: locks end by time, too.
 _LOOK_S: Final = 1.0
 
 
 class Asked(NamedTuple):
-    """Locks that a client asks for; `held` are those that it has had without a break."""
+    """A client's request for locks; `held` are partitions whose locks it has had without a break."""
 
     group: Group
     topic: Topic
@@ -45,14 +45,14 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class Taken:
-    """What became of it, by partition."""
+    """The answer to a request for locks, by partition."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    #: Where the group goes on in what was granted, and how often the message there was tried, if it was.
+    #: Where the group goes on in granted partitions, and how often the message there was tried, if it was.
     offsets: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
-    #: Neither granted nor refused.
+    #: Partitions that are neither granted nor refused.
     unanswered: list[str] = field(default_factory=list)
 
 
@@ -76,13 +76,13 @@ class Locks:
         *,
         clock: Clock,
     ) -> None:
-        """`clock` is the one of the lease."""
+        """`clock` is the lease's clock."""
         self._meta = meta
         self._hosting = hosting
         self._lanes = lanes
         self._partitions = partitions
         self._clock = clock
-        #: By broker.
+        #: The locks of each broker.
         self._locks: dict[str, PullLocks] = {}
         #: Requests that wait for a lock.
         self._waiters: dict[_Place, set[asyncio.Future[None]]] = {}
@@ -103,31 +103,31 @@ class Locks:
             self._wake_all()
 
     def _of(self, broker: str) -> tuple[int, PullLocks]:
-        """Since when the broker is ours, and its locks; `Unavailable` when it is not."""
+        """Return the epoch since which the broker is ours, and its locks; raise `Unavailable` if it is not ours."""
         epoch = self._hosting.epoch(broker)
         return epoch, self._locks[broker]
 
     @property
     def held(self) -> int:
-        """Locks that clients have."""
+        """The number of locks that clients have."""
         self._sweep()
         return sum(map(len, self._locks.values()))
 
     def _sweep(self) -> None:
-        """Forget locks that are over, which nobody may ask for again."""
+        """Forget expired locks, for which no more requests may come."""
         now_ms = self._clock.boot_ms()
         for locks in self._locks.values():
             locks.sweep(now_ms)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a lock."""
+        """The number of requests that wait for a lock."""
         return len(set().union(*self._waiters.values()))
 
     # Locks.
 
     async def take(self, asked: Asked) -> Taken:
-        """Give or renew the locks of partitions of brokers that are ours.
+        """Grant or renew locks of partitions whose brokers are ours.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Locks:
         return LaneKey(topic.id, group.name, False, partition), seat, locks
 
     async def _add_offset(self, asked: Asked, partition: str, number: int, taken: Taken) -> None:
-        """Where the group goes on in a partition; who cannot be told gives the lock back."""
+        """Add to `taken` where the group goes on in a partition; if that cannot be found out, take a new lock back."""
         lane = LaneKey(asked.topic.id, asked.group.name, False, partition)
         try:
             taken.offsets[partition], attempts = await self._start(lane, asked.topic, asked.group)
@@ -177,9 +177,9 @@ class Locks:
             taken.unanswered.append(partition)
 
     async def _start(self, lane: LaneKey, topic: Topic, group: Group) -> tuple[int, int]:
-        """Where the group goes on, and how often the message there was tried.
+        """Return where the group goes on, and how often the message there was tried.
 
-        That is what is committed, else what its settings say, and that is stored (SPEC CONS-2).
+        That is the committed position, else the start by the group's settings, which is stored (SPEC CONS-2).
         """
         committed = await self._lanes.committed(lane)
         if committed is not None:
@@ -188,7 +188,7 @@ class Locks:
         return await self._first(lane, topic, group), 0
 
     async def _counted(self, lane: LaneKey, topic: Topic, committed: Committed) -> Committed:
-        """The progress, and that a client that died may have tried the message there (SPEC ORDER-8); that is stored."""
+        """Return the progress; if a client died there, first store one more attempt of the message (SPEC ORDER-8)."""
         _, locks = self._of(broker_of(lane.partition))
         if not locks.is_abandoned(lane):
             return committed
@@ -200,7 +200,7 @@ class Locks:
         return committed
 
     async def _first(self, lane: LaneKey, topic: Topic, group: Group) -> int:
-        """Where a group begins that never consumed this partition; it is stored."""
+        """Return where a group begins that never consumed this partition, and store that position."""
         epoch = self._lanes.groups.epoch_of(lane)
         await begin(self._meta, topic, group)
         partition = self._lanes.partition_of(lane, topic.name)
@@ -211,12 +211,12 @@ class Locks:
         if start.kind is not StartKind.FIRST:
             await self._lanes.commit(lane, topic.name, offset)
         elif epoch is not None:
-            # Whoever asks again after a crash is told the same; what retention takes from here on is missed.
+            # After a crash the same position is found again; messages that retention takes from now on count as lost.
             self._lanes.logs.offsets.note(lane, topic.name, Committed(epoch, offset))
         return offset
 
     async def take_or_wait(self, asked: Asked, wait_ms: int, client: Client) -> Taken:
-        """The same; while none is granted, wait until one is. Who has lost what it held is told at once."""
+        """Take locks; while none is granted, wait until one is. A client that held locks is answered at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         while True:
@@ -229,7 +229,7 @@ class Locks:
                 return taken
 
     async def _change(self, asked: Asked, within_s: float, client: Client) -> None:
-        """Return when one of the locks may be had, or the client closed its connection."""
+        """Return when one of the locks may be free, the client has closed its connection, or after `within_s`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         places = [_Place(asked.group.name, asked.topic.name, partition) for partition in asked.partitions]
         for place in places:
@@ -246,7 +246,7 @@ class Locks:
     def release(
         self, group: str, topic: Topic, client: str, partitions: Iterable[str], numbers: Mapping[str, int]
     ) -> list[str]:
-        """Take locks back; those that the client had."""
+        """Release the client's locks of these partitions; return the partitions whose locks it had."""
         return [
             partition
             for partition in partitions
@@ -261,7 +261,7 @@ class Locks:
         return released
 
     def void(self, lanes: Iterable[LaneKey]) -> None:
-        """The epoch of these lanes is over: their holders must ask where the group goes on (SPEC POP-18)."""
+        """Void the locks of lanes whose epoch is over: holders must ask again where the group goes on (SPEC POP-18)."""
         for lane in lanes:
             locks = self._locks.get(broker_of(lane.partition))
             if locks is not None and not lane.retry:
@@ -275,7 +275,7 @@ class Locks:
         Raises
         ------
         Conflict
-            `not_lock_holder`, `partition_moved`.
+            `not_lock_holder` or `partition_moved`.
         Unavailable
             The broker is not ours.
         """
@@ -285,9 +285,9 @@ class Locks:
     def check_commit(
         self, group: Group, topic: Topic, lane: LaneKey, client: str | None, number: int | None, field: str
     ) -> None:
-        """Return if the client may commit in the lane, under the lock of this number if it says one.
+        """Return if the client may commit in the lane, under the lock with `number` if it gives one.
 
-        Everybody may where the group is shared, and so in the retried messages of any group.
+        In a shared group, and in retry lanes of any group, every client may.
 
         Raises
         ------
@@ -308,7 +308,7 @@ class Locks:
     # Waking.
 
     def _follow(self, before: Meta, after: Meta) -> None:
-        """Somebody came or went: who waits for a lock looks again, and who must hand over is told."""
+        """Follow the online clients: wake requests that wait for locks, and pulls of holders that must hand over."""
         if before.online is after.online:
             return
         self._sweep()
@@ -331,7 +331,7 @@ class Locks:
             self._wake(place)
 
     def begin_stop(self) -> None:
-        """Answer whoever waits."""
+        """Answer all waiting requests."""
         self._stopping = True
         self._wake_all()
 
@@ -341,10 +341,10 @@ def _brokers(partitions: Iterable[str]) -> set[str]:
 
 
 def _named(client: str | None, partition: str) -> str:
-    """Who asks; nobody in particular holds no lock."""
+    """Return the client's name; raise `not_lock_holder` if the request gives none."""
     if client is None:
         raise Conflict(
-            f"the group is exclusive: name the client_id that holds the pull lock of {partition}",
+            f"the group is exclusive: give the client_id that holds the pull lock of {partition}",
             code="not_lock_holder",
             field="client_id",
             extra={"partition": partition},
@@ -353,7 +353,7 @@ def _named(client: str | None, partition: str) -> str:
 
 
 def _moved(before: Meta, after: Meta) -> Iterator[tuple[str, str]]:
-    """The partitions, each after its topic, whose owner in some group was another."""
+    """Yield topic and partition of each partition whose owner in some group has changed."""
     for name, group in before.online.groups.items():
         now = after.online.group(name)
         if now is group:

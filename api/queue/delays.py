@@ -3,9 +3,10 @@
     request --route--> shares by target --split--> due ones        -> target
                                                    delayed ones    -> delay partition, with their target as origin
 
-The target is fixed now, and one request makes at most one part in each delay partition, whatever its targets there:
-a partition remembers each request of a producer once. It is always synced, since marks name places in it: a place
-that a power cut took back would be given to another message, which the marks call ended.
+The target is fixed at produce time. A request makes at most one part in each delay partition, however many targets it
+has there, because a partition remembers each request of a producer once. Appends to delay partitions are always synced,
+since marks name offsets in them: an offset that a power cut took back would go to another message, which the marks
+would call ended.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ __all__ = ["Delays", "split_shares"]
 
 Codes: TypeAlias = NDArray[np.int32]
 
-#: About what target and time of a message add to it.
+#: Approximate bytes that target and time add to a message.
 _WAITING_BYTES: Final = 64
 
 
 class Delays:
-    """The delay partitions of all brokers; made by the first message that waits there. Used on the event loop."""
+    """The delay partitions of all brokers, each made by the first message that waits there. Used on the event loop."""
 
     def __init__(self, partitions: Partitions, cluster: str, brokers: Iterable[str]) -> None:
-        """`brokers` are those that may have some already."""
+        """`brokers` are those that may have a delay partition already."""
         self._partitions = partitions
         self._cluster = cluster
         self._found: dict[str, Partition] = {}
@@ -49,7 +50,7 @@ class Delays:
             self.partition(broker)
 
     def partition(self, broker: str) -> Partition:
-        """The delay partition of a broker."""
+        """Return the delay partition of a broker."""
         found = self._found.get(broker)
         if found is None:
             found = self._found[broker] = self._partitions.of(system_ref(DELAY, self._cluster, broker))
@@ -57,14 +58,14 @@ class Delays:
         return found
 
     def names(self, topic: Topic) -> dict[str, str]:
-        """The delay partitions of the topic's brokers: broker -> name."""
+        """Return the names of the delay partitions of the topic's brokers, by broker."""
         brokers = {broker_of(partition) for partition in topic.route.partitions}
         return {broker: self.partition(broker).name for broker in sorted(brokers)}
 
     async def logs(self, *, look: bool = False) -> dict[str, PartitionLog]:
-        """Those that there are, by name; a damaged one is left out, so that the others serve.
+        """Return the logs of existing delay partitions, by name; a damaged one is left out, so that the others serve.
 
-        With `look` as they are now: another process may have stored an earlier copy of a request.
+        `look` first refreshes them: another process may have stored an earlier copy of a request.
         """
         if look:
             await asyncio.gather(*(one.look() for one in self._found.values()), return_exceptions=True)
@@ -87,17 +88,17 @@ def split_shares(
     delays: Mapping[str, str],
     stored: Mapping[str, Sequence[Part]] = {},
 ) -> list[Share]:
-    """The shares of a request with those of its messages that must wait in shares of their own.
+    """Move the messages of a request that must wait into shares of their own, and return all shares.
 
-    `delays` are the delay partitions by broker (see `Delays.names`), `stored` is what topic and delay partitions hold
-    of the request already. That stays as it is, and what is left goes where none of it is yet, since a partition would
-    take a second part for a copy of the first: a message that has fallen due since may go through the delay partition
-    all the same.
+    `delays` are the delay partitions by broker (see `Delays.names`); `stored` is what topic and delay partitions
+    hold of the request already. Stored parts stay where they are. The remaining messages go to partitions that
+    hold no part yet, since a partition would take a second part for a copy of the first. So a message that has
+    fallen due meanwhile may still go through the delay partition.
 
     Raises
     ------
     Conflict
-        `producer_sequence_reused` when the stored request had another number of messages.
+        `producer_sequence_reused`: the stored request had another number of messages.
     """
     count = messages.count
     targets = _targets(count, shares)
@@ -113,7 +114,7 @@ def split_shares(
 
 
 class _Targets(NamedTuple):
-    """Where each message goes: the partition's place in `names`."""
+    """The target of each message, as the index of its partition in `names`."""
 
     names: list[str]
     codes: Codes
@@ -130,7 +131,7 @@ def _targets(count: int, shares: Sequence[Share]) -> _Targets:
 def _waiting(
     targets: _Targets, times: Times, now_ms: int, delays: Mapping[str, str], stored: Mapping[str, Sequence[Part]]
 ) -> Codes:
-    """The broker in whose delay partition each message waits, by its place in `delays`; -1 for those that do not."""
+    """Return for each message the index in `delays` of the broker where it waits; -1 if it does not wait."""
     count = len(times)
     places = {name: code for code, name in enumerate(delays.values())}
     waits = np.full(count, -1, dtype=np.int32)
@@ -147,7 +148,7 @@ def _waiting(
 
 
 def _without(share: Share, waits: Codes, count: int) -> Share | None:
-    """The messages of a share that go to its partition now; None if there are none."""
+    """Return the messages of a share that go to its partition now; None if there are none."""
     indexes = np.arange(count) if share.indexes is None else np.asarray(share.indexes)
     now = waits[indexes] < 0
     if now.all():
@@ -160,7 +161,7 @@ def _without(share: Share, waits: Codes, count: int) -> Share | None:
 def _waiting_rows(
     topic: Topic, messages: Rows | ArrowRows, indexes: NDArray[np.int64], targets: _Targets, at_ms: Times
 ) -> ArrowRows:
-    """The messages at `indexes` as rows of a delay partition: when, and where they shall go."""
+    """Return the messages at `indexes` as rows of a delay partition, with the time and target of each."""
     taken = messages.take(indexes)
     batch = taken.batch if isinstance(taken, ArrowRows) else to_record_batch([taken])
     count = len(indexes)

@@ -1,9 +1,10 @@
-"""A group begins in a topic: that is known before it gets or commits anything there.
+"""The start of a group in a topic, which is recorded before the group gets or commits anything there.
 
     an expansion before it    the group begins in what was added as in the rest, by its settings
     an expansion after it     the group begins at the first message of what was added (SPEC MODEL-4, ROUTE-6)
 
-Both are events of the one metadata log, so every process sees them in one order, whoever has the brokers.
+The start and the expansion are events of the one metadata log, so every process sees them in the same order, whatever
+brokers it has.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["begin", "bounds_at"]
 
 
 async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
-    """Note that the group begins in the topic, if it has not before; nothing where either has ended meanwhile."""
+    """Record that the group begins in the topic, unless it has before, or the group or topic has ended meanwhile."""
     if group.settings.consume_from.kind is StartKind.FIRST or (group.name, topic.id) in meta.now.groups.began:
         return
 
@@ -36,9 +37,9 @@ async def begin(meta: HostedMeta, topic: Topic, group: Group) -> None:
 async def bounds_at(
     run: Callable[[Callable[[], int]], Awaitable[int]], log: PartitionLog, time_ms: int | None
 ) -> Bounds:
-    """What a partition holds, and where a time lies in it, for `first_position` and `reset_position`.
+    """Return the bounds of a partition, and the offset of `time_ms` in it, for `first_position` and `reset_position`.
 
-    `run` does blocking work on a thread.
+    `run` runs blocking work on a thread.
     """
     time_offset = None if time_ms is None else await run(partial(log.offset_at, time_ms * 1_000))
     return Bounds(log.min_offset, log.end_offset, time_offset)

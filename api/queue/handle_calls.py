@@ -1,8 +1,8 @@
-"""What groups do with handles: acknowledge, change the invisible time, give up, condemn (SPEC POP-8 to POP-10).
+"""The calls with handles: acknowledge, change the invisible time, nack, dead-letter (SPEC POP-8 to POP-10).
 
     handles --verify--> leases --live?--> lanes: in memory, or a record in the revive log before the answer
 
-Each handle of a call is answered by itself: one that is forged, or whose lease is over, spoils no other.
+Each handle of a call has its own outcome: a forged or expired handle does not affect the others.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["Acking", "Fate", "HandleCalls"]
 
 _INVALID: Final = "handle_invalid"
 _EXPIRED: Final = "handle_expired"
-#: Stored, but perhaps after the message was brought back: nobody knows which of the two counts.
+#: The acknowledgement is stored, but the message may have been brought back before: which of the two counts is unknown.
 _UNKNOWN: Final = "outcome_unknown"
 
 
 class Fate(NamedTuple):
-    """What becomes of a message: invisible for so long, then again; or dead for a reason."""
+    """What becomes of a message: delivered again after `invisible_ms`, or dead for `dead_reason`."""
 
     invisible_ms: int
     dead_reason: str | None = None
 
 
 class _Storing(NamedTuple):
-    """An acknowledgement whose record is on its way."""
+    """An acknowledgement whose record is being stored."""
 
     opened: Opened
     lane: Lane
@@ -62,21 +62,21 @@ class _Storing(NamedTuple):
 
 
 class Acking:
-    """The acknowledgements of one call: begun when it is made, done when `finish` returns."""
+    """The acknowledgements of one call, begun by `begin_ack` and done when `finish` returns."""
 
     def __init__(self, handles: Sequence[str]) -> None:
         self.handles = handles
-        #: By position in the call.
+        #: The codes of refused handles, by position in the call.
         self.failed: dict[int, str] = {}
         self.storing: list[_Storing] = []
-        #: Lanes in order whose progress has changed, with their topics.
+        #: Lanes popped in order whose progress has changed, with their topics.
         self.ordered: dict[LaneKey, str] = {}
         self.appends: asyncio.Task[list[Exception | None]] | None = None
-        #: The brokers of the handles, with the epochs since when this process serves them.
+        #: The brokers of the handles, with the epoch since which this process serves each.
         self.epochs: dict[str, int] = {}
 
     def refuse(self, opened: Opened, bits: int, code: str = _EXPIRED) -> None:
-        """Answer `code` for the messages of a lease that `bits` names."""
+        """Record `code` for the messages of a lease that `bits` names."""
         full = opened.lease.span.full
         for position in opened.positions:
             if bits == full or bits >> index_of(self.handles[position]) & 1:
@@ -84,7 +84,7 @@ class Acking:
 
 
 class HandleCalls:
-    """Handles of all groups; used on the event loop."""
+    """Calls with handles of all groups; used on the event loop."""
 
     def __init__(self, lanes: Lanes, hosting: Hosting) -> None:
         self._lanes = lanes
@@ -93,17 +93,17 @@ class HandleCalls:
         self._buffer = lanes.buffer
 
     def _epochs(self, opened: Iterable[Opened]) -> dict[str, int]:
-        """The brokers of leases, each with its epoch; raises `Unavailable` when one is not served here."""
+        """Return the brokers of the leases, each with its epoch; raise `Unavailable` if one is not served here."""
         brokers = {broker_of(one.lease.partition) for one in opened}
         return {broker: self._hosting.epoch(broker) for broker in brokers}
 
     def _check(self, epochs: Mapping[str, int]) -> None:
-        """What was done counts only if the brokers were served all the time."""
+        """Raise `Unavailable` if this process did not serve all these brokers from their epochs until now."""
         for broker, epoch in epochs.items():
             self._hosting.check(broker, epoch)
 
     def _live(self, lease: Lease, group: str, now_ms: int) -> LaneKey:
-        """The lane of a lease that is not over; `handle_expired` otherwise."""
+        """Return the lane of a lease; raise `handle_expired` if the lease is over."""
         topic = self._lanes.topic(lease.topic)
         topic_id = None if topic is None else topic.id
         lane = LaneKey(topic_id or "", group, lease.retry, lease.partition)
@@ -114,7 +114,7 @@ class HandleCalls:
     # Acknowledge.
 
     def begin_ack(self, group: str, handles: Sequence[str]) -> Acking:
-        """Acknowledge what memory can, and send the records of the rest on their way."""
+        """Acknowledge in memory what can be, and begin to store records for the rest."""
         acking = Acking(handles)
         if not handles:
             return acking
@@ -158,12 +158,12 @@ class HandleCalls:
         acking.ordered[key] = opened.lease.topic
 
     async def finish(self, acking: Acking) -> dict[int, str]:
-        """Wait until all that was acknowledged is stored where it must be; the codes of the others by position.
+        """Wait until all acknowledgements are stored that must be; return the codes of refused handles by position.
 
         Raises
         ------
         DeltaMQError
-            Something certainly was not stored, or a broker went to another process meanwhile: repeat the call.
+            A record certainly was not stored, or a broker went to another process meanwhile: repeat the call.
         """
         failure: Exception | None = None
         if acking.appends is not None:
@@ -182,9 +182,10 @@ class HandleCalls:
         return acking.failed
 
     async def _given_again(self, stored: Sequence[tuple[LaneKey, Lease, int]]) -> list[int]:
-        """Of each lease the bits that the revive job has given away; looked for where one of them is near its end.
+        """Return for each lease the bits of messages that the revive job has delivered again.
 
-        Near is what clocks may differ by: looking costs as much as the record did.
+        It looks only if one of the leases ends within `CLOCKS_APART_MS`, the most by which clocks may differ: looking
+        costs as much as storing the record.
         """
         soon_ms = self._logs.now_ms() + CLOCKS_APART_MS
         if all(lease.revive_time_ms > soon_ms for _, lease, _ in stored):
@@ -207,13 +208,13 @@ class HandleCalls:
     async def change(
         self, group: Group, handles: Sequence[str], decide: Callable[[Handle], Fate]
     ) -> tuple[dict[int, str], dict[int, str]]:
-        """Give each message another fate; durable when this returns.
+        """Apply to each message what `decide` returns for it; durable when this returns.
 
         Returns
         -------
         tuple
-            The codes of the handles that are refused, and the new handles of the others; both by position. A
-            handle that stands twice in the call counts once.
+            The codes of the refused handles, and the new handles of the others; both by position. A handle that is
+            given twice counts once.
         """
         opened, invalid = open_handles(self._logs.keys, group.name, handles)
         failed = dict.fromkeys(invalid, _INVALID)
@@ -260,7 +261,7 @@ class HandleCalls:
     async def _store_changes(
         self, changes: Sequence[tuple[list[int], Handle, Change]], failed: dict[int, str], renewed: dict[int, str]
     ) -> None:
-        """Store the checkpoints that take messages over; from then on the old handles are dead."""
+        """Store the checkpoints of changed messages; from then on their old handles are invalid."""
         if not changes:
             return
         pops = [change.checkpoint.pop for *_, change in changes]
@@ -290,7 +291,7 @@ class HandleCalls:
             raise failure
 
     async def _change_ordered(self, group: Group, key: LaneKey, handle: Handle, fate: Fate) -> str:
-        """The same in a lane that is popped in order; a dead letter is written at once."""
+        """Change a message of a lane that is popped in order; a dead letter is written at once."""
         lease, lanes = handle.lease, self._lanes.ordered
         ordered = self._lanes.ordered_of_handle(key, lease.epoch)
         now_ms = self._logs.now_ms()
@@ -315,13 +316,13 @@ def _record(one: _Storing) -> Destined:
 
 
 def _each(opened: Opened, handles: Sequence[str]) -> Iterable[tuple[Handle, int]]:
-    """The messages of a lease that a call names, each with the position where it does."""
+    """Yield the messages of a lease that a call names, each with its position in the call."""
     for position in opened.positions:
         yield Handle(opened.lease, index_of(handles[position])), position
 
 
 def _distinct(opened: Iterable[Opened], handles: Sequence[str]) -> dict[Handle, list[int]]:
-    """The messages that a call names, each once, with all positions where it does."""
+    """Return the messages that a call names, each once, with all its positions in the call."""
     places: dict[Handle, list[int]] = {}
     for one in opened:
         for handle, position in _each(one, handles):

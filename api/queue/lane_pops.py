@@ -1,9 +1,10 @@
-"""How one lane is popped: without order, or in order, and how it goes from one to the other.
+"""Pops of one lane, without order or in order, and the change between the two.
 
     never consumed --begin: the group's settings say where--> without order <--nothing in flight--> in order
 
-A lane whose messages are read from a disk is `busy`, and other pops pass it by (SPEC POP-2). If the read hangs, the pop
-ends and gives nothing away, so that another has its turn; one that nobody waits behind may take as long as it likes.
+A lane at which a pop is at work is busy, and other pops pass it by (SPEC POP-2). If the pop's read hangs and another
+pop wants the lane, the first pop ends without messages, so that another has its turn. Without another pop it has no
+time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger("deltamq.api")
 
 
 class TurnOver(Unavailable):
-    """The partition could not be read in time, and another pop wants it; ask again."""
+    """A pop was ended: its read took too long, and another pop wants the lane; ask again."""
 
 
 class _Turn:
@@ -36,7 +37,7 @@ class _Turn:
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
-        #: Whether another pop has come by.
+        #: Whether another pop has wanted the lane since.
         self.is_wanted = False
         self.timeout = asyncio.timeout(None)
 
@@ -54,8 +55,8 @@ class LanePops:
     ) -> None:
         """`blocked` says which logical partitions' messages a group may not have yet in a partition (SPEC ROUTE-6).
 
-        `begin` notes that a group begins in a topic (see `api.queue.group_start`). A pop that others wait behind may be
-        at work in a lane for `busy_ms`.
+        `begin` notes that a group begins in a topic (see `api.queue.group_start`). A pop may be at work in a lane for
+        `busy_ms` when another pop wants the lane.
         """
         self._lanes = lanes
         self._begin_in = begin
@@ -63,11 +64,11 @@ class LanePops:
         self._loop = asyncio.get_running_loop()
         self._busy_s = busy_ms / 1000
         self._busy: dict[LaneKey, _Turn] = {}
-        #: The same for lanes where the last one took longer.
+        #: The limits, in seconds, of lanes where the last pop took longer than its limit.
         self._slow_s: dict[LaneKey, float] = {}
 
     async def pop(self, request: LanePopRequest) -> Taken | Empty:
-        """Messages of one lane; `Empty` when there are none now, or another pop is at work there.
+        """Pop messages of one lane; `Empty` if there are none now, or another pop is at work there.
 
         Raises
         ------
@@ -106,16 +107,16 @@ class LanePops:
     def _want(self, key: LaneKey, turn: _Turn) -> None:
         """End the pop that is at work in a lane when its time is over, or now if it is over already.
 
-        It is cancelled where it waits, so what its read finds later changes nothing: a lane changes on the event loop
-        only, and by the pop whose turn it is. What it may have been storing counts once if it is stored again, and what
-        it had marked as given away comes again, both as after a crash.
+        The pop is cancelled where it waits, so a later result of its read changes nothing: a lane changes on the event
+        loop only, and by the pop whose turn it is. Records that it may have been storing count once if they are stored
+        again. Messages that it had marked as delivered are delivered again, as after a crash.
         """
         if not turn.is_wanted:
             turn.is_wanted = True
             turn.timeout.reschedule(turn.began_s + self._slow_s.get(key, self._busy_s))
 
     def _ended(self, key: LaneKey) -> TurnOver:
-        """A pop was ended because another wants the lane: what its client is told."""
+        """Return the error for a pop that was ended because another wants the lane, and double the lane's limit."""
         busy_s = self._slow_s.get(key, self._busy_s)
         log.warning("event=pop_ended partition=%s group=%s busy_ms=%d", key.partition, key.group, busy_s * 1_000)
         self._slow_s[key] = 2 * busy_s
@@ -138,7 +139,7 @@ class LanePops:
         return Empty.NOTHING if ordered is None else await self._lanes.ordered.pop(request, ordered, blocked)
 
     async def _begin_order(self, request: LanePopRequest) -> OrderedLane | None:
-        """Go on in order from where the lane is; `order_conflict` while something is in flight in another."""
+        """Go on in order from the lane's position; raise `order_conflict` while other messages are in flight there."""
         self._end_order(request)
         lane = self._lanes.open(request.lane)
         if lane is None:
@@ -154,7 +155,7 @@ class LanePops:
         return self._lanes.ordered.open(request, start)
 
     def _end_order(self, request: LanePopRequest) -> None:
-        """If the lane was popped in order, go on from where it is in another, or without."""
+        """End the order in which the lane was popped, so that it can go on in another, or without order."""
         ordered = self._lanes.ordered.get(request.lane)
         if ordered is None:
             if request.order is False and self._is_held_in_order(request.lane):
@@ -165,11 +166,11 @@ class LanePops:
                 raise mixed_orders()
             self._lanes.logs.offsets.note(request.lane, request.topic.name, ordered.progress())
         self._lanes.ordered.forget(request.lane)
-        # A late acknowledgement of before may have opened it; it has not seen what was done in order.
+        # A late acknowledgement may have opened the unordered lane, which does not know the progress made in order.
         self._lanes.buffer.drop_lane(request.lane)
 
     def _is_held_in_order(self, lane: LaneKey) -> bool:
-        """Whether the tables have messages in flight there that were popped in order, before this process began."""
+        """Whether the tables have messages in flight there that an earlier process gave out in order."""
         stored = self._lanes.logs.offsets.get(lane)
         if stored is None or not stored.delivered:
             return False
@@ -177,7 +178,7 @@ class LanePops:
         return known is not None and any(one.is_leased for one in known.delivered)
 
     async def _begin(self, request: LanePopRequest) -> None:
-        """Where a group begins that never consumed: its settings say it, and it commits that (SPEC POP-7)."""
+        """Commit the position where a group begins that never consumed the lane, by its settings (SPEC POP-7)."""
         key = request.lane
         epoch = self._lanes.groups.epoch_of(key)
         if epoch is None:
@@ -194,7 +195,7 @@ class LanePops:
         bounds = await bounds_at(self._lanes.logs.run, request.log, start.time_ms)
         committed = Committed(epoch, first_position(start, bounds, pop=True))
         if start.kind is StartKind.FIRST:
-            # Whoever asks again after a crash is told the same.
+            # After a crash the same position is found again.
             self._lanes.logs.offsets.note(key, request.topic.name, committed)
         else:
             await self._lanes.logs.offsets.store(key, request.topic.name, committed)

@@ -1,7 +1,7 @@
-"""What one pop reads of one partition: rows from an offset on that pass the filter, and where the next pop goes on.
+"""A pop's read of one partition: rows from an offset on that pass the filter, and where the next pop goes on.
 
-Rows in memory are sliced on the event loop, without a copy and without an object for each; history is read, and tags
-are looked for, on a work thread.
+Rows in memory are sliced on the event loop, without a copy and without an object for each row. Rows on disk are read,
+and tags searched, on a work thread.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tables.log import FetchStatus, cut_to_bytes
 
 __all__ = ["Seen", "allowed", "attempts_of", "look", "look_now"]
 
-#: With a tag filter, one step covers at least so much, so that rare tags are found in few steps ...
+#: With a tag filter, one step covers at least these bounds, so that rare tags are found in few steps ...
 _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
-#: ... and one pop takes at most so many steps before it goes on elsewhere.
+#: ... and one pop takes at most this number of steps before it goes on to the next lane.
 _SCAN_STEPS_MAX: Final = 16
 
 
 class Seen(NamedTuple):
-    """Rows that pass, their offsets, and the offset before which everything was looked at."""
+    """Rows that pass the filter, their offsets, and the offset up to which all rows were looked at."""
 
     rows: pa.Table
     offsets: Sequence[int]
@@ -36,14 +36,14 @@ class Seen(NamedTuple):
 
 
 def look_now(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen | None:
-    """At most `most` messages of the offsets `[start, limit)` if they are in memory; None when a thread must look."""
+    """Return at most `most` messages of the offsets `[start, limit)` from memory; None if a thread must read them."""
     if request.whole.tags is not None or not request.log.in_memory(start):
         return None
     return _plain(request, start, limit, most)
 
 
 def look(request: LanePopRequest, start: int, limit: int | None, most: int) -> Seen:
-    """At most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
+    """Return at most `most` messages of the offsets `[start, limit)` that pass the filter; blocking."""
     if request.whole.tags is None:
         return _plain(request, start, limit, most)
     return _tagged(request, start, limit, most, request.whole.tags)
@@ -59,7 +59,7 @@ def _plain(request: LanePopRequest, start: int, limit: int | None, most: int) ->
 
 
 def _tagged(request: LanePopRequest, start: int, limit: int | None, most: int, tags: pa.Array) -> Seen:
-    """Messages with one of the tags; those passed over count as consumed."""
+    """Return messages with one of the tags; messages that are passed over count as consumed."""
     log, at, max_bytes = request.log, start, request.max_bytes
     for _ in range(_SCAN_STEPS_MAX):
         room = _SCAN_MESSAGES if limit is None else min(_SCAN_MESSAGES, limit - at)
@@ -79,7 +79,7 @@ def _tagged(request: LanePopRequest, start: int, limit: int | None, most: int, t
 
 
 def allowed(seen: Seen, blocked: Blocked | None) -> Seen:
-    """What was seen up to the first message of a key that must wait (SPEC ROUTE-6)."""
+    """Cut `seen` before the first message of a key that must wait (SPEC ROUTE-6)."""
     if blocked is None or not seen.offsets:
         return seen
     count = first_held_back(blocked, seen.rows)
@@ -89,13 +89,13 @@ def allowed(seen: Seen, blocked: Blocked | None) -> Seen:
 
 
 def attempts_of(rows: pa.Table) -> Attempts:
-    """Which delivery of each message this is, from 1 on: one number where it is the same for all."""
+    """Return the delivery number of each message, from 1 on; one number if it is the same for all."""
     times = [number for chunk in rows.column("reconsume_times").chunks for number in _int32s(chunk)]
     low, high = min(times), max(times)
     return low + 1 if low == high else tuple(number + 1 for number in times)
 
 
 def _int32s(column: pa.Array) -> list[int]:
-    """The numbers of a column without nulls; Arrow's own ways let go of the interpreter's lock, and wait for it."""
+    """Return the numbers of a column without nulls; Arrow's conversion would wait for the interpreter's lock."""
     start = column.offset
     return memoryview(column.buffers()[1]).cast("i")[start : start + len(column)].tolist()

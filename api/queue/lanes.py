@@ -2,8 +2,8 @@
 
     tables (recovery) --> lane opened on first use --> pops and acks in memory --> logs --> tables
 
-A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order (`Match`), or
-in order (`OrderedLanes`); see `api.queue.lane_pops`. All of it happens on the event loop, so nothing needs a lock.
+A lane is popped either without order (`Match`) or in order (`OrderedLanes`), and cannot change while messages are in
+flight there; see `api.queue.lane_pops`. Everything runs on the event loop, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Lanes"]
 log = logging.getLogger("deltamq.api")
 
 _NOTHING_STORED: Final = LaneStates()
-#: At a stop, what could not be stored after so long stays in memory, and is delivered again.
+#: Seconds that a stop takes for storing at most; what is not stored then is lost from memory and delivered again.
 _STOP_S: Final = 30.0
 
 
@@ -66,9 +66,9 @@ class Lanes:
         self._partitions = partitions
         self._meta = meta
         self._offsets = OffsetLog(partitions, cluster)
-        #: What the tables said of lanes that nobody has asked for since.
+        #: The tables' states of lanes that have not been opened since.
         self._states: dict[LaneKey, LaneStates] = {}
-        #: The brokers whose lanes these are, with the epoch since when.
+        #: The brokers whose lanes are served here, with the epoch since which each is.
         self._epochs: dict[str, int] = {}
         self.buffer = Buffer(
             BufferSettings(
@@ -93,14 +93,14 @@ class Lanes:
     # Brokers come and go.
 
     def adopt(self, broker: str, epoch: int, recovered: Recovered) -> None:
-        """Begin to serve the lanes of a broker, as the tables have them."""
+        """Begin to serve the lanes of a broker, as recovered from the tables."""
         self.drop(broker)
         self._offsets.adopt(recovered.committed)
         self._states.update(recovered.states)
         self._epochs[broker] = epoch
 
     def drop(self, broker: str) -> None:
-        """Another process serves the broker: what memory knows of its lanes is void."""
+        """Forget the lanes of a broker that another process serves."""
         self._epochs.pop(broker, None)
         self._offsets.drop(broker)
         known = {lane.key for lane in self.buffer.lanes}.union(
@@ -109,12 +109,12 @@ class Lanes:
         self.forget([key for key in known if _broker(key) == broker])
 
     async def drain(self, broker: str) -> None:
-        """Store what only memory knows of a broker's lanes, so that another process can go on with them.
+        """Store what only memory knows of a broker's lanes, so that another process can continue them.
 
         Raises
         ------
         DeltaMQError
-            Some of it is not stored; it waits in memory.
+            Some of it is not stored; it stays in memory.
         """
         lanes = [lane for lane in self.buffer.lanes if _broker(lane.key) == broker]
         await asyncio.gather(*self._storing)
@@ -122,19 +122,19 @@ class Lanes:
         await self.flush()
 
     def check_hosted(self, lane: LaneKey) -> None:
-        """Return if the lane's broker is served by this process, else raise `Unavailable`."""
+        """Return if this process serves the lane's broker, else raise `Unavailable`."""
         broker = _broker(lane)
         if broker not in self._epochs:
             raise Unavailable(f"broker {broker} is being taken over; ask again", code="broker_unavailable")
 
-    # What others ask.
+    # Queries and commits.
 
     async def follow_streams(self, broker: str) -> None:
-        """Learn how far streaming queries have come in partitions of a broker that this process serves."""
+        """Read the progress of streaming queries in partitions of a broker that this process serves."""
         await self._offsets.follow(broker)
 
     async def committed(self, lane: LaneKey) -> Committed | None:
-        """The group's progress in its present epoch, memory included; None when it has not begun there."""
+        """Return the group's progress in its present epoch, memory included; None if it has not begun there."""
         known = self.known(lane)
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         if known is not None and held is not None and held.epoch == known.epoch:
@@ -144,60 +144,61 @@ class Lanes:
         return known
 
     def known(self, lane: LaneKey) -> Committed | None:
-        """The group's progress in its present epoch, as the offsets log will have it; None before it begins there."""
+        """Return the group's progress in its present epoch, as the offsets log will have it; None if not begun."""
         return self._meta.groups.committed_in(lane, self._offsets.get(lane))
 
     def topics_of(self, group: str) -> set[str]:
-        """The ids of the topics in which this process knows anything of the group.
+        """Return the ids of the topics in which this process knows anything of the group.
 
-        It looks at what groups have touched, and not at the thousands of partitions that no group has.
+        It looks only at lanes that groups have touched, not at the thousands of partitions that no group reads.
         """
         opened = [lane.key for lane in self.buffer.lanes], (key for key, _ in self.ordered)
         known = chain(self._offsets.lanes, self._states, self._consumed_ms, *opened)
         return {key.topic_id for key in known if key.group == group}
 
     def in_flight(self, lane: LaneKey) -> int:
-        """Messages that clients of the group hold, or that wait to be delivered again because their time is over."""
+        """Return the number of messages that clients hold or that, after their time, wait to be delivered again."""
         held, ordered = self.buffer.lane(lane), self.ordered.get(lane)
         return (held.in_flight + held.waiting if held else 0) + (len(ordered.flights) if ordered else 0)
 
     def in_flight_everywhere(self) -> int:
-        """The same of all groups."""
+        """Return the number of messages in flight of all groups."""
         return sum(lane.in_flight + lane.waiting for lane in self.buffer.lanes) + sum(
             len(o.flights) for _, o in self.ordered
         )
 
     @property
     def waiting(self) -> int:
-        """Pops that wait for messages."""
+        """The number of pops that wait for messages."""
         return sum(len(one.waiters) for one in tuple(self._subscriptions.values()))
 
     @property
     def checkpoints_in_memory(self) -> int:
-        """Checkpoints that a crash would forget."""
+        """The number of checkpoints that a crash would lose."""
         return len(self.buffer)
 
     def last_consumed_ms(self, lane: LaneKey) -> int | None:
-        """When the group last took or was done with something there, as far as this process knows."""
+        """Return when the group last consumed in the lane, as far as this process knows (see `consumed`)."""
         return self._consumed_ms.get(lane)
 
     def consumed(self, lane: LaneKey, now_ms: int) -> None:
-        """The group pops, acknowledges or commits something there, or pulls it under its lock."""
+        """Note that the group pops, acknowledges, commits, or pulls under its lock in the lane."""
         self._consumed_ms[lane] = now_ms
 
     async def commit(
         self, lane: LaneKey, topic: str, offset: int, meant: int | None = None, *, attempts: int = 0
     ) -> Committed:
-        """A client's own commit; durable when this returns (SPEC CONS-4).
+        """Commit for a client; durable when this returns (SPEC CONS-4).
 
-        The message at `offset` was tried in place so often (ORDER-8).
+        `meant` is the epoch that the client means; `attempts` says how often the message at `offset` was tried in place
+        (ORDER-8).
 
         Raises
         ------
         Unprocessable
             `offset_out_of_range`: the partition does not have that offset yet.
         Conflict
-            `epoch_over`: the epoch that is `meant` is.
+            `epoch_over`: the epoch `meant` is over.
         """
         self.check_hosted(lane)
         epoch = self._meta.groups.epoch_of(lane)
@@ -217,7 +218,7 @@ class Lanes:
         if not lost:
             await self._offsets.store(lane, topic, committed)
         else:
-            # One after the other: who comes second finds that the group is behind it.
+            # One at a time: a second commit then finds that the group has passed the lost messages.
             async with self._losing:
                 committed, lost = await decided()
                 if lost:
@@ -231,10 +232,10 @@ class Lanes:
         return committed
 
     def _lost(self, lane: LaneKey, present: Committed | None, committed: Committed, bounds: Bounds) -> range:
-        """What a commit passes over because retention took it; to be recorded, never skipped silently (SPEC POP-12).
+        """Return the offsets that a commit passes over because retention took them, to be recorded (SPEC POP-12).
 
-        What was popped is not among it: the revive job says of that what is lost. Nor is what was there before the
-        group began.
+        Popped messages are not among them, since the revive job records which of those are lost; nor are messages from
+        before the group began.
         """
         if present is None:
             return range(0)
@@ -245,7 +246,7 @@ class Lanes:
         return range(max([present.offset, *done, *popped]), min(committed.offset, bounds.min_offset))
 
     def partition_of(self, lane: LaneKey, topic: str) -> Partition:
-        """What the lane's group reads; `NotFound` when topic or group have ended."""
+        """Return the partition that the lane reads; raise `NotFound` if its topic or group has ended."""
         found = self._meta.state.topic(topic)
         if found.id != lane.topic_id:
             raise NotFound(f"topic {topic} was deleted", code="topic_not_found", field="topic")
@@ -256,7 +257,7 @@ class Lanes:
         return self._partitions.of(retry_ref(lane.group, epoch, topic, found.generation, broker))
 
     def forget(self, lanes: Iterable[LaneKey]) -> None:
-        """The epoch of these lanes is over: memory of them is void (SPEC POP-18), and pops that wait look again."""
+        """Forget lanes whose epoch is over (SPEC POP-18), and let waiting pops look again."""
         for lane in lanes:
             self.buffer.drop_lane(lane)
             self.ordered.forget(lane)
@@ -269,17 +270,17 @@ class Lanes:
 
     @property
     def groups(self) -> GroupsState:
-        """The newest known state of the groups."""
+        """The newest state of the groups that this process knows."""
         return self._meta.groups
 
     def topic(self, name: str) -> Topic | None:
-        """A topic by name, as far as this process knows."""
+        """Return a topic by name, as far as this process knows."""
         return self._meta.state.topics.get(name)
 
     # Lanes for pops and handles.
 
     def subscription(self, topic: Topic, group: Group) -> Subscription:
-        """The group in the topic."""
+        """Return the group's subscription to the topic."""
         key = (group.name, topic.id)
         found = self._subscriptions.get(key)
         if found is None or found.topic.route is not topic.route or found.group.epoch != group.epoch:
@@ -288,13 +289,13 @@ class Lanes:
         return found
 
     def wake(self, group: str, topic_id: str) -> None:
-        """Messages of the group may have become available in the topic: waiting pops look again (SPEC POP-15)."""
+        """Let the group's waiting pops look again: messages may have become available in the topic (SPEC POP-15)."""
         found = self._subscriptions.get((group, topic_id))
         if found is not None:
             found.waiters.wake()
 
     def open(self, key: LaneKey) -> Lane | None:
-        """The lane as memory has it, or as the tables do; None when the group has not begun there."""
+        """Return the lane from memory, or opened from the tables; None if the group has not begun there."""
         self.check_hosted(key)
         lane = self.buffer.lane(key)
         if lane is not None and lane.epoch == self._meta.groups.epoch_of(key):
@@ -308,7 +309,7 @@ class Lanes:
         return self.buffer.open_lane(key, known, tenure=tenure, now_ms=now_ms, states=states, covered=covered)
 
     def ordered_of_handle(self, key: LaneKey, epoch: int) -> OrderedLane:
-        """The lane in order that a live handle of this epoch belongs to, as memory has it, or as the tables do."""
+        """Return the ordered lane of a live handle of this epoch, from memory or opened from the tables."""
         self.check_hosted(key)
         ordered = self.ordered.get(key)
         if ordered is not None and ordered.epoch == epoch:
@@ -319,12 +320,12 @@ class Lanes:
         return self.ordered.open_for_handle(key, known)
 
     def recall(self, key: LaneKey) -> None:
-        """Open a lane of which the tables have checkpoints: what waits there is known then, though nobody pops."""
+        """Open a lane if the tables have checkpoints of it, so that its overdue messages are known before a pop."""
         if key in self._states and _broker(key) in self._epochs and self.ordered.get(key) is None:
             self.open(key)
 
     def is_drained(self, key: LaneKey, log: PartitionLog) -> bool:
-        """Whether a pop without order would find nothing there: what most visits of idle lanes learn."""
+        """Whether a pop without order would find nothing there; a quick check for idle lanes."""
         lane = self.buffer.lane(key)
         return (
             lane is not None
@@ -334,7 +335,7 @@ class Lanes:
         )
 
     def left(self, seat: Seat) -> int:
-        """How many messages of the partition the group has not got yet, as far as this process knows."""
+        """Return how many messages of the partition the group has not got yet, as far as this process knows."""
         key, opened = seat.key, seat.partition.log
         if opened is None:
             return 0
@@ -348,7 +349,7 @@ class Lanes:
             at = 0 if known is None else known.offset
         return max(0, opened.end_offset - max(at, opened.min_offset))
 
-    # What a service does all the time.
+    # Periodic work.
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -356,7 +357,7 @@ class Lanes:
             await _logged(work())
 
     async def _tick(self) -> None:
-        """Begin to store what must leave memory; a slow disk does not hold up the next tick."""
+        """Begin to store what must leave memory, as a task, so that a slow disk does not delay the next tick."""
         decisions = self.buffer.tick(self.logs.now_ms())
         if decisions:
             task = self._partitions.loop.create_task(_logged(self.match.store_all(decisions)))
@@ -364,12 +365,12 @@ class Lanes:
             task.add_done_callback(self._storing.discard)
 
     async def store_due(self) -> None:
-        """Store what must leave memory now; returns when it is stored, or has failed to be."""
+        """Store what must leave memory now; returns when that is stored or has failed."""
         await self._tick()
         await asyncio.gather(*self._storing)
 
     async def flush(self) -> None:
-        """Store the offsets that have moved."""
+        """Store the offsets that have changed."""
         for commit in self.buffer.commits():
             topic = self._topic_name(commit.lane)
             if topic is not None:
@@ -377,14 +378,14 @@ class Lanes:
         await self._offsets.flush()
 
     def _topic_name(self, lane: LaneKey) -> str | None:
-        """The name of the lane's topic; None when it was deleted."""
+        """Return the name of the lane's topic; None if it was deleted."""
         found = self._subscriptions.get((lane.group, lane.topic_id))
         if found is not None:
             return found.topic.name
         return next((t.name for t in self._meta.state.topics.values() if t.id == lane.topic_id), None)
 
     async def stop(self) -> None:
-        """Store everything that only memory knows; what cannot be stored is delivered again."""
+        """Store everything that only memory knows; messages whose state cannot be stored are delivered again."""
         for timer in self._timers:
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
@@ -402,7 +403,7 @@ def _broker(key: LaneKey) -> str:
 
 
 async def _logged(work: Awaitable[None]) -> None:
-    """Work for nobody in particular: what fails is logged, and tried again at its next time."""
+    """Run periodic work; log a failure, since the next run tries again."""
     try:
         await work
     except DeltaMQError as error:

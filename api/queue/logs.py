@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Dying(NamedTuple):
-    """A message that is consumed in order, and goes to the dead letters or to the retry topic."""
+    """A message consumed in order that goes to the dead letters or to the retry topic."""
 
     group: Group
     topic: str
@@ -45,7 +45,7 @@ class Dying(NamedTuple):
 
 
 class QueueLogs:
-    """What must survive of lanes, the clock by which they decide, and the secrets of their handles."""
+    """The logs that store lanes' state, the clock by which lanes decide, and the keys of their handles."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class QueueLogs:
         self._lost: dict[str, RecordLog[LostRecord]] = {}
 
     def now_ms(self) -> int:
-        """The wall clock: what pop times and due times mean to every process."""
+        """Return the wall clock's time, which all processes use for pop times and due times."""
         return self._clock.wall_us() // 1_000
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Blocking work on a thread."""
+        """Run blocking work on a thread."""
         return await self._partitions.run(work)
 
     async def lose(self, lane: LaneKey, topic: str, lost: tuple[tuple[int, int], ...]) -> None:
@@ -89,9 +89,9 @@ class QueueLogs:
         await log.append([record])
 
     async def bury(self, dead: Dying, log: PartitionLog) -> bool:
-        """Append a message to its group's dead letters, once however often it is asked for.
+        """Append a message to its group's dead letters; a repeated call stores nothing twice.
 
-        False when retention has taken it, which is recorded.
+        Returns False if retention has taken the message, which is recorded.
         """
         row = await self._copy(dead, log)
         if row is None:
@@ -100,13 +100,13 @@ class QueueLogs:
         return True
 
     def dead(self, group: Group, broker: str) -> Partition:
-        """Where the dead letters of a group lie on a broker."""
+        """Return the partition of a group's dead letters on a broker."""
         return self._partitions.of(dead_ref(group.name, group.epoch, broker))
 
     async def retry(self, failed: Dying, log: PartitionLog, target: Partition) -> bool:
-        """Append a message to its group's retry partition, once however often it is asked for.
+        """Append a message to its group's retry partition; a repeated call stores nothing twice.
 
-        False when retention has taken it, which is recorded.
+        Returns False if retention has taken the message, which is recorded.
         """
         row = await self._copy(failed, log)
         if row is not None:
@@ -114,7 +114,7 @@ class QueueLogs:
         return row is not None
 
     async def _copy(self, dying: Dying, log: PartitionLog) -> pa.RecordBatch | None:
-        """The message as one that failed; None when it is gone."""
+        """Return the message as a failed one; None if it is gone, which is recorded."""
         offset, lane = dying.offset, dying.lane
         picked = await self.run(partial(pick, log, np.array([offset], dtype=np.int64), bytes_max=None))
         if offset in picked.gone:

@@ -1,9 +1,9 @@
-"""How far a group is where moved keys came from, and so which keys it must still wait for (SPEC ROUTE-6).
+"""A group's progress in the partitions that moved keys came from: which keys must still wait for it (SPEC ROUTE-6).
 
     brokers of this process   the lanes in memory
     others                    their offsets logs, read on when a group waits for them
 
-Who knows less of the metadata or of a group's progress than there is makes a group wait longer, never shorter.
+A process whose view of the metadata or of a group's progress is old makes a group wait longer, never shorter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HELD_BACK_S: Final = 0.05
 
 
 class MovedProgress:
-    """Of all groups; used on the event loop."""
+    """The progress of all groups in partitions with moved keys; used on the event loop."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class MovedProgress:
         *,
         refresh_s: float,
     ) -> None:
-        """`hosts` says whether this process serves a broker, `follow` makes a follower of one that it does not."""
+        """`hosts` says whether this process serves a broker; `follow` makes a follower of a broker that it does not."""
         self._meta = meta
         self._lanes = lanes
         self._hosts = hosts
@@ -48,7 +48,7 @@ class MovedProgress:
         self._others: dict[str, _Other] = {}
 
     async def blocked(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> Blocked | None:
-        """The logical partitions whose messages the group may not have yet in this partition; None for none.
+        """Return the logical partitions whose messages the group may not have yet in this partition; None for none.
 
         `pop`: whether a group that has not begun will begin by a pop (see `first_position`).
         """
@@ -60,7 +60,7 @@ class MovedProgress:
         return moved.blocked(partition, positions)
 
     async def _position(self, topic: Topic, group: Group, partition: str, *, pop: bool) -> int:
-        """The first offset in a partition that the group is not done with."""
+        """Return the first offset in a partition that the group is not done with."""
         lane = LaneKey(topic.id, group.name, False, partition)
         committed = await self._committed(lane)
         source = self._lanes.partition_of(lane, topic.name)

@@ -1,8 +1,8 @@
-"""How far groups are in partitions: what the offsets logs say, what has moved since, and storing it.
+"""The progress of groups in partitions: read from the offsets logs, changed in memory, and stored.
 
     buffer.commits() --note--> unsaved --flush, every commit_every_ms--> one append for each broker
     client's commit  --store-----------------------------------------> an append of its own, durable when it returns
-    streaming query  --appends to the log itself--> follow, when somebody asks how far groups are
+    streaming query  --appends to the log itself--> follow, when a request asks for groups' progress
 
 Records are joined (`mq.queue.progress.Committed.join`), so appends may overtake each other.
 """
@@ -25,7 +25,7 @@ from tables.queue import OFFSETS, offset_records_of, recover_progress, rows_of_o
 
 __all__ = ["OffsetLog"]
 
-#: Between two looks for what streaming queries recorded; a list of groups asks for each of them.
+#: Seconds between two reads of the records of streaming queries; a list of groups asks once for each group.
 _FOLLOW_AGAIN_S: Final = 0.1
 
 
@@ -38,18 +38,18 @@ class OffsetLog:
         self._known: dict[LaneKey, Committed] = {}
         self._unsaved: dict[LaneKey, OffsetRecord] = {}
         self._logs: dict[str, RecordLog[OffsetRecord]] = {}
-        #: For each broker the offset up to which the records of streaming queries are known.
+        #: By broker, the offset up to which the records of streaming queries were read.
         self._followed: dict[str, int] = {}
         self._followed_at: dict[str, float] = {}
         self._following = asyncio.Lock()
         self._flushing = asyncio.Lock()
 
     def adopt(self, stored: Mapping[LaneKey, Committed]) -> None:
-        """What the tables say of the lanes of a broker that this process begins to serve."""
+        """Take over the progress from the tables, for the lanes of a broker that this process begins to serve."""
         self._known.update(stored)
 
     def drop(self, broker: str) -> None:
-        """Another process serves the broker."""
+        """Forget the lanes of a broker that another process serves."""
         self._followed.pop(broker, None)
         self._followed_at.pop(broker, None)
         for known in (self._known, self._unsaved):
@@ -57,11 +57,11 @@ class OffsetLog:
                 del known[lane]
 
     def get(self, lane: LaneKey) -> Committed | None:
-        """The newest progress that is known, whatever its epoch; stored, or to be stored with the next flush."""
+        """Return the newest known progress, in whatever epoch; it is stored, or will be with the next flush."""
         return self._known.get(lane)
 
     async def follow(self, broker: str) -> None:
-        """Learn what streaming queries have recorded beside this process in the log of a broker that it serves."""
+        """Read what streaming queries have recorded in the offsets log of a broker that this process serves."""
         partition = self._partitions.of(system_ref(OFFSETS, self._cluster, broker))
         async with self._following:
             now = self._partitions.loop.time()
@@ -79,7 +79,7 @@ class OffsetLog:
             self._followed[broker] = end
 
     def _recorded(self, log: PartitionLog, broker: str, begun: int | None) -> Mapping[LaneKey, Committed]:
-        """Read what queries have recorded since offset `begun`, or what everybody has; blocking."""
+        """Read the records of queries from offset `begun` on, or the whole progress without `begun`; blocking."""
         if begun is not None:
             with contextlib.suppress(OffsetOutOfRange):
                 records = [one for page in pages(log, begun) for one in offset_records_of(_of_streams(page.rows))]
@@ -88,21 +88,21 @@ class OffsetLog:
 
     @property
     def lanes(self) -> Collection[LaneKey]:
-        """The lanes of which progress is known."""
+        """The lanes with known progress."""
         return self._known.keys()
 
     def note(self, lane: LaneKey, topic: str, committed: Committed) -> None:
-        """Progress to be stored with the next flush."""
+        """Note progress, to be stored with the next flush."""
         self._unsaved[lane] = OffsetRecord(lane=lane, topic=topic, committed=self._join(lane, committed))
 
     async def store(self, lane: LaneKey, topic: str, committed: Committed) -> None:
-        """Progress that is durable when this returns."""
+        """Store progress; it is durable when this returns."""
         await self._append([OffsetRecord(lane=lane, topic=topic, committed=committed)])
         self._join(lane, committed)
 
     async def flush(self) -> None:
-        """Store what was noted; what could not be stored is noted again."""
-        # One at a time, so that whoever asks for it knows afterwards that all is stored.
+        """Store the noted progress; what cannot be stored stays noted."""
+        # One flush at a time, so that when a call returns, all that was noted before it is stored.
         async with self._flushing:
             await self._flush_all()
 
@@ -128,7 +128,7 @@ class OffsetLog:
             raise
 
     async def _append(self, records: list[OffsetRecord]) -> None:
-        """Append records of lanes of one broker."""
+        """Append records of one broker's lanes."""
         broker = broker_of(records[0].lane.partition)
         log = self._logs.get(broker)
         if log is None:
@@ -142,12 +142,12 @@ class OffsetLog:
         return joined
 
     def forget(self, lane: LaneKey) -> None:
-        """The lane's epoch is over."""
+        """Forget a lane whose epoch is over."""
         self._known.pop(lane, None)
         self._unsaved.pop(lane, None)
 
 
 def _of_streams(rows: pa.Table) -> pa.Table:
-    """The records of streaming queries: this process knows its own."""
+    """Return the records of streaming queries; this process knows its own."""
     by_query = pc.starts_with(rows.column("producer_id"), STREAM_PRODUCER_PREFIX)
     return rows.filter(pc.fill_null(by_query, False))

@@ -1,8 +1,8 @@
 """Ordered pops: a whole partition in order, or each key in order (SPEC POP-16, POP-17).
 
-All that a lane knows (offset, what is done above it, the leases of what is in flight) is stored in the offsets log
-before each answer. So leases and handles outlive a crash, a takeover and the giving back of a broker; only a pop that
-was not answered may or may not have happened.
+The whole state of a lane (its offset, the done messages above it, the leases of messages in flight) is stored in the
+offsets log before each answer. So leases and handles survive a crash, a takeover and the return of a broker. Only the
+outcome of a pop that was not answered is unknown.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class OrderedLanes:
     def __init__(self, logs: QueueLogs) -> None:
         self._logs = logs
         self._lanes: dict[LaneKey, OrderedLane] = {}
-        #: What the offsets log has of each lane.
+        #: The progress of each lane that the offsets log has.
         self._stored: dict[LaneKey, Committed] = {}
 
     # Lanes.
 
     def get(self, key: LaneKey) -> OrderedLane | None:
-        """The lane, if it is popped in order."""
+        """Return the lane if it is popped in order."""
         return self._lanes.get(key)
 
     def forget(self, key: LaneKey) -> None:
-        """The lane's epoch is over, or it is popped without order now."""
+        """Forget a lane whose epoch is over, or that is popped without order now."""
         self._lanes.pop(key, None)
         self._stored.pop(key, None)
 
@@ -67,7 +67,7 @@ class OrderedLanes:
         return iter(list(self._lanes.items()))
 
     def fits(self, request: LanePopRequest, epoch: int) -> OrderedLane | None:
-        """The lane, if it is open in the order that this pop wants; one that only handles have used takes it."""
+        """Return the lane if it is open in the pop's order; a lane that only handles have used takes that order."""
         ordered, kind = self._lanes.get(request.lane), _kind(request)
         if ordered is None or ordered.epoch != epoch:
             return None
@@ -76,13 +76,13 @@ class OrderedLanes:
         return ordered if isinstance(ordered, kind) else None
 
     def open(self, request: LanePopRequest, start: Committed) -> OrderedLane:
-        """A lane that goes on from `start`."""
+        """Open a lane that goes on from `start`."""
         ordered = self._lanes[request.lane] = _kind(request)(start, max_attempts=_limit(request))
         self._stored[request.lane] = start
         return ordered
 
     def open_for_handle(self, key: LaneKey, known: Committed) -> OrderedLane:
-        """A lane as it is stored, whose first handle comes before its first pop."""
+        """Open a lane from its stored progress, for a handle that comes before the first pop."""
         ordered = OrderedLane(known, max_attempts=None)
         if ordered.flights:
             self._lanes[key] = ordered
@@ -90,7 +90,7 @@ class OrderedLanes:
         return ordered
 
     async def _store(self, key: LaneKey, topic: str, ordered: OrderedLane) -> None:
-        """Store the lane's progress, if it has changed."""
+        """Store the lane's progress if it has changed."""
         progress = ordered.progress()
         if self._lanes.get(key) is ordered and self._stored.get(key) != progress:
             await self._logs.offsets.store(key, topic, progress)
@@ -100,7 +100,7 @@ class OrderedLanes:
     # Pop.
 
     async def pop(self, request: LanePopRequest, ordered: OrderedLane, blocked: Blocked | None) -> Taken | Empty:
-        """What may be delivered now; nothing when something holds the lane, or nothing is there."""
+        """Return messages that may be delivered now; `Empty` if there are none, or messages in flight hold the lane."""
         ordered.limit(_limit(request))
         bounds = Bounds(request.log.min_offset, request.log.end_offset)
         position = read_position(ordered.committed, bounds, ordered.done)
@@ -116,7 +116,7 @@ class OrderedLanes:
         return taken if taken is not None and self._lanes.get(request.lane) is ordered else Empty.NOTHING
 
     def visible_ms(self, key: LaneKey) -> int | None:
-        """When the lane may deliver something again by itself; None when it is not waiting for a time."""
+        """Return when the lane may next deliver without an event; None if it does not wait for a time."""
         ordered = self._lanes.get(key)
         if isinstance(ordered, KeyedPop):
             return ordered.next_release()
@@ -140,10 +140,10 @@ class OrderedLanes:
                     return self._taken(ordered, given, request, _only(seen.rows, seen.offsets, given))
 
     async def _again(self, ordered: OrderedPop, offsets: Sequence[int], request: LanePopRequest) -> Taken | None:
-        """The first of these messages that fit into the answer, again; the others stay behind them."""
+        """Deliver the first of these messages again, as many as fit into the answer; the others follow later."""
         rows = cut_to_bytes(await self._read(offsets, request), request.max_bytes, at_least=1)
         read = rows.column("offset").to_pylist()
-        # A client's own commit may have ended some while they were read.
+        # A client's commit may have ended some of them during the read.
         left = [offset for offset in read if not ordered.is_done(offset)]
         given = ordered.again(left, self._logs.now_ms(), request.whole.invisible_ms)
         return self._taken(ordered, given, request, _only(rows, read, given))
@@ -179,7 +179,7 @@ class OrderedLanes:
     async def _delivered(
         self, ordered: OrderedLane, deliveries: Sequence[Delivery], request: LanePopRequest
     ) -> Taken | None:
-        """Messages that were read before: read again, and given away."""
+        """Read the messages of these deliveries again, and deliver them."""
         if not deliveries:
             return None
         rows = await self._read([one.offset for one in deliveries], request)
@@ -187,7 +187,7 @@ class OrderedLanes:
         return self._taken(ordered, [one for one in deliveries if one.offset in found], request, rows)
 
     async def _read(self, offsets: Sequence[int], request: LanePopRequest) -> pa.Table:
-        """The messages at these offsets, but for those that retention has taken."""
+        """Return the messages at these offsets, without those that retention has taken."""
         picked = await self._logs.run(partial(pick, request.log, np.array(offsets, dtype=np.int64), bytes_max=None))
         if picked.unreadable:
             first = next(iter(picked.unreadable))
@@ -197,7 +197,7 @@ class OrderedLanes:
     def _taken(
         self, ordered: OrderedLane, deliveries: Sequence[Delivery], request: LanePopRequest, rows: pa.Table
     ) -> Taken | None:
-        """The rows with their handles; messages that were given away together share a lease."""
+        """Return the rows with their handles; messages that were popped together share a lease."""
         if not deliveries:
             return None
         handles: dict[int, str] = {}
@@ -223,9 +223,10 @@ class OrderedLanes:
         ordered: OrderedLane,
         offsets: Sequence[int],
     ) -> None:
-        """Dead-letter messages; the progress, which says so, is stored before and after.
+        """Dead-letter messages; the progress that records it is stored before and after.
 
-        Meanwhile a first pop may have given a lane that handles had opened its kind: then that one goes on.
+        Meanwhile the first pop may have replaced a lane that handles had opened by one of its order. Then the message
+        is ended in that one, too.
         """
         for offset in offsets:
             await self.store(key, topic)
@@ -244,7 +245,7 @@ class OrderedLanes:
     # Handles.
 
     async def store(self, key: LaneKey, topic: str) -> None:
-        """Store what acknowledgements and changes did to a lane."""
+        """Store the effect of acknowledgements and changes on a lane."""
         ordered = self._lanes.get(key)
         if ordered is not None:
             await self._store(key, topic, ordered)
@@ -255,7 +256,7 @@ def _kind(request: LanePopRequest) -> type[OrderedPop] | type[KeyedPop]:
 
 
 def _limit(request: LanePopRequest) -> int | None:
-    """How often a message is delivered; a strict topic repeats a failing one in place for ever (SPEC ORDER-8)."""
+    """Return the maximum of deliveries; None in a strict topic, which repeats a failing message (SPEC ORDER-8)."""
     return None if request.topic.settings.order_strategy == _STRICT else request.group.settings.max_attempts
 
 
@@ -264,7 +265,7 @@ def _by_time(delivery: Delivery) -> tuple[int, int]:
 
 
 def _only(rows: pa.Table, offsets: Sequence[int], deliveries: Sequence[Delivery]) -> pa.Table:
-    """Of the rows at `offsets`, those of what was given away."""
+    """Return of the rows at `offsets` those that were delivered."""
     if len(deliveries) == len(offsets):
         return rows
     places = np.searchsorted(np.array(offsets), [one.offset for one in deliveries])

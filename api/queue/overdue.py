@@ -1,7 +1,8 @@
-"""What waits to be delivered again because its time is over: until it is, its group is not done with it (SPEC POP-11).
+"""Messages whose invisible time is over and which wait to be delivered again: their group is not done with them
+(SPEC POP-11).
 
-The revive job, another process, delivers it; here its copies are looked for. So a group's lag and what it has in flight
-are never both nothing while a message of it is on its way to the retry topic.
+The revive job, another process, appends them to the retry topic; this module looks for the copies. So a group's lag and
+its number of messages in flight are never both zero while one of its messages is on its way to the retry topic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["settle_overdue"]
 
 
 async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) -> None:
-    """See what was delivered again, and what is gone; of these lanes, or of all that are open."""
+    """Settle overdue messages that were delivered again or that retention took, in these lanes or in all open ones."""
     if keys is None:
         known = lanes.buffer.lanes
     else:
@@ -36,7 +37,7 @@ async def settle_overdue(lanes: Lanes, keys: Iterable[LaneKey] | None = None) ->
 
 
 def _gone(lanes: Lanes, held: Held) -> int:
-    """The bits of messages that retention has taken: nobody gets them again, and that is on record."""
+    """Return the bits of messages that retention has taken: their loss is on record, and they do not come again."""
     try:
         log = lanes.partition_of(held.lane.key, held.pop.topic).log
     except DeltaMQError:

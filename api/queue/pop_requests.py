@@ -1,4 +1,4 @@
-"""What a pop asks for, of a topic and of one lane of it, and what it gets there."""
+"""The requests of a pop, for a topic and for one lane of it, and the messages that it gets there."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["Empty", "LanePopRequest", "Taken", "TopicPopRequest", "mixed_orders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPopRequest:
-    """A checked request for messages of a topic, with the group's settings where it has none of its own."""
+    """A checked request for messages of a topic; the group's settings fill in what it leaves out."""
 
     topic: Topic
     group: Group
     max_messages: int
     invisible_ms: int
     wait_ms: int
-    #: None takes every message (SPEC CONS-3).
+    #: The tags wanted; None for every message (SPEC CONS-3).
     tags: pa.Array | None
-    #: None takes from all.
+    #: The partition to pop; None for all.
     partition: str | None
     order: Ordering
-    #: Nothing but messages that are delivered again.
+    #: Whether to take only messages that are delivered again.
     retries_only: bool = False
 
 
 class LanePopRequest(NamedTuple):
-    """The part of it that one lane answers: as many messages as the lanes before left room for."""
+    """The part of a pop that one lane answers; its bounds are what the lanes visited before have left."""
 
     whole: TopicPopRequest
     lane: LaneKey
@@ -53,11 +53,11 @@ class LanePopRequest(NamedTuple):
 
     @property
     def order(self) -> Ordering:
-        """Retried messages have lost their place: whatever the order, they come without one."""
+        """The order of this lane: a retry lane has none, since retried messages have lost their place."""
         return False if self.lane.retry else self.whole.order
 
     def pop(self, epoch: int, pop_time_ms: int, revive_queue: int) -> Pop:
-        """What the checkpoints of this pop have in common."""
+        """Return the `Pop` that this pop's checkpoints share."""
         lane = self.lane
         return Pop(
             topic=self.topic.name,
@@ -73,26 +73,26 @@ class LanePopRequest(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Messages of one lane for a client: rows, and for each its handle and which delivery it is."""
+    """Messages of one lane for a client: rows, and for each row its handle and the number of its delivery."""
 
     pop: Pop
     rows: pa.Table
     handles: list[str]
     attempts: Attempts
-    #: What the rows weigh, about.
+    #: Approximate bytes of the rows.
     nbytes: int
 
 
 class Empty(enum.Enum):
     """Why a lane has no message for a pop."""
 
-    NOTHING = "nothing is there for the group now"
+    NOTHING = "there is nothing for the group now"
     PASSED_OVER = "the lane moved on over messages that do not pass the filter"
     HELD_BACK = "keys must wait until the group is done with another partition (SPEC ROUTE-6)"
 
 
 def mixed_orders() -> Conflict:
-    """The answer to a pop in another order than that of the messages in flight."""
+    """Return the error for a pop in another order than that of the messages in flight."""
     return Conflict(
         "messages of this partition are in flight that were popped in another order",
         code="order_conflict",

@@ -1,4 +1,4 @@
-"""What a pop answers: the rows of each lane with their handles, as JSON messages or as Arrow columns."""
+"""A pop's answer: the rows of each lane with their handles, as JSON messages or as Arrow columns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SCHEMA: Final = pa.schema(
 )
 _SCHEMA_BYTES: Final = _SCHEMA.serialize().to_pybytes()
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-#: Larger answers are sent in pieces.
+#: Bytes up to which an answer is sent whole; larger ones are sent in pieces.
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
 
 
 class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message; exactly one of `body` and `body_base64` is there. `handle` answers for this delivery of it."""
+    """One message, with either `body` or `body_base64`. `handle` names this delivery of it."""
 
     partition: str
     handle: str
@@ -57,7 +57,7 @@ class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PopAnswer(msgspec.Struct):
-    """A pop's answer: `rest` messages of the partitions that it looks at are left for the group."""
+    """A pop's answer; `rest` is the number of messages left for the group in the partitions that the pop visits."""
 
     messages: list[PoppedMessage]
     pop_time: str
@@ -73,7 +73,7 @@ def _time(ms: int) -> str:
 def json_answer(
     taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
 ) -> Answer:
-    """The answer as JSON."""
+    """Return the answer as JSON."""
     messages: list[PoppedMessage] = []
     for one in taken:
         attempts = repeat(one.attempts) if isinstance(one.attempts, int) else one.attempts
@@ -87,7 +87,7 @@ def json_answer(
 def arrow_answer(
     taken: Sequence[Taken], *, pop_time_ms: int, invisible_ms: int, rest: int, failed: list[FailedHandle]
 ) -> Answer:
-    """The answer as record batches; what is not in their columns is in `Mq-*` headers, and the handles that were not
+    """Return the answer as record batches. What is not in their columns is in `Mq-*` headers; the handles that were not
     acknowledged are in the schema's metadata, since there may be too many for a header.
     """
     schema = _SCHEMA.with_metadata({FAILED_KEY: msgspec.json.encode(failed)}) if failed else _SCHEMA
@@ -107,13 +107,13 @@ def arrow_answer(
 
 
 def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    """The whole Arrow stream."""
+    """Return the whole Arrow stream."""
     head = _SCHEMA_BYTES if schema is _SCHEMA else memoryview(schema.serialize())
     return b"".join([head, *(memoryview(batch.serialize()) for batch in batches), _END])
 
 
 def _batches(one: Taken, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """One lane's rows with what a popped row has besides."""
+    """Return one lane's rows with the columns that popped rows have besides."""
     batches = []
     at = 0
     rows = one.rows if one.rows.column(0).num_chunks == 1 else one.rows.combine_chunks()

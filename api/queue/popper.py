@@ -1,4 +1,4 @@
-"""Pops of a topic: from lane to lane until there is enough, and waiting where there is nothing (SPEC POP-1, POP-15).
+"""Pops of a topic: visit lane after lane until there is enough, or wait if there is nothing (SPEC POP-1, POP-15).
 
 visit the lanes --found--> answer
     |nothing
@@ -29,16 +29,16 @@ _DRAW_BITS = 30
 
 @dataclass(slots=True)
 class Popped:
-    """What one visit of all lanes has found."""
+    """The messages that one visit of all lanes found."""
 
     taken: list[Taken] = field(default_factory=list)
     count: int = 0
     nbytes: int = 0
-    #: Why a lane could not be popped; raised if the others have nothing.
+    #: The first error of a lane that could not be popped; raised if no other lane has messages.
     error: DeltaMQError | None = None
-    #: Why there was nothing in lanes that had nothing.
+    #: Why the lanes without messages had none.
     empty: set[Empty] = field(default_factory=set)
-    #: The brokers that messages were taken of, and since when this process serves them.
+    #: The visited brokers, with the epoch since which this process serves each.
     epochs: dict[str, int] = field(default_factory=dict)
 
 
@@ -46,7 +46,7 @@ class Popper:
     """Pops through all lanes of a topic; used on the event loop."""
 
     def __init__(self, lanes: Lanes, pops: LanePops, hosting: Hosting, *, refresh_s: float, bytes_max: int) -> None:
-        """Lanes are visited of the brokers that `hosting` serves, until an answer has `bytes_max` or more."""
+        """A pop visits lanes of the brokers that `hosting` serves, until its answer has `bytes_max` or more."""
         self._lanes = lanes
         self._pops = pops
         self._hosting = hosting
@@ -54,13 +54,13 @@ class Popper:
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
         self._random = random.Random()
-        #: Set when the service stops: nobody waits any more.
+        #: Set when the service stops: pops no longer wait.
         self.stopping = False
 
     async def pop(self, request: TopicPopRequest, client: Client) -> Popped:
-        """Messages, at most `max_messages`; waits for the first one as long as the request says.
+        """Pop at most `max_messages` messages; wait up to `wait_ms` for the first one.
 
-        They are the client's only if `check` says so, right before they are sent.
+        Call `check` right before the messages are sent; they may be sent only if it returns.
         """
         deadline = self._loop.time() + request.wait_ms / 1000
         found = await self._round(request)
@@ -74,12 +74,12 @@ class Popper:
         return found
 
     def check(self, found: Popped) -> None:
-        """Return if this process served the brokers all the time, else raise `Unavailable`: they are another's."""
+        """Return if this process has served the brokers without a break, else raise `Unavailable`."""
         for broker, epoch in found.epochs.items():
             self._hosting.check(broker, epoch)
 
     def _present(self, request: TopicPopRequest) -> TopicPopRequest:
-        """The same request under the present metadata: a pop that waits may outlive its topic or group."""
+        """Return the request under the present metadata: a waiting pop may outlive its topic or group."""
         topic, group = self._lanes.topic(request.topic.name), self._lanes.groups.group(request.group.name)
         if topic is None or topic.id != request.topic.id:
             raise NotFound(f"topic {request.topic.name} was deleted", code="topic_not_found", field="topic")
@@ -88,14 +88,14 @@ class Popper:
         )
 
     def rest(self, request: TopicPopRequest) -> int:
-        """How many messages the group has not got in the partitions that a pop like this visits, without looking."""
+        """Return how many messages the group has not got in the partitions that this pop visits, from memory alone."""
         seats = self._lanes.subscription(request.topic, request.group).seats(request.partition)
         taking = self._hosting.taking()
         mine = [seat for seat in seats if seat.broker in taking and (seat.key.retry or not request.retries_only)]
         return sum(map(self._lanes.left, mine))
 
     def wake_others(self, request: TopicPopRequest) -> None:
-        """Messages are left: pops that wait look again (SPEC POP-15)."""
+        """Let the group's waiting pops look again, since messages are left (SPEC POP-15)."""
         self._lanes.wake(request.group.name, request.topic.id)
 
     def _seats(self, subscription: Subscription, request: TopicPopRequest) -> list[Seat]:
@@ -113,7 +113,7 @@ class Popper:
             try:
                 await self._visit(seat, request, found)
             except DeltaMQError as error:
-                # A damaged partition, or one that is popped in another order, keeps no message of the others.
+                # A damaged partition, or one popped in another order, does not hold back messages of the others.
                 found.error = found.error or error
             if found.count >= request.max_messages or found.nbytes >= self._bytes_max:
                 break
@@ -132,7 +132,7 @@ class Popper:
             return
         epoch = self._hosting.epoch(seat.broker)
         if found.epochs.setdefault(seat.broker, epoch) != epoch:
-            raise Unavailable(f"broker {seat.broker} was elsewhere meanwhile; ask again", code="lease_lost")
+            raise Unavailable(f"broker {seat.broker} changed its process meanwhile; ask again", code="lease_lost")
         room = request.max_messages - found.count
         taken = await self._pops.pop(LanePopRequest(request, seat.key, log, room, self._bytes_max - found.nbytes))
         if isinstance(taken, Taken):
@@ -143,20 +143,20 @@ class Popper:
             found.empty.add(taken)
 
     async def _refreshed(self, request: TopicPopRequest) -> bool:
-        """Look for commits of other processes where nobody has looked for a while; True if somebody looked."""
+        """Refresh partitions that were not refreshed within `refresh_s`; return True if there were any."""
         oldest = self._loop.time() - self._refresh_s
         seats = self._seats(self._lanes.subscription(request.topic, request.group), request)
         stale = [seat.partition for seat in seats if seat.partition.refreshed_at < oldest]
-        # A damaged partition says so when it is visited.
+        # A damaged partition raises its error when it is visited.
         await asyncio.gather(*(partition.refresh() for partition in stale), return_exceptions=True)
         return bool(stale)
 
     async def _wait(self, request: TopicPopRequest, deadline: float, client: Client) -> Popped:
-        """Visit the lanes; with nothing there, wait for something to happen."""
+        """Visit the lanes; if they have nothing, wait for an event."""
         subscription = self._lanes.subscription(request.topic, request.group)
         seats = self._seats(subscription, request)
         waiter: asyncio.Future[None] = self._loop.create_future()
-        # Before the visit, so that nothing that happens after it is missed.
+        # Watch before the visit, so that no commit after it is missed.
         subscription.waiters.add(waiter)
         for seat in seats:
             seat.partition.watch(waiter)
@@ -178,7 +178,7 @@ class Popper:
         return found
 
     def _visible_s(self, seats: list[Seat], request: TopicPopRequest) -> float:
-        """When a lane that is popped in order will have something again, by the loop's clock."""
+        """Return when a lane that is popped in order will next have messages, by the loop's clock."""
         if request.order is False:
             return float("inf")
         times = [self._lanes.ordered.visible_ms(seat.key) for seat in seats]
@@ -189,5 +189,5 @@ class Popper:
 
 
 def _is_final(error: DeltaMQError | None) -> bool:
-    """Whether a pop that waits gives up: not for one damaged partition, nor for one that is popped in another order."""
+    """Whether a waiting pop gives up: not because one partition is damaged, or is popped in another order."""
     return error is not None and not isinstance(error, Corrupt | Conflict)

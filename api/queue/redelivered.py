@@ -1,8 +1,8 @@
-"""Which messages of a lease the revive job has given to their group again already (SPEC POP-8, POP-9).
+"""Which messages of a lease the revive job has already delivered again (SPEC POP-8, POP-9).
 
-The job calls a lease over by its own clock, which may be ahead of ours. What it has appended counts: it is looked for
-behind every record that acknowledges or renews a stored lease near its end, so such an answer is not given for a
-message that somebody else may have by now.
+The job decides by its own clock that a lease is over, and that clock may be ahead of ours. Its appends count. So after
+each record that acknowledges or renews a stored lease near its end, this module looks for them, and the call is not
+answered with success for a message that another client may have by now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("deltamq.api")
 
 
 class Asked(NamedTuple):
-    """Messages of a lease."""
+    """Messages of a lease, named by `bits` of its span."""
 
     key: CheckpointKey
     topic: str
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
-    """Of each of those the bits of messages that were delivered again, or are dead letters."""
+    """Return for each of `asked` the bits of messages that were delivered again, or are dead letters."""
     places = list(dict.fromkeys(map(_place, asked)))
     found = await asyncio.gather(*(_destinations(lanes, lane, topic) for lane, topic in places))
     logs = dict(zip(places, found, strict=True))
@@ -42,12 +42,12 @@ async def given_again(lanes: Lanes, asked: Sequence[Asked]) -> list[int]:
 
 
 def _place(one: Asked) -> tuple[LaneKey, str]:
-    """The group's retry lane on that broker, and its topic."""
+    """Return the group's retry lane on the lease's broker, and its topic."""
     return retry_lane(one.key.lane, one.topic), one.topic
 
 
 async def _destinations(lanes: Lanes, lane: LaneKey, topic: str) -> list[PartitionLog]:
-    """The partitions that the job appends to, as they are now; without those that cannot be read."""
+    """Return the partitions that the job appends to, refreshed; those that cannot be read are left out."""
     try:
         broker = broker_of(lane.partition)
         places = [lanes.partition_of(lane, topic), lanes.logs.dead(lanes.groups.group(lane.group), broker)]
@@ -60,7 +60,7 @@ async def _look(partition: Partition) -> PartitionLog | None:
     try:
         return await partition.look()
     except DeltaMQError as error:
-        # Nothing is delivered from it either. What is stored is stored: the call is not refused for that.
+        # Nothing is delivered from this partition either, and the call's record is stored: do not refuse the call.
         log.warning("event=destination_not_read partition=%s code=%s", partition.name, error.code)
         return None
 

@@ -1,8 +1,8 @@
-"""The revive log as the service writes it: eight queues for each broker, opened on first use (SPEC POP-6).
+"""Appends to the revive log: eight queues for each broker, opened on first use (SPEC POP-6).
 
     checkpoints of a pop --> the queue whose turn it is        acks and changes --> the queue of their checkpoint
 
-The turn moves every second rather than with every pop: records that arrive together then share a commit.
+The turn moves every second instead of with every pop, so that records that arrive together share a commit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tables.queue import revive_ref, rows_of_records
 
 __all__ = ["Destined", "ReviveQueues"]
 
-#: So long that nearly all acknowledgements go to the queue to which checkpoints go, too; all queues have their share.
+#: Seconds of one queue's turn: long enough that nearly all acknowledgements go to the queue of the new checkpoints.
 _TURN_S: Final = 1.0
 
 
 class Destined(NamedTuple):
-    """A record and where it belongs."""
+    """A record, its partition, and the queue to which it goes."""
 
     partition: str
     queue: int
@@ -44,7 +44,7 @@ class ReviveQueues:
         self.records = 0
 
     def turn(self) -> int:
-        """The queue for the checkpoints of a pop."""
+        """Return the queue for the checkpoints of a pop."""
         now_s = self._partitions.loop.time()
         if now_s >= self._turn_ends_s:
             self._queue = (self._queue + 1) % REVIVE_QUEUES
@@ -52,12 +52,12 @@ class ReviveQueues:
         return self._queue
 
     async def store(self, partition: str, queue: int, records: Sequence[Record]) -> None:
-        """Append records about messages of a partition to a queue of its broker; durable when this returns.
+        """Append records about messages of a partition to a queue of its broker; they are durable when this returns.
 
         Raises
         ------
         DeltaMQError
-            They certainly are not stored.
+            The records certainly are not stored.
         """
         broker = broker_of(partition)
         log = self._logs.get((broker, queue))
@@ -68,7 +68,7 @@ class ReviveQueues:
         self.records += len(records)
 
     async def store_each(self, destined: Iterable[Destined]) -> list[Exception | None]:
-        """Append each record to its queue, one append for a queue; for each record why it is not stored, or None."""
+        """Append each record to its queue, one append per queue; return for each why it is not stored, or None."""
         destined = list(destined)
         groups: dict[tuple[str, int], list[int]] = {}
         for at, one in enumerate(destined):
@@ -87,7 +87,7 @@ class ReviveQueues:
 
 
 async def _outcome(append: Awaitable[None]) -> Exception | None:
-    """Why an append is not stored; None when it is."""
+    """Run an append; return why it is not stored, or None if it is."""
     try:
         await append
     except Exception as error:

@@ -1,7 +1,8 @@
-"""Who has consumed for a shared group lately, as far as this process was told: by pops and by heartbeats.
+"""The clients that consumed for a shared group lately, as far as this process learned from pops and heartbeats.
 
-Nothing depends on it: clients of a shared group come and go without anybody's leave (SPEC CONS-5). It is for people who
-look at a group, so it is kept in memory only, for as long as a silent client of an exclusive group is called online.
+Nothing depends on this list: clients of a shared group come and go freely (SPEC CONS-5). It is shown to people who look
+at a group, so it is kept in memory only. A silent client stays in it as long as in an exclusive group: for the length
+of an authorization.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mq.meta import Subscription
 
 __all__ = ["Seen", "SeenClients"]
 
-#: Clients of all groups that are remembered; the ones that were silent for the longest are forgotten first.
+#: Maximum number of clients remembered, of all groups; those silent for longest are forgotten first.
 _SEEN_MAX: Final = 10_000
 
 
@@ -29,17 +30,17 @@ class Seen:
 
 
 class SeenClients:
-    """Used on the event loop."""
+    """The clients of shared groups; used on the event loop."""
 
     def __init__(self, now_ms: Callable[[], int], *, keep_ms: int) -> None:
-        """`now_ms` is the wall clock; who has said nothing for `keep_ms` is gone."""
+        """`now_ms` is the wall clock; a client that was silent for `keep_ms` is gone."""
         self._now_ms = now_ms
         self._keep_ms = keep_ms
-        #: By group and client, the most silent first.
+        #: Clients by group and name, the one silent for longest first.
         self._seen: OrderedDict[tuple[str, str], Seen] = OrderedDict()
 
     def note(self, group: str, client: str, topics: Mapping[str, Subscription]) -> None:
-        """The client consumes these topics for the group."""
+        """Note that the client consumes these topics for the group."""
         now_ms, key = self._now_ms(), (group, client)
         found = self._seen.get(key)
         if found is None or not self._is_here(found, now_ms):
@@ -51,16 +52,16 @@ class SeenClients:
             self._seen.popitem(last=False)
 
     def gone(self, group: str, client: str) -> None:
-        """The client says that it goes."""
+        """Forget a client that says that it leaves."""
         self._seen.pop((group, client), None)
 
     def forget(self, group: str) -> None:
-        """The group is over; one that is made anew has clients of its own."""
+        """Forget the clients of a deleted group; a new group of the same name has clients of its own."""
         for key in [key for key in self._seen if key[0] == group]:
             del self._seen[key]
 
     def of(self, group: str) -> dict[str, Seen]:
-        """The clients of a group by name, sorted."""
+        """Return the clients of a group by name, sorted."""
         now_ms = self._now_ms()
         for key in [key for key, seen in self._seen.items() if not self._is_here(seen, now_ms)]:
             del self._seen[key]

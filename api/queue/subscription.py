@@ -1,4 +1,4 @@
-"""A group in a topic: its lanes, what they read, and the pops that wait for something there.
+"""A group in a topic: its lanes, the partitions that they read, and the pops that wait for messages there.
 
 orders@A   orders@B   %RETRY%billing_orders@A   %RETRY%billing_orders@B        one seat each
 """
@@ -18,7 +18,7 @@ from tables.queue import retry_ref
 
 __all__ = ["Seat", "Subscription", "Waiters"]
 
-#: Retries that others append are looked for so long after a pop, so that they are there when their turn comes.
+#: How long after a pop its retry partitions are followed, in seconds: the revive job's appends are known in time then.
 _FOLLOWED_S: Final = 5.0
 
 
@@ -34,7 +34,7 @@ class Seat:
 
 
 class Waiters:
-    """Pops that wait: each is a future of its own that anybody may complete."""
+    """Pops that wait, each with a future of its own that any event may complete."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
@@ -49,7 +49,7 @@ class Waiters:
         return len(self._waiting)
 
     def wake(self) -> None:
-        """Tell all of them to look again."""
+        """Let all waiting pops look again."""
         waiting, self._waiting = self._waiting, set()
         for waiter in waiting:
             if not waiter.done():
@@ -57,7 +57,7 @@ class Waiters:
 
 
 class Subscription:
-    """One group in one topic, as long as neither its life nor the topic's route changes."""
+    """One group in one topic, valid until the group's life or the topic's route changes."""
 
     def __init__(self, topic: Topic, group: Group, partitions: Partitions, waiters: Waiters) -> None:
         self.topic = topic
@@ -65,14 +65,14 @@ class Subscription:
         self.waiters = waiters
         self._loop = partitions.loop
         retry = RetryTopic(group.name, topic.name)
-        #: By partition, in route order.
+        #: The seats of the topic's partitions by name, in route order.
         self._normal = {
             name: Seat(LaneKey(topic.id, group.name, False, name), partitions.get(topic, name))
             for name in topic.route.partitions
         }
         #: The brokers of the route, in its order.
         self.brokers = tuple(dict.fromkeys(seat.broker for seat in self._normal.values()))
-        #: By broker.
+        #: The seats of the retry partitions, by broker.
         self._retries: dict[str, Seat] = {}
         for broker in self.brokers:
             key = LaneKey(topic.id, group.name, True, retry.partition(broker))
@@ -81,14 +81,14 @@ class Subscription:
         self._all = (tuple(self._normal.values()), tuple(self._retries.values()))
 
     def _places(self, partition: str | None) -> tuple[Sequence[Seat], Sequence[Seat]]:
-        """What a pop reads, and what of it is delivered again."""
+        """Return the seats of the partitions that a pop reads, and those of their retry partitions."""
         if partition is None:
             return self._all
         seat = self._normal[partition]
         return (seat,), (self._retries[seat.broker],)
 
     def visits(self, partition: str | None, *, draw: int) -> list[Seat]:
-        """Where a pop looks, one after the other (SPEC POP-1); a named partition is not left but for its retries."""
+        """Return the seats that a pop visits, in order (SPEC POP-1): of one partition and its retries, or of all."""
         normal, retries = self._places(partition)
         until = self._loop.time() + _FOLLOWED_S
         for seat in retries:
@@ -96,5 +96,5 @@ class Subscription:
         return visits(normal, retries, draw=draw)
 
     def seats(self, partition: str | None) -> Iterable[Seat]:
-        """Where a pop may look, retries included."""
+        """Return the seats that a pop may visit, retries included."""
         return chain(*self._places(partition))

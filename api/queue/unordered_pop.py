@@ -4,8 +4,8 @@
     ack  --> match in memory, or an `Ack` record in the queue of its checkpoint
     tick --> what stays too long, or falls due soon, goes to the revive log
 
-What a call waits for may end under it (topic or group deleted, offsets reset): after each wait the lane is looked at
-again, and an ended one is left alone.
+While a call waits, its lane may end (topic or group deleted, offsets reset). So each call looks at the lane again after
+each wait, and does nothing to a lane that has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tables.log import weight_of
 
 __all__ = ["Match", "MustStore"]
 
-#: Checkpoints without which nobody may have the messages of a pop.
+#: Checkpoints that must be stored before a client gets the messages of their pop.
 MustStore = Sequence[StoreCheckpoint]
 
 
@@ -32,7 +32,7 @@ class Match:
     """The in-memory match and its log; used on the event loop."""
 
     def __init__(self, buffer: Buffer, logs: QueueLogs, lane_of: Callable[[LaneKey], Lane | None]) -> None:
-        """`lane_of` opens a lane as the tables have it; None when the group has not begun there."""
+        """`lane_of` opens a lane from the tables; it returns None if the group has not begun there."""
         self._buffer = buffer
         self._logs = logs
         self._lane_of = lane_of
@@ -40,9 +40,9 @@ class Match:
         self.stored = 0
 
     async def take(self, request: LanePopRequest, blocked: Blocked | None) -> tuple[Taken | Empty, MustStore]:
-        """Messages of one lane, which has begun, and the checkpoints that must be stored before anybody has them.
+        """Take messages of a lane that has begun, with the checkpoints that must be stored before a client gets them.
 
-        The lane has moved on behind them when this returns, so the next pop need not wait until they are stored.
+        The lane has moved past them when this returns, so the next pop need not wait until they are stored.
         """
         lane = self._lane_of(request.lane)
         if lane is None:
@@ -77,7 +77,7 @@ class Match:
         return self._buffer.lane(lane.key) is lane
 
     async def _lose(self, lane: Lane, request: LanePopRequest, start: int) -> bool:
-        """Record what retention took before the group could have it, and go on behind it."""
+        """Record the messages that retention took before the group got them, and move the lane past them."""
         position = read_position(start, Bounds(request.log.min_offset, request.log.end_offset), lane.covered)
         await self._logs.lose(request.lane, request.topic.name, position.lost)
         if not self._is_live(lane):
@@ -86,7 +86,7 @@ class Match:
         return True
 
     async def store(self, decisions: MustStore) -> bool:
-        """Store the checkpoints of one pop; False when the lane has ended meanwhile."""
+        """Store the checkpoints of one pop; return False if the lane has ended meanwhile."""
         records = [decision.checkpoint for decision in decisions]
         pop, lane = records[0].pop, decisions[0].held.lane
         try:
@@ -110,12 +110,12 @@ class Match:
                 self._buffer.store_failed(decision, now_ms)
 
     async def store_all(self, decisions: Sequence[StoreCheckpoint]) -> None:
-        """Store what must leave memory.
+        """Store these checkpoints, which must leave memory.
 
         Raises
         ------
         DeltaMQError
-            Some of it is not stored: it waits in memory and is tried again at the next tick.
+            Some of them are not stored: they stay in memory, and the next tick tries again.
         """
         destined = [
             Destined(decision.checkpoint.pop.partition, decision.checkpoint.pop.revive_queue, decision.checkpoint)

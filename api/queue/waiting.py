@@ -1,4 +1,4 @@
-"""Delayed messages that wait, found by their id, and the marks that say that one is not to be delivered."""
+"""Waiting delayed messages, found by their id, and the marks that cancel their delivery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CANCELLED_KEPT: Final = 100_000
 
 
 class Waiting:
-    """All brokers' waiting messages; used on the event loop, indexes are built and searched on threads."""
+    """Delayed messages of all brokers; used on the event loop. Threads build and search the indexes."""
 
     def __init__(self, partitions: Partitions, delays: Delays, cluster: str) -> None:
         self._partitions = partitions
@@ -32,7 +32,7 @@ class Waiting:
         self._cancelled: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     async def find(self, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
-        """The messages of that id that wait for `topic`, or fell due lately."""
+        """Return the messages with this id that wait for `topic`, or fell due lately."""
         brokers = dict.fromkeys(broker_of(partition) for partition in topic.route.partitions)
         found = []
         for broker in brokers:
@@ -43,7 +43,7 @@ class Waiting:
 
     async def _find(self, log: PartitionLog, topic: Topic, message_id: str, now_ms: int) -> list[Delayed]:
         index, lock = self._indexes.setdefault(log.ref.name, (WaitingIndex(), asyncio.Lock()))
-        # Whoever waits for a long search holds no thread.
+        # A request that waits for another's long search holds no thread.
         async with lock:
             return await self._partitions.run(partial(index.find, log, topic.name, topic.id, message_id, now_ms))
 
@@ -58,7 +58,7 @@ class Waiting:
         await log.append([mark])
 
     def note(self, message: Delayed) -> None:
-        """Remember that a message certainly is cancelled, for copies of the request that come when it is due."""
+        """Remember that a message certainly is cancelled, for copies of the request that come after it fell due."""
         self._cancelled[message.delay_partition, message.offset] = None
         if len(self._cancelled) > _CANCELLED_KEPT:
             self._cancelled.popitem(last=False)

@@ -32,7 +32,7 @@ __all__ = [
     "answer_produce",
 ]
 
-#: What FastAPI serves; the order is that of the document.
+#: The routers that FastAPI serves, in the order of the OpenAPI document.
 ROUTERS: Final = tuple(
     module.router
     for module in (

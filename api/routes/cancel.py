@@ -1,6 +1,6 @@
-"""`DELETE /v1/topics/{topic}/messages/{message_id}`: a delayed message is not to be delivered (SPEC RETRY-4).
+"""`DELETE /v1/topics/{topic}/messages/{message_id}`: cancel a delayed message (SPEC RETRY-4).
 
-find where it waits  ->  not due yet?  ->  a mark, durable  ->  still not due: 204, else nobody knows: 503
+find where it waits  ->  not due yet?  ->  a mark, durable  ->  still not due: 204, else unknown: 503
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/topics", tags=["messages"])
 MessageId = Annotated[
     str,
     PathParameter(
-        description="The id that the producer gave, or `message_ids` of the produce answer.",
+        description="The id that the producer gave, or one of the produce answer's `message_ids`.",
         json_schema_extra={"maxLength": MESSAGE_ID_BYTES_MAX},
         examples=["reminder-17"],
     ),
@@ -43,7 +43,7 @@ async def cancel_message(topic: TopicName, message_id: MessageId, service: Runni
     hosted = await service.topics.require(check_client_topic(topic))
     found = await service.waiting.find(hosted.topic, message_id, service.now_ms())
     if not found:
-        raise NotFound(f"no message {message_id!r} waits", code="message_not_found", field="message_id")
+        raise NotFound(f"no delayed message {message_id!r} waits", code="message_not_found", field="message_id")
     now_ms = service.now_ms()
     cancelled = [one for one in found if not is_due(one, now_ms)]
     if not cancelled and all(map(service.waiting.is_cancelled, found)):

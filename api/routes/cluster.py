@@ -31,12 +31,12 @@ deltamq_produced_messages_total{topic="flights"} 123.0
 """
 
 
-#: More is asked for by several calls.
+#: Maximum number of topics in one request for metrics.
 _TOPICS_MAX: Final = 100
 
 
 class BrokerView(BaseModel):
-    """A broker, the process that serves it and since which epoch; nobody does while it is not `online`."""
+    """A broker, the process that serves it, and the epoch since which it does; no process does if not `online`."""
 
     broker: str
     address: str | None
@@ -48,7 +48,7 @@ class BrokerView(BaseModel):
 
 
 class MetaView(BaseModel):
-    """Who has the meta role: heartbeats of exclusive groups are answered there."""
+    """The process that has the meta role: it answers heartbeats of exclusive groups."""
 
     address: str
     host: str
@@ -56,7 +56,7 @@ class MetaView(BaseModel):
 
 
 class HostView(BaseModel):
-    """A service process: `brokers` are those that it is there for, `load` its requests a second at its last renewal."""
+    """A service process; `brokers` are those it was started for, `load` its requests a second at the last renewal."""
 
     host: str
     address: str
@@ -65,7 +65,7 @@ class HostView(BaseModel):
 
 
 class ClusterView(BaseModel):
-    """Brokers, epochs, roles and where the tables are."""
+    """The warehouse, its brokers, and the processes that serve them; `host` is the process that answers."""
 
     warehouse: str
     version: str
@@ -85,7 +85,7 @@ class Health(BaseModel):
 
 
 def _shown(**example: object) -> Json:
-    """The description of a success by an example."""
+    """Return the description of a success with an example."""
     return {"content": {"application/json": {"example": example}}}
 
 
@@ -129,13 +129,13 @@ def _role_view(owner: Host, epoch: int) -> MetaView:
     return MetaView(address=owner.address, host=owner.id, epoch=epoch)
 
 
-@router.get("/healthz", summary="Alive", response_model=Health, responses={200: _shown(status="alive")})
+@router.get("/healthz", summary="Liveness", response_model=Health, responses={200: _shown(status="alive")})
 async def alive() -> Any:
     return {"status": "alive"}
 
 
 @router.get(
-    "/readyz", summary="Serving", response_model=Health, responses={200: _shown(status="serving"), **problems(503)}
+    "/readyz", summary="Readiness", response_model=Health, responses={200: _shown(status="serving"), **problems(503)}
 )
 async def ready(service: Running) -> Any:
     if service.stopping:
@@ -161,13 +161,13 @@ async def metrics(
         Sequence[str],
         Query(
             max_length=_TOPICS_MAX,
-            description="Only what concerns these topics, their partitions included.",
+            description="Only metrics of these topics and their partitions.",
             json_schema_extra={"items": {"type": "string", "pattern": TOPIC_PATTERN}},
             examples=[["flights"]],
         ),
     ] = (),
     partitions: Annotated[
-        bool, Query(description="Also every partition that this process has open: large with many topics.")
+        bool, Query(description="Include every partition open in this process: large with many topics.")
     ] = False,
 ) -> Response:
     if topic:
@@ -178,7 +178,7 @@ async def metrics(
         families = list(service.metrics.of_process())
         if partitions:
             families += of_partitions(service.partition_gauges())
-    # Formatting takes some microseconds for each sample.
+    # On a thread: formatting takes some microseconds for each sample.
     text = await service.run(partial(rendered, families))
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -188,5 +188,5 @@ async def console() -> HTMLResponse:
     return HTMLResponse(_CONSOLE, headers={"content-security-policy": _CONSOLE_POLICY})
 
 
-#: The page is one file: nothing is loaded from anywhere else.
+#: The console's policy: the page is one file and loads nothing from elsewhere.
 _CONSOLE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"

@@ -1,4 +1,4 @@
-"""A group's dead letters over REST: look at them, and send them back (SPEC RETRY-3)."""
+"""A group's dead letters over REST: list them, and replay them (SPEC RETRY-3)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _Offsets = dict[str, list[Annotated[int, Meta(ge=0, le=OFFSET_MAX)]]]
 
 
 class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters to send back, all by default, and where to."""
+    """The dead letters to send back, by default all, and their target."""
 
     offsets: Annotated[
-        Annotated[_Offsets, Meta(min_length=1)] | None, Meta(description="By partition of the dead letters.")
+        Annotated[_Offsets, Meta(min_length=1)] | None, Meta(description="Offsets by partition of dead letters.")
     ] = None
     to: Annotated[
         Target | None,
-        Meta(description="`origin` (default): where they came from, for all groups; `retry`: to this group alone."),
+        Meta(description="`origin` (default): their original partitions, for all groups; `retry`: this group alone."),
     ] = None
 
 
@@ -51,7 +51,7 @@ _REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [
 
 
 class FailedReplay(BaseModel):
-    """A dead letter that could not be sent back: `topic_not_found`, `offset_out_of_range`, `corrupt`."""
+    """A dead letter that could not be sent back; `code` is `topic_not_found`, `offset_out_of_range` or another code."""
 
     partition: str
     offset: int
@@ -59,7 +59,7 @@ class FailedReplay(BaseModel):
 
 
 class ReplayAnswer(BaseModel):
-    """How many dead letters are at their target now; `duplicates` were sent there by an earlier copy of the request.
+    """`replayed` dead letters were sent to their target; an earlier copy of the request had sent `duplicates` others.
 
     `failed` names the first thousand of `failed_total`.
     """
@@ -75,11 +75,11 @@ class ReplayAnswer(BaseModel):
 
 @router.get(
     "",
-    summary="A group's dead letters, those of one broker after the other's, oldest first",
+    summary="A group's dead letters, broker by broker, oldest first",
     response_class=Response,
     responses={
         200: {
-            "description": "Some of them",
+            "description": "A page of dead letters",
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/DeadLetters"}}},
         },
         **problems(400, 404, 422, 429, 500),
@@ -90,9 +90,9 @@ async def list_dead_letters(
     service: Running,
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = _LIST_DEFAULT,
     offset: Annotated[
-        int, Query(ge=0, le=OFFSET_MAX, description="Leave out so many; with `partition` the first offset there.")
+        int, Query(ge=0, le=OFFSET_MAX, description="Number to skip; with `partition`, the first offset there.")
     ] = 0,
-    partition: Annotated[str | None, Query(description="Only those on one broker, `%DLQ%{group}@{broker}`.")] = None,
+    partition: Annotated[str | None, Query(description="Only this one: `%DLQ%{group}@{broker}`.")] = None,
 ) -> Response:
     found = await service.groups.require(group)
     logs = await _logs(service, found)
@@ -109,9 +109,9 @@ async def list_dead_letters(
 
 
 async def _logs(service: Service, group: Group) -> dict[str, PartitionLog | None]:
-    """The dead letters of each broker, None where there are none yet; in the same order at every process.
+    """Return the log of each broker's dead letters, None if there are none yet; in the same order at every process.
 
-    Of every broker that there ever was: its topics, and whoever served it, may be gone.
+    It includes all brokers that ever existed, whose topics and processes may be gone.
     """
     routes = [topic.route.partitions for topic in service.topics.state.topics.values()]
     brokers = {*service.settings.brokers, *service.meta.now.brokers.brokers}
@@ -131,7 +131,7 @@ def _named(logs: dict[str, PartitionLog | None], partition: str, field: str) -> 
 
 
 def _read(logs: dict[str, PartitionLog | None], offset: int, limit: int, *, here: bool) -> list[tuple[str, pa.Table]]:
-    """At most `limit` rows from `offset` on, which counts over all partitions unless it is `here`, in the only one."""
+    """Return at most `limit` rows from `offset` on, which is an offset if `here`, else a count over all partitions."""
     found: list[tuple[str, pa.Table]] = []
     room = _LIST_BYTES
     for name, log in logs.items():
@@ -141,7 +141,7 @@ def _read(logs: dict[str, PartitionLog | None], offset: int, limit: int, *, here
         offset = max(0, offset - (log.end_offset - log.min_offset))
         while at < log.end_offset and limit and (room > 0 or not found):
             page = log.read(at, max_messages=limit, max_bytes=max(1, room))
-            if page.status is not FetchStatus.FOUND:  # retention passed by
+            if page.status is not FetchStatus.FOUND:  # retention took it meanwhile
                 at = max(at + 1, page.min_offset)
                 continue
             found.append((name, page.rows))
@@ -154,7 +154,7 @@ def _read(logs: dict[str, PartitionLog | None], offset: int, limit: int, *, here
 def _following(
     logs: dict[str, PartitionLog | None], offset: int, count: int, messages: list[DeadLetter], *, here: bool
 ) -> int | None:
-    """Where to go on."""
+    """Return the `next_offset` of the answer."""
     held = [log for log in logs.values() if log is not None]
     if here:
         following = messages[-1].offset + 1 if messages else offset
@@ -167,7 +167,7 @@ def _following(
 
 @router.post(
     "/replay",
-    summary="Send dead letters back; asked again, it stores nothing twice",
+    summary="Send dead letters back; a repeated request stores nothing twice",
     response_model=ReplayAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_REPLAY.described,

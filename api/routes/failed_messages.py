@@ -1,8 +1,8 @@
-"""`POST /v1/groups/{group}/topics/{topic}/aside`: messages that an exclusive client lets go of (SPEC ORDER-8).
+"""`POST /v1/groups/{group}/topics/{topic}/aside`: failed messages of an exclusive client (SPEC ORDER-8).
 
-The holder of a partition's pull lock says that messages of it failed: they are copied to the group's dead letters, or
-to its retry topic, and the client goes on behind them. It commits when the copies are stored. Asked again, whoever
-asks, nothing is stored twice.
+The holder of a partition's pull lock reports failed messages: they are copied to the group's dead letters or to its
+retry topic, and the client goes on behind them. It commits after the copies are stored. A repeated request, by any
+client, stores nothing twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
 
 
 class AsideRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages of one partition, all of which the client has tried `attempts` times."""
+    """Failed messages of one partition, each of which the client has tried `attempts` times."""
 
     client_id: ClientText
     partition: Annotated[str, Meta(description="`NAME@BROKER`.")]
@@ -66,14 +66,14 @@ _ASIDE: Final = JsonBody(
 
 
 class AsideAnswer(BaseModel):
-    """How many are there now; the others were taken by retention, which is recorded."""
+    """How many messages are at their target now; retention took the others, which is recorded."""
 
     moved: int
 
 
 @router.post(
     "",
-    summary="Put messages that failed among the dead letters, or into the retry topic",
+    summary="Copy failed messages to the dead letters or to the retry topic",
     response_model=AsideAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 500, 507),
     openapi_extra=_ASIDE.described,
@@ -100,7 +100,7 @@ async def set_aside(group: GroupName, topic: TopicName, service: Running, reques
 def _check_allowed(group: Group, topic: Topic, asked: AsideRequest) -> None:
     if group.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group.name} is shared: its messages have handles", code="group_not_exclusive", field="group"
+            f"group {group.name} is shared: use its messages' handles", code="group_not_exclusive", field="group"
         )
     if asked.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {asked.partition!r}"
@@ -112,7 +112,7 @@ def _check_allowed(group: Group, topic: Topic, asked: AsideRequest) -> None:
 
 
 async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, asked: AsideRequest, reason: str) -> int:
-    """Copy each message; how many were there."""
+    """Copy each message; return how many were copied."""
     log = await service.lanes.partition_of(lane, topic.name).opened()
     beyond = next((offset for offset in asked.offsets if offset >= log.end_offset), None)
     if beyond is not None:
@@ -137,6 +137,6 @@ async def _move(service: Service, group: Group, topic: Topic, lane: LaneKey, ask
 
 
 def _request_name(lane: LaneKey, epoch: int | None, offset: int, to: str) -> str:
-    """The idempotent producer of one message's copy: the same for every client and every try."""
+    """Return the idempotent producer of one message's copy: the same for every client and every try."""
     digest = hashlib.sha256(json.dumps([*lane, epoch, offset, to]).encode()).hexdigest()
     return f"aside-{digest[:32]}"

@@ -1,6 +1,6 @@
 """`GET /v1/topics/{topic}/partitions/{partition}/messages`: one read of a partition as JSON, Arrow or an event stream.
 
-The answer needs no session: any process gives the same. Arrow is copied once, while it is sent; large JSON answers
+A fetch needs no session: any process gives the same answer. Arrow is copied once, while it is sent; large JSON answers
 are encoded on a work thread.
 """
 
@@ -50,7 +50,7 @@ __all__ = ["ARROW_TYPE", "answer_fetch"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _PARAMETERS: Final = frozenset({"offset", "max_messages", "max_bytes", "wait_ms", "tags", "group", "client_id"})
-#: JSON answers above this are encoded on a thread.
+#: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
 
@@ -74,7 +74,7 @@ async def answer_fetch(
     send: Send,
     ticket: Ticket,
 ) -> Answer | None:
-    """Answer one fetch, its rows reserved in `ticket` until they are sent; None when it became an event stream."""
+    """Answer one fetch; `ticket` reserves the bytes of its rows until they are sent. None after an event stream."""
     began = time.perf_counter()
     parameters = parse_query(scope["query_string"], _PARAMETERS)
     query = _parse(parameters)
@@ -111,7 +111,7 @@ async def answer_fetch(
 
 
 async def _gate(service: Service, topic: HostedTopic, partition: str, parameters: dict[str, str]) -> Gate | None:
-    """By what right a group's fetch reads; None when it is no group's."""
+    """Return the checks of a group's fetch; None if the fetch names no group."""
     name, client = parameters.get("group"), parameters.get("client_id")
     if client is not None:
         check_client(client)

@@ -1,6 +1,6 @@
-"""Who consumes for a group and, where it is exclusive, what each may: as the API shows it.
+"""The clients of a group and, if it is exclusive, their allocation, as the API shows them.
 
-Of an exclusive group the metadata log says it; of a shared one each process says whom it has heard.
+The clients of an exclusive group are in the metadata log; of a shared group, each process knows those that it heard of.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class SubscribedView(BaseModel):
 
 
 class ClientView(BaseModel):
-    """A client that is known; one that is not `online` has said that it goes, and may be finishing.
+    """A known client; one that is not `online` is leaving, and may still finish what it holds.
 
-    `authorized_ms` is known to the owner of the meta role alone, and null elsewhere. Clients of a shared group need no
-    authorization: they are those that have named themselves in pops or heartbeats lately.
+    Only the owner of the meta role knows `authorized_ms`; elsewhere it is null. Clients of a shared group need no
+    authorization: they are those that named themselves in pops or heartbeats lately.
     """
 
     client_id: str
@@ -39,14 +39,14 @@ class ClientView(BaseModel):
 
 
 class AllocationView(BaseModel):
-    """The partitions of a topic by client; `epoch` grows with each change."""
+    """The partitions of a topic, by client; `epoch` grows with each change."""
 
     epoch: int
     clients: Annotated[dict[str, list[str]], Field(examples=[{"worker-1": ["orders@broker-a"]}])]
 
 
 def client_views(service: Service, group: str) -> list[ClientView]:
-    """The clients of a group, sorted."""
+    """Return the clients of an exclusive group, sorted."""
     clients = service.meta.now.online.group(group).clients
     return [
         ClientView(
@@ -61,7 +61,7 @@ def client_views(service: Service, group: str) -> list[ClientView]:
 
 
 def seen_views(service: Service, group: str, others: Iterable[ClientView]) -> list[ClientView]:
-    """The clients of a shared group, sorted: those that this process has heard, and those that others have."""
+    """Return the clients of a shared group, sorted: those that this process has heard of, and those in `others`."""
     found = {one.client_id: one for one in others}
     for client, seen in service.seen.of(group).items():
         told = found.get(client)
@@ -79,7 +79,7 @@ def seen_views(service: Service, group: str, others: Iterable[ClientView]) -> li
 
 
 def allocation_views(service: Service, group: str) -> dict[str, AllocationView]:
-    """Who may consume what, by topic."""
+    """Return the allocation of each topic of an exclusive group."""
     topics = service.meta.now.online.group(group).topics
     return {
         topic: AllocationView(

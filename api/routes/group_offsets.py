@@ -36,41 +36,41 @@ _Attempts = dict[str, Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS_MAX)]]
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets up to which a client has consumed: the next ones that the group wants."""
+    """Offsets up to which a client has consumed, each of them the next one that the group wants."""
 
     offsets: _Offsets
     client_id: Annotated[
         Annotated[str, Meta(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)] | None,
-        Meta(description="Who commits: in an exclusive group the holder of the pull locks."),
+        Meta(description="The client that commits; in an exclusive group it must hold the pull locks."),
     ] = None
     locks: Annotated[
-        dict[str, _Offset] | None, Meta(description="The numbers of the pull locks that are meant, by partition.")
+        dict[str, _Offset] | None, Meta(description="Numbers of the client's pull locks, by partition.")
     ] = None
     epochs: Annotated[
         dict[str, _Offset] | None,
-        Meta(description="With which epochs the offsets were read: refused (`epoch_over`) if they were reset since."),
+        Meta(description="Epochs with which the offsets were read; refused (`epoch_over`) if they were reset since."),
     ] = None
     topic_id: Annotated[
-        str | None, Meta(description="The same for the topic, which may have been deleted and made again.")
+        str | None, Meta(description="The topic's id when it was read; refused if it was made again since.")
     ] = None
     attempts: Annotated[
         _Attempts | None,
         Meta(
-            description="In an exclusive group: how often the message at the offset has failed. Who gets the lock next "
-            "is told."
+            description="In an exclusive group: how often the message at the offset has failed; the lock's next holder "
+            "gets this number."
         ),
     ] = None
 
 
 class ResetRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Where the group shall go on: everywhere in the topic, or at offsets of the partitions that are named."""
+    """The position to which a group is reset: in the whole topic, or in each named partition."""
 
     to: Annotated[
         StartText | _Offsets, Meta(description="`first`, `last`, a time, or an object of partition to offset.")
     ]
     retries: Annotated[
         Literal["keep", "drop"] | None,
-        Meta(description="Whether messages that wait to be delivered again still are; kept by default."),
+        Meta(description="Whether messages that wait for redelivery are kept (default) or dropped."),
     ] = None
 
 
@@ -79,7 +79,7 @@ _RESET: Final = JsonBody(ResetRequest, {"to": "first", "retries": "drop"})
 
 
 class GroupOffsets(BaseModel):
-    """Where the group is: by partition, for those in which it has a committed offset, and in detail for all.
+    """The group's progress: `offsets` of partitions where it has committed, and `partitions` with details of all.
 
     `epochs` and `topic_id` may be sent with a commit.
     """
@@ -93,7 +93,7 @@ class GroupOffsets(BaseModel):
 
 
 class CommittedOffsets(BaseModel):
-    """The group's offsets after the commit: where it was ahead already, it stays there; and its epochs there."""
+    """The group's offsets after the commit, and their epochs; an offset that was already higher stays."""
 
     group: str
     topic: str
@@ -103,7 +103,7 @@ class CommittedOffsets(BaseModel):
 
 
 class ResetOffsets(BaseModel):
-    """Where the group goes on, and its epoch there: handles of earlier ones are refused."""
+    """Where the group goes on, and its new epoch there; handles of earlier epochs are refused."""
 
     group: str
     topic: str
@@ -148,11 +148,11 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
     its_group = await service.groups.for_use(group)
     if attempts and its_group.settings.consume_strategy != "exclusive":
         raise Conflict(
-            f"group {group} is shared: attempts are counted by pops", code="group_not_exclusive", field="attempts"
+            f"group {group} is shared: pops count its attempts", code="group_not_exclusive", field="attempts"
         )
     lanes = _named_lanes(group, found, wanted, "offsets")
     await _check_epochs(service, lanes, epochs)
-    # All of them before any is stored.
+    # Check all of them before any is stored.
     for lane, offset in lanes.items():
         _check_offset(lane, offset, await lane_bounds(service, lane, topic) or _EMPTY, "offsets")
     ours, theirs = _by_owner(service, lanes, Call.of(request.scope))
@@ -169,7 +169,7 @@ async def commit_offsets(group: GroupName, topic: TopicName, service: Running, r
 
 
 async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Topic:
-    """The topic, checked against `topic_id` if one is given."""
+    """Return the topic, checked against `topic_id` if one is given."""
     found = (await service.topics.require(name)).topic
     if topic_id in (None, found.id):
         return found
@@ -177,7 +177,7 @@ async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Top
     found = (await service.topics.require(name)).topic
     if found.id != topic_id:
         raise Conflict(
-            f"topic {name} is not the one whose offsets were read: it was made again",
+            f"topic {name} was deleted and made again since its offsets were read",
             code="epoch_over",
             field="topic_id",
             extra={"topic_id": found.id},
@@ -186,7 +186,7 @@ async def _topic_meant(service: Service, name: str, topic_id: str | None) -> Top
 
 
 async def _check_epochs(service: Service, lanes: Iterable[LaneKey], epochs: Mapping[str, int]) -> None:
-    """All of them before any is stored, as far as this process knows; its owner looks at each again."""
+    """Check all epochs before any offset is stored, as far as this process knows; each lane's owner checks again."""
     if max(epochs.values(), default=0) > service.groups.state.epoch:
         await service.meta.refresh()
     for lane in lanes:
@@ -196,7 +196,7 @@ async def _check_epochs(service: Service, lanes: Iterable[LaneKey], epochs: Mapp
 def _by_owner(
     service: Service, lanes: Mapping[LaneKey, int], call: Call
 ) -> tuple[dict[LaneKey, int], dict[Peer, dict[str, int]]]:
-    """The offsets of our lanes, and of those that other processes serve."""
+    """Return the offsets of our lanes, and of those that other processes serve, by process."""
     ours: dict[LaneKey, int] = {}
     theirs: dict[Peer, dict[str, int]] = {}
     for lane, offset in lanes.items():
@@ -229,7 +229,7 @@ async def _commit_here(
 async def _commit_elsewhere(
     service: Service, peer: Peer, offsets: dict[str, int], request: Request, asked: CommitRequest
 ) -> dict[str, Committed]:
-    """Let another process commit what is of its brokers, by the locks that it gave."""
+    """Let another process commit the offsets of its brokers' partitions, under the locks that it granted."""
 
     def its(numbers: Mapping[str, int] | None) -> dict[str, int]:
         return {name: number for name, number in (numbers or {}).items() if name in offsets}
@@ -243,7 +243,7 @@ async def _commit_elsewhere(
 
 @router.post(
     "/reset",
-    summary="Put a group elsewhere in a topic, in a new epoch",
+    summary="Reset a group's offsets in a topic, in a new epoch",
     response_model=ResetOffsets,
     responses=problems(400, 404, 413, 415, 422, 500, 507),
     openapi_extra=_RESET.described,
@@ -259,10 +259,10 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
         offsets |= await _past_retries(service, group, found)
     epoch, ends = await _reset(service, group, found, offsets)
     if drop and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
-        # A revive run appended while we looked: past that, too. What comes now knows of a reset.
+        # A revive run appended meanwhile: go past that, too. Later runs know of the reset.
         offsets |= ends
         epoch, _ = await _reset(service, group, found, offsets)
-    # Who asks the owners of the lanes next shall find them in the new epoch.
+    # The next request to the owners of the lanes must find them in the new epoch.
     await service.owners.tell({broker_of(lane.partition) for lane in offsets}, Call.of(request.scope))
     return {
         "group": group,
@@ -275,17 +275,17 @@ async def reset_offsets(group: GroupName, topic: TopicName, service: Running, re
 async def _reset(
     service: Service, group: str, topic: Topic, offsets: Mapping[LaneKey, int]
 ) -> tuple[int, dict[LaneKey, int]]:
-    """Put the group there; its epoch then, and up to where its retry partitions may hold what was in flight before."""
+    """Reset the group; return its new epoch, and the ends of its retry partitions: older messages lie before them."""
     epoch = await service.groups.reset(group, topic, offsets)
     brokers = {broker_of(lane.partition) for lane in offsets}
     return epoch, await service.groups.shut_out(group, topic, brokers, epoch)
 
 
-# What is asked --------------------------------------------------------------------------------------------------------
+# Named partitions -----------------------------------------------------------------------------------------------------
 
 
 def _named_lanes(group: str, topic: Topic, wanted: Mapping[str, int], field: str) -> dict[LaneKey, int]:
-    """The lanes of the partitions that are named; a group's retry partitions may be, too."""
+    """Return the lanes of the named partitions, which may be retry partitions, too."""
     lanes = {lane.partition: lane for lane in lanes_of(group, topic)}
     for partition in wanted:
         if partition not in lanes:
@@ -311,7 +311,7 @@ def _check_offset(lane: LaneKey, offset: int, bounds: Bounds, field: str) -> Non
 
 
 async def _targets(service: Service, group: str, topic: Topic, target: Start | Mapping[str, int]) -> dict[LaneKey, int]:
-    """The offset of each lane that is to be reset."""
+    """Return the new offset of each lane to be reset."""
     if isinstance(target, Start):
         lanes = [lane for lane in lanes_of(group, topic) if not lane.retry]
         return {
@@ -326,14 +326,14 @@ async def _targets(service: Service, group: str, topic: Topic, target: Start | M
 
 
 async def _bounds_at(service: Service, lane: LaneKey, topic: str, time_ms: int | None) -> Bounds:
-    """What a partition holds, and where a time lies in it."""
+    """Return the bounds of a partition, and the offset of `time_ms` in it."""
     log = await service.lanes.partition_of(lane, topic).look()
     assert log is not None, "a topic's partition is there, or raised why not"
     return await bounds_at(service.run, log, time_ms)
 
 
 async def _past_retries(service: Service, group: str, topic: Topic) -> dict[LaneKey, int]:
-    """The end of each of the group's retry partitions that exist."""
+    """Return the end of each of the group's existing retry partitions."""
     offsets = {}
     for lane in lanes_of(group, topic):
         bounds = await lane_bounds(service, lane, topic.name) if lane.retry else None

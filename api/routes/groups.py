@@ -32,7 +32,7 @@ _Wait = Annotated[int, Meta(ge=0, le=RETRY_WAIT_MS_MAX)]
 
 
 class GrowingWaits(msgspec.Struct, forbid_unknown_fields=True):
-    """`initial_ms`, then `multiplier` times as long each time, never over `max_ms`, give or take `jitter`."""
+    """Waits from `initial_ms` on, each `multiplier` times the last, up to `max_ms`; `jitter` is their random share."""
 
     initial_ms: _Wait = 5_000
     multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
@@ -41,7 +41,7 @@ class GrowingWaits(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RuleOfWaits(msgspec.Struct, forbid_unknown_fields=True):
-    """Always the same wait, or waits that grow."""
+    """One fixed wait, or waits that grow."""
 
     fixed_ms: _Wait | UnsetType = UNSET
     exponential: GrowingWaits | UnsetType = UNSET
@@ -55,26 +55,26 @@ RetryPolicyJson = Annotated[
 
 
 class GroupPutRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a group shall be; what is left out stays as it is, or gets its default when the group is new."""
+    """The settings of a group; one that is left out stays as it is, or gets its default in a new group."""
 
     consume_strategy: Annotated[ConsumeStrategy | None, Meta(description="By default shared.")] = None
     allocation_strategy: Annotated[
-        Strategy | None, Meta(description="Who gets which partition of an exclusive group. By default sticky.")
+        Strategy | None, Meta(description="How an exclusive group allocates its partitions. By default sticky.")
     ] = None
     order: Annotated[Ordering | None, Meta(description='true: partitions in order; "key": each key in order.')] = None
     consume_from: Annotated[
         StartText | None,
         Meta(
-            description="Where the group begins in a partition: `first`, `last`, or a time. In one that is added after"
-            " it has begun in the topic it begins at the first message."
+            description="Where the group begins in a partition: `first`, `last`, or a time. In a partition added after"
+            " the group began in the topic, it begins at the first message."
         ),
     ] = None
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_MAX)] | None = None
     retry_policy: RetryPolicyJson | None = None
-    # The bounds are the service's own; here are those that it has by default.
+    # The bounds are a setting of the service; these are its defaults.
     invisible_ms: Annotated[
         Annotated[int, Meta(extra_json_schema={"minimum": INVISIBLE_MS_MIN, "maximum": INVISIBLE_MS_MAX})] | None,
-        Meta(description="For pops that do not say."),
+        Meta(description="For pops without one."),
     ] = None
 
 
@@ -82,7 +82,7 @@ _PUT: Final = JsonBody(GroupPutRequest, {"max_attempts": 5, "retry_policy": {"fi
 
 
 class TopicProgress(BaseModel):
-    """How far a group is in a topic; `lag` counts the messages of all its partitions."""
+    """A group's progress in a topic; `lag` is the sum over its partitions."""
 
     topic: str
     lag: int
@@ -90,11 +90,11 @@ class TopicProgress(BaseModel):
 
 
 class GroupView(BaseModel):
-    """A group's settings, who consumes for it, and where it is in each topic that it has consumed or shall consume.
+    """A group's settings, its clients, and its progress in each topic that it consumed or that a client subscribes to.
 
-    The latter are those that a client of it subscribes to: before the first pop or commit a backlog is lag, too.
-    `allocation` is that of an exclusive group. Clients of a shared one come and go without a word: `clients` are those
-    that have named themselves in pops or heartbeats within the time of an authorization.
+    So a backlog is lag even before the first pop or commit. `allocation` is that of an exclusive group. Clients of a
+    shared group do not register: `clients` are those that named themselves in pops or heartbeats within the time of an
+    authorization.
     """
 
     group: str
@@ -113,7 +113,7 @@ class GroupView(BaseModel):
 
 
 class GroupList(BaseModel):
-    """Names of groups, sorted; `next` is there when more follow, and is what to send as `after` for them."""
+    """Names of groups, sorted; `next` is given if more follow: send it as `after` to get them."""
 
     groups: list[str]
     next: str | None = None
@@ -159,7 +159,7 @@ async def put_group(group: GroupName, service: Running, request: Request, respon
 
 @router.delete(
     "/{group}",
-    summary="Remove a group with its progress, retried and dead messages",
+    summary="Delete a group with its progress, retried messages and dead letters",
     status_code=204,
     responses=problems(400, 404, 500, 507),
 )
@@ -169,7 +169,7 @@ async def delete_group(group: GroupName, service: Running) -> None:
 
 
 async def _view(service: Service, group: Group, call: Call) -> dict[str, object]:
-    """The group; other processes are asked by `call` for what they know of it, unless one of them asks."""
+    """Return the view of a group; with `call`, other processes are asked for their part, unless one of them asks."""
     topics = []
     others, heard = (None, []) if is_forwarded(call.headers) else await _others(service, call)
     exclusive = group.settings.consume_strategy == "exclusive"
@@ -200,7 +200,7 @@ async def _view(service: Service, group: Group, call: Call) -> dict[str, object]
 
 
 async def _others(service: Service, call: Call) -> tuple[Others, list[ClientView]]:
-    """What other processes know of the group: who cannot be asked shall not keep it from being shown."""
+    """Return other processes' lanes and clients of the group; processes that cannot be reached are left out."""
     others, heard = Others(), list[ClientView]()
     if not service.hosting.alone:
         brokers = service.meta.now.brokers.brokers

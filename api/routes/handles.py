@@ -1,7 +1,7 @@
 """`POST /v1/groups/{group}/ack`, `/invisible`, `/nack`, `/dead`: what becomes of messages that a group holds.
 
-Each handle of a call is answered by itself, one of another process's broker there (see `api.host.owners`); the answer
-comes when everything is stored that must be.
+Each handle of a call has its own outcome; handles of other processes' brokers are forwarded there (see
+`api.host.owners`). The answer comes when everything is stored that must be.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ _dead: Final = msgspec.json.Decoder(DeadRequest)
 
 
 class AckAnswer(msgspec.Struct):
-    """How many handles are acknowledged, and which are not."""
+    """The number of handles that were acknowledged, and those that were refused."""
 
     acked: Count
     failed: list[FailedHandle]
 
 
 class NackAnswer(msgspec.Struct):
-    """How many messages come again, or are dead after their last attempt; and the handles that were refused."""
+    """The number of messages that are delivered again or dead after their last attempt, and the refused handles."""
 
     nacked: Count
     failed: list[FailedHandle]
 
 
 class DeadAnswer(msgspec.Struct):
-    """How many messages go to the dead letters, and the handles that were refused."""
+    """The number of messages that go to the dead letters, and the refused handles."""
 
     dead: Count
     failed: list[FailedHandle]
 
 
 class InvisibleAnswer(msgspec.Struct):
-    """The message's handle from now on; the one before is dead."""
+    """The message's new handle; the previous one is no longer valid."""
 
     handle: str
 
@@ -93,9 +93,9 @@ async def _everywhere(
     request: AckRequest | NackRequest | DeadRequest,
     here: Callable[[Sequence[str]], Awaitable[Mapping[int, str]]],
 ) -> list[FailedHandle]:
-    """Do `here` what concerns handles of our brokers, let the others' processes do theirs; the refused handles.
+    """Run `here` for handles of our brokers, forward the others to their processes; return the refused handles.
 
-    `here` returns the codes of those that it refuses, by position.
+    `here` returns the codes of the handles that it refuses, by position.
     """
     handles = request.handles
     split = service.owners.split(group.name, handles, call)
@@ -131,11 +131,11 @@ async def _on_invisible(service: Service, group: Group, headers: Headers, call: 
 
 
 def _refused(code: str) -> Refused | Conflict:
-    """The answer to a call whose only handle is refused."""
+    """Return the error for a call whose only handle is refused."""
     if code == "handle_invalid":
-        return Refused("handle: it was not given to this group", code=code, field="handle")
+        return Refused("handle: not a handle of this group", code=code, field="handle")
     return Conflict(
-        "handle: the message is acknowledged, delivered again, or has a newer one", code=code, field="handle"
+        "handle: the message is acknowledged, delivered again, or has a newer handle", code=code, field="handle"
     )
 
 
@@ -157,7 +157,7 @@ async def _on_nack(service: Service, group: Group, headers: Headers, call: Call)
 
 
 def _after_failure(service: Service, group: Group, handle: Handle, delay_ms: int | None) -> Fate:
-    """Again by the retry policy, or dead after the last attempt; a strict topic popped in order has no last one."""
+    """Redeliver by the retry policy, or dead-letter after the last attempt; a strict topic in order has no last one."""
     settings, attempt, lease = group.settings, handle.attempt, handle.lease
     topic = service.lanes.topic(lease.topic)
     in_place = lease.revive_queue == ORDERED_REVIVE_QUEUE and topic and topic.settings.order_strategy == "strict"
@@ -187,5 +187,5 @@ def _failed(handles: Sequence[str], failed: Mapping[int, str]) -> list[FailedHan
 
 
 _Call = Callable[[Service, Group, Headers, Call], Awaitable[msgspec.Struct]]
-#: By the last part of the path.
+#: The calls with handles, by the last segment of the path.
 CALLS: Final[dict[bytes, _Call]] = {b"ack": _on_ack, b"invisible": _on_invisible, b"nack": _on_nack, b"dead": _on_dead}

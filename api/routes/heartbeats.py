@@ -1,6 +1,6 @@
 """`POST /v1/groups/{group}/clients/{client_id}/heartbeat`: what a client may consume, and how long (SPEC ORDER-1 to 3).
 
-Served by the owner of the meta role; other processes send it on. With `wait_ms` the answer comes when the client's
+The owner of the meta role serves it; other processes forward it. With `wait_ms` the answer comes when the client's
 allocation changes, so that a handover begins at once.
 """
 
@@ -29,11 +29,12 @@ ClientId = Annotated[str, PathParameter(json_schema_extra={"pattern": CLIENT_PAT
 
 
 class HeartbeatAnswer(BaseModel):
-    """What the client may do.
+    """What the client may consume, and how long.
 
-    `authorized_ms` counts from before the heartbeat was sent; 0 means not at all. `authorized_until_ms` is the same as
-    the service's wall time, to show. Who says that it goes is authorized to nothing new: what it holds it may finish,
-    commit and release by the authorization that it had. `allocation_epoch` changes with the client's allocation.
+    `authorized_ms` counts from the moment when the client sent the heartbeat; 0 means no authorization.
+    `authorized_until_ms` is the same in the service's wall time, for display. A leaving client gets no new
+    authorization: under its last one it may finish, commit and release what it holds. `allocation_epoch` changes with
+    the client's allocation.
     """
 
     model_config = ConfigDict(
@@ -60,7 +61,7 @@ class HeartbeatAnswer(BaseModel):
 
 @router.post(
     "/{client_id}/heartbeat",
-    summary="A client says what it consumes, and learns what it may",
+    summary="Renew a client's authorization, and return its allocation",
     response_model=HeartbeatAnswer,
     responses=problems(400, 404, 409, 413, 415, 422, 429, 500, 507),
     openapi_extra=HEARTBEAT.described,
@@ -71,10 +72,10 @@ async def heartbeat(
     service: Running,
     request: Request,
     wait_ms: Annotated[
-        int, Query(ge=0, description=f"Wait so long for another allocation, at most {WAIT_MS_MAX}.")
+        int, Query(ge=0, description=f"Milliseconds to wait for another allocation, at most {WAIT_MS_MAX}.")
     ] = 0,
     allocation_epoch: Annotated[
-        int | None, Query(ge=0, description="What the client knows: needed to wait for another.")
+        int | None, Query(ge=0, description="Epoch of the allocation that the client knows; needed to wait.")
     ] = None,
 ) -> Any:
     check_group(group)

@@ -1,7 +1,7 @@
-"""How far a group is in each partition of a topic, as the API shows it: a fold of the offsets and of the tables.
+"""A group's progress in each partition of a topic, as the API shows it: offsets, and what the tables hold.
 
-The lanes of other processes' brokers are shown as these say: they are sent the same request, and answer with what is
-theirs.
+Lanes of other processes' brokers are shown as those processes answer: they get the same request, and each answers with
+its own lanes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ __all__ = ["LaneView", "Others", "ask_others", "lane_bounds", "lane_views"]
 class LaneView(BaseModel):
     """One partition as the group sees it.
 
-    `retry`: the group's retried messages of the topic on one broker. `lag` counts messages that the group has not
-    committed, all of them where it has committed nothing; `in_flight` those that clients hold, or that wait to be
-    delivered again because their time is over. What is not known of a damaged partition is null. `last_consume_time`
-    is that of the last pop, acknowledgement, commit, or pull under a lock; null for what was before the service began.
-    `epoch`: since which reset, or life of the group, these offsets are.
+    `retry`: whether it is the group's retry partition for the topic on one broker. `lag` is the number of messages
+    that the group has not committed, all if it has committed nothing. `in_flight` is the number of messages that
+    clients hold, or that wait to be delivered again after their invisible time. Unknown values of a damaged partition
+    are null. `last_consume_time` is the time of the last pop, acknowledgement, commit, or pull under a lock; null if
+    there was none since the service began. `epoch` is the epoch of these offsets: each reset, and each life of the
+    group, has a new one.
     """
 
     partition: str
@@ -48,10 +49,10 @@ class LaneView(BaseModel):
 async def lane_views(
     service: Service, group: str, topic: Topic, *, consumed: bool, others: Others | None = None
 ) -> list[LaneView]:
-    """All partitions of a topic in route order, retries last; with `consumed` none when the group has touched none.
+    """Return all partitions of a topic in route order, retries last; with `consumed`, none if the group touched none.
 
-    A retry partition that does not exist yet is left out. What lanes of other processes' brokers are, `others` say;
-    without them there are only the lanes of this process.
+    A retry partition that does not exist yet is left out. `others` has the lanes of other processes' brokers; without
+    it, only the lanes of this process are returned.
     """
     lanes = lanes_of(group, topic)
     await settle_overdue(service.lanes, lanes)
@@ -75,33 +76,33 @@ async def lane_views(
 
 
 class Others:
-    """What other processes said of the lanes of their brokers."""
+    """The lanes of other processes' brokers, as those processes answered."""
 
     def __init__(self) -> None:
         self._views: dict[tuple[str, str], LaneView] = {}
 
     def add(self, topic: str, views: Iterable[Mapping[str, object]]) -> None:
-        """What one of them answered about a topic."""
+        """Add one process's answer about a topic."""
         for view in views:
             told = LaneView.model_validate(view)
             self._views[topic, told.partition] = told
 
     @property
     def topics(self) -> set[str]:
-        """The names of the topics that they spoke of."""
+        """The names of the topics in their answers."""
         return {topic for topic, _ in self._views}
 
     def get(self, topic: str, partition: str) -> LaneView | None:
-        """The lane, if somebody who serves it has said that its group has touched it."""
+        """Return the lane, if the process that serves it has answered that the group has touched it."""
         return self._views.get((topic, partition))
 
 
 async def ask_others(
     service: Service, brokers: Iterable[str], call: Call, *, all_of_them: bool
 ) -> list[dict[str, Any]]:
-    """The answers of the processes that serve these brokers to a request that came here; each says what it has.
+    """Ask the processes that serve these brokers, and return their answers.
 
-    With `all_of_them` it raises if a process cannot be reached; otherwise it leaves that one out.
+    If a process cannot be reached, it raises with `all_of_them`; otherwise it leaves that process out.
     """
     peers: set[Peer] = set()
     for broker in sorted(brokers):
@@ -141,7 +142,7 @@ def _is_touched(view: LaneView) -> bool:
 
 
 async def _begun(service: Service, lane: LaneKey) -> LaneView:
-    """What memory knows of a lane."""
+    """Return the part of a lane's view that memory knows."""
     committed = await service.lanes.committed(lane)
     last_ms = service.lanes.last_consumed_ms(lane)
     return LaneView(
@@ -169,6 +170,6 @@ async def _readable_bounds(service: Service, lane: LaneKey, topic: str) -> Bound
 
 
 async def lane_bounds(service: Service, lane: LaneKey, topic: str) -> Bounds | None:
-    """What the lane's partition holds now, whoever wrote it; None for a retry partition that does not exist yet."""
+    """Return the present bounds of the lane's partition; None for a retry partition that does not exist yet."""
     log = await service.lanes.partition_of(lane, topic).look()
     return None if log is None else Bounds(log.min_offset, log.end_offset)

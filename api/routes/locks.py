@@ -1,7 +1,7 @@
 """`POST`, `DELETE /v1/groups/{group}/topics/{topic}/locks`: pull locks of an exclusive group (SPEC ORDER-4, ORDER-5).
 
-A request may name partitions of several brokers. It is split by the processes that have them, and joined again: what
-one of them did not answer is neither granted nor refused.
+A request may name partitions of several brokers. It is split by the processes that serve them, and the answers are
+joined. Partitions of a process that does not answer are neither granted nor refused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/locks", tags=["orde
 
 
 class LocksAnswer(BaseModel):
-    """What became of the partitions that were named.
+    """The outcome for each named partition.
 
-    `partitions` are those whose locks the client has now, `locks` the locks' numbers, `offsets` where the group goes on
-    there, and `attempts` how often the message at that offset was tried before, if it was. `refused` are those that
-    another client has, or that are not allocated to this one. `unanswered` are neither: the process that has their
-    broker did not answer.
+    `partitions` are those whose locks the client has now, `locks` are the locks' numbers, `offsets` is where the group
+    goes on there, and `attempts` is how often the message at that offset was tried before, if it was. `refused` are
+    partitions whose lock another client has, or that are not allocated to this client. `unanswered` are those whose
+    broker's process did not answer.
     """
 
     model_config = ConfigDict(
@@ -62,7 +62,7 @@ class LocksAnswer(BaseModel):
 
 
 class ReleaseAnswer(BaseModel):
-    """The partitions whose locks the client had."""
+    """The partitions whose locks the client had and released."""
 
     partitions: list[str]
 
@@ -120,12 +120,12 @@ async def release_locks(group: GroupName, topic: TopicName, service: Running, re
     for there in await asyncio.gather(*parts):
         released.update(there)
     if nobody:
-        raise Unavailable(f"nobody serves the broker of {nobody[0]} now; ask again", code="broker_unavailable")
+        raise Unavailable(f"no process serves the broker of {nobody[0]} now; ask again", code="broker_unavailable")
     return {"partitions": [partition for partition in asked.partitions if partition in released]}
 
 
 async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, Topic]:
-    """Group and topic; a group that is not exclusive has no pull locks."""
+    """Return group and topic; refuse a group that is not exclusive, since it has no pull locks."""
     hosted = await service.topics.require(topic)
     found = await service.groups.require(group)
     if found.settings.consume_strategy != "exclusive":
@@ -138,7 +138,7 @@ async def _exclusive(service: Service, group: str, topic: str) -> tuple[Group, T
 
 
 def _shares(service: Service, partitions: Iterable[str], call: Call) -> tuple[list[_Share], list[str]]:
-    """Which process serves which partitions, and those that nobody serves."""
+    """Return the partitions by the process that serves them, and those that no process serves."""
     by_owner: dict[Peer | None, list[str]] = {}
     nobody: list[str] = []
     for partition in partitions:
@@ -237,12 +237,12 @@ async def _ask(
     wait_ms: int,
     client: Client | None,
 ) -> Mapping[str, object]:
-    """The answer of another process to its share of the request.
+    """Return the answer of another process to its share of the request.
 
     Raises
     ------
     Unavailable
-        It did not answer, or not as asked.
+        The process did not answer, or answered with a problem.
     """
     call = Call.of(request.scope, msgspec.json.encode(body), wait_ms=wait_ms)
     answer = await service.peers.ask(*owner, call, client)

@@ -1,4 +1,4 @@
-"""The JSON bodies of heartbeats and pull locks, and what of them a type cannot say: every refusal names the field."""
+"""The JSON bodies of heartbeats and pull locks, with the checks that a type cannot express; refusals name the field."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
     "release_of",
 ]
 
-#: Visible ASCII without the slash, which is a path's.
+#: Visible ASCII without the slash, which separates segments of a path.
 CLIENT_PATTERN: Final = rf"^[!-.0-~]{{1,{NAME_LENGTH_MAX}}}$"
 _CLIENT: Final = re.compile(CLIENT_PATTERN)
 
-#: The id of a client in a body, for `check_client`: paths and queries have it, too.
+#: The id of a client in a body; `check_client` checks it, as in paths and queries.
 ClientText = Annotated[str, Meta(extra_json_schema={"pattern": CLIENT_PATTERN})]
 _Partitions = Annotated[list[str], Meta(max_length=PARTITIONS_MAX)]
 _Numbers = Annotated[dict[str, Annotated[int, Meta(ge=0, le=OFFSET_MAX)]], Meta(max_length=PARTITIONS_MAX)]
@@ -46,42 +46,45 @@ _Numbers = Annotated[dict[str, Annotated[int, Meta(ge=0, le=OFFSET_MAX)]], Meta(
 class SubscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """How a client consumes a topic."""
 
-    order: Annotated[bool | None, Meta(description="Whether it wants the messages in order.")] = None
-    tags: Annotated[str | None, Meta(description="`*` (default) or `TagA||TagB`.")] = None
+    order: Annotated[bool | None, Meta(description="Whether the client wants the messages in order.")] = None
+    tags: Annotated[str | None, Meta(description="`*` (default, all messages) or `TagA||TagB`.")] = None
 
 
 _Subscriptions = Annotated[dict[str, SubscriptionRequest], Meta(max_length=SUBSCRIPTIONS_MAX)]
 
 
 class HeartbeatRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client consumes, or that it goes: then what it has is handed over at once."""
+    """The topics that a client consumes, or that it leaves, so that its partitions are handed over at once."""
 
-    topics: Annotated[_Subscriptions | None, Meta(description="By topic. May be left out when the client goes.")] = None
-    online: Annotated[bool | None, Meta(description="By default true.")] = None
+    topics: Annotated[_Subscriptions | None, Meta(description="By topic; needed unless the client leaves.")] = None
+    online: Annotated[bool | None, Meta(description="False if the client leaves; by default true.")] = None
 
 
 class LocksRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Partitions that a client of an exclusive group wants to pull."""
 
     client_id: ClientText
-    partitions: Annotated[_Partitions | None, Meta(description="Those whose locks are asked for.")] = None
+    partitions: Annotated[_Partitions | None, Meta(description="Partitions whose locks are requested.")] = None
     held: Annotated[
         _Partitions | None,
-        Meta(description="Those whose locks the client has had without a break: they are renewed."),
+        Meta(description="Partitions whose locks the client has held without a break; they are renewed."),
     ] = None
-    # No maximum in the schema: whoever probes boundaries would wait for it.
+    # No maximum in the schema: a tool that probes boundaries would wait that long.
     wait_ms: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        Meta(description=f"Wait so long for the first lock, at most {WAIT_MS_MAX}; of one process alone."),
+        Meta(
+            description=f"Milliseconds to wait for the first lock, at most {WAIT_MS_MAX}; only if one process serves"
+            " all of the partitions."
+        ),
     ] = None
 
 
 class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Partitions that a client has finished with."""
+    """Partitions whose locks a client gives back."""
 
     client_id: ClientText
     partitions: Annotated[list[str], Meta(min_length=1, max_length=PARTITIONS_MAX)]
-    locks: Annotated[_Numbers | None, Meta(description="The numbers of the locks that are meant.")] = None
+    locks: Annotated[_Numbers | None, Meta(description="Numbers of the client's locks.")] = None
 
 
 HEARTBEAT: Final = JsonBody(HeartbeatRequest, {"topics": {"orders": {"order": True, "tags": "*"}}, "online": True})
@@ -107,7 +110,7 @@ class LocksReleased(NamedTuple):
 
 
 def check_client(client: str) -> str:
-    """The id of a client."""
+    """Return the id of a client; refuse one that is not valid."""
     if _CLIENT.fullmatch(client) is None:
         raise Unprocessable(
             f"client_id: 1 to {NAME_LENGTH_MAX} visible ASCII characters without a slash",
@@ -118,7 +121,7 @@ def check_client(client: str) -> str:
 
 
 def check_wait(wait_ms: int) -> int:
-    """How long a call may wait."""
+    """Return how long a call may wait; refuse a value out of bounds."""
     if not 0 <= wait_ms <= WAIT_MS_MAX:
         limit = 0 if wait_ms < 0 else WAIT_MS_MAX
         raise Unprocessable(f"wait_ms: must be from 0 to {WAIT_MS_MAX}", field="wait_ms", extra={"limit": limit})
@@ -126,7 +129,7 @@ def check_wait(wait_ms: int) -> int:
 
 
 def heartbeat_of(asked: HeartbeatRequest) -> tuple[dict[str, Subscription], bool]:
-    """What a client subscribes to, and whether it stays."""
+    """Return the client's subscriptions, and whether it stays online."""
     stays = asked.online is not False
     if asked.topics is None and stays:
         raise Refused("topics is missing", code="missing_field", field="topics")
@@ -147,7 +150,7 @@ def _subscription(topic: str, asked: SubscriptionRequest) -> Subscription:
 
 
 def locks_of(asked: LocksRequest, topic: Topic) -> LocksAsked:
-    """The locks that are asked for; a partition that stands in both lists is one that is held."""
+    """Return the checked request for locks; a partition in both lists counts as held."""
     client = check_client(asked.client_id)
     held = _partitions(asked.held or (), "held", topic)
     wanted = _partitions(asked.partitions or (), "partitions", topic)
@@ -158,7 +161,7 @@ def locks_of(asked: LocksRequest, topic: Topic) -> LocksAsked:
 
 
 def release_of(asked: ReleaseRequest, topic: Topic) -> LocksReleased:
-    """The locks that are given back."""
+    """Return the checked request to give locks back."""
     client = check_client(asked.client_id)
     partitions = _partitions(asked.partitions, "partitions", topic)
     numbers = asked.locks or {}
@@ -167,7 +170,7 @@ def release_of(asked: ReleaseRequest, topic: Topic) -> LocksReleased:
 
 
 def _partitions(names: Collection[str], field: str, topic: Topic) -> tuple[str, ...]:
-    """Names of partitions of the topic, each once."""
+    """Return the names, each once; refuse one that is not a partition of the topic."""
     there = set(topic.route.partitions)
     for partition in names:
         if partition not in there:
@@ -178,7 +181,7 @@ def _partitions(names: Collection[str], field: str, topic: Topic) -> tuple[str, 
 
 
 def check_named(numbers: Collection[str], name: str, partitions: Collection[str]) -> None:
-    """Refuse a number in the field `name` that is of none of the `partitions` which the request names."""
+    """Refuse the field `name` if it has a number for a partition that is not among `partitions`."""
     for partition in numbers:
         if partition not in partitions:
             field = f"{name}.{partition}"

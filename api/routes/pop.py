@@ -1,10 +1,10 @@
-"""`POST /v1/groups/{group}/topics/{topic}/pop`: acknowledge what the last pop brought, and take more.
+"""`POST /v1/groups/{group}/topics/{topic}/pop`: acknowledge messages of earlier pops, and pop more.
 
     body --decode, check--> acks begin --> pop (in memory, or from files) --> acks stored --> JSON or Arrow
                   '--> another process, when that serves the topic's brokers
 
-A plain ASGI endpoint as produce and fetch are. What was acknowledged in this call is stored before the answer where it
-must be; what was popped is the client's from the answer on, or for its invisible time if the answer is lost.
+It is a plain ASGI endpoint, as are produce and fetch. Acknowledgements of this call that must be stored are stored
+before the answer. Popped messages are the client's for their invisible time, even if the answer is lost.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from tables.failpoints import failpoint
 
 __all__ = ["answer_pop"]
 
-#: JSON answers above this are encoded on a thread.
+#: Number of rows above which a JSON answer is encoded on a thread.
 _JSON_INLINE_ROWS: Final = 200
 
 
 async def answer_pop(
     service: Service, group_name: str, topic_name: str, *, scope: Scope, receive: Receive, ticket: Ticket
 ) -> Answer | None:
-    """Answer one pop, its rows reserved in `ticket` until they are sent."""
+    """Answer one pop; `ticket` reserves the bytes of its rows until they are sent."""
     began = time.perf_counter()
     parse_query(scope["query_string"], ())
     headers = headers_of(scope)
@@ -94,7 +94,7 @@ async def answer_pop(
 
 
 def _brokers(wanted: TopicPopRequest) -> dict[str, None]:
-    """Where a pop looks; in route order."""
+    """Return the brokers that a pop visits, in route order."""
     names = wanted.topic.route.partitions if wanted.partition is None else (wanted.partition,)
     return dict.fromkeys(broker_of(name) for name in names)
 
@@ -127,14 +127,14 @@ async def _encoded(
 
 
 def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) -> TopicPopRequest:
-    """The request with the group's settings where it has none of its own."""
+    """Return the checked request; the group's settings fill in what it leaves out."""
     if request.partition is not None and request.partition not in topic.route.partitions:
         detail = f"partition: topic {topic.name} has no partition {request.partition!r}"
         raise NotFound(detail, code="partition_not_found", field="partition")
     retries_only = request.retry is not None
     if group.settings.consume_strategy == "exclusive" and not retries_only:
         raise Conflict(
-            f"group {group.name} is exclusive: its clients pull in order; only retried messages are popped",
+            f'group {group.name} is exclusive: its clients pull; pop only retried messages (retry: "only")',
             code="group_exclusive",
             field="group",
         )
@@ -148,7 +148,7 @@ def _checked(service: Service, topic: Topic, group: Group, request: PopRequest) 
         wait_ms=request.wait_ms or 0,
         tags=parse_tags(request.tags),
         partition=request.partition,
-        # Retried messages have left their order.
+        # Retried messages have no order.
         order=False if retries_only else order,
         retries_only=retries_only,
     )

@@ -1,8 +1,8 @@
-"""A pop whose brokers another process serves, and acknowledgements in a pop that are another process's.
+"""Pops of brokers that another process serves, and acknowledgements in a pop that concern other processes.
 
     acks of third processes, and ours --> done first    then the pop with the acks that are its own --> its answer
 
-What was refused meanwhile is added to that answer.
+Handles that were refused before are added to that answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _Passed(msgspec.Struct):
 async def ack_elsewhere(
     service: Service, group: str, handles: list[str], call: Call, peer: Peer | None
 ) -> tuple[list[str], list[FailedHandle]]:
-    """Acknowledge what the process that answers a pop, `peer` or this one, is not to acknowledge itself.
+    """Acknowledge the handles that the process which answers the pop, `peer` or this one, does not own.
 
     Returns
     -------
     tuple
-        The handles that are left for it, and those that were refused.
+        The handles that are left for that process, and those that were refused.
     """
     split = service.owners.split(group, handles, call)
     left = split.ours if peer is None else split.theirs.pop(peer, [])
@@ -68,7 +68,7 @@ async def pop_elsewhere(
     call: Call,
     client: Client,
 ) -> Answer:
-    """The answer of `peer`, with the handles that were refused before."""
+    """Return the answer of `peer`, with the handles that were refused before added."""
     body = msgspec.json.encode(msgspec.structs.replace(request, ack=handles))
     headers = [one for one in call.headers if one[0] != b"content-type"] + [(b"content-type", b"application/json")]
     answer = await service.peers.ask(peer.host, peer.address, call._replace(body=body, headers=headers), client)
@@ -88,7 +88,7 @@ def _with_refused(answer: Answer, refused: Sequence[FailedHandle]) -> Answer:
 
 
 def _arrow_with_refused(stream: bytes, refused: Sequence[FailedHandle]) -> tuple[bytes, int]:
-    """The same stream with more handles in its schema's metadata, and how many those are now."""
+    """Return the stream with the refused handles added to its schema's metadata, and the number of all there."""
     with pa.ipc.open_stream(stream) as reader:
         table = reader.read_all()
     before = (table.schema.metadata or {}).get(FAILED_KEY)

@@ -1,10 +1,10 @@
 """`POST /v1/topics/{topic}/messages`: decode, route, commit, answer.
 
     body ──decode──> rows ──route──> shares ──queue──> commit of each partition ──> {"ranges": ...}
-                                       └── what must wait: to delay partitions (see `api.queue.delays`)
+                                       └── delayed messages: to delay partitions (see `api.queue.delays`)
 
-A plain ASGI endpoint: on this path every microsecond of framework is a message less. Nothing is stored, and no topic
-created, before the whole request has been checked.
+It is a plain ASGI endpoint, since a framework's time on this path would reduce the throughput. Nothing is stored, and
+no topic is created, before the whole request has been checked.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _answer(answer: ProduceAnswer) -> Answer:
 
 
 async def _decoded(service: Service, headers: Headers, receive: Receive, ticket: Ticket, now_ms: int) -> Decoded:
-    """The body, with the producer that headers name; delays count from `now_ms`."""
+    """Read and decode the body, with the producer that headers name; delays count from `now_ms`."""
     kind = media_type(headers)
     decode = _DECODERS.get(kind)
     if decode is None:
@@ -117,7 +117,7 @@ _DECODERS: Final[dict[str, Callable[[bytes | bytearray, int], Decoded]]] = {
 
 
 def _producer_of_headers(headers: Headers) -> Producer | None:
-    """The idempotent producer of an NDJSON or Arrow request."""
+    """Return the idempotent producer that headers name; None if they name none."""
     producer_id = header_text(headers, b"producer-id")
     seq = header_text(headers, b"producer-seq")
     if producer_id is None and seq is None:
@@ -135,26 +135,26 @@ def _producer_of_headers(headers: Headers) -> Producer | None:
 
 
 def _agreed(queried: int | None, in_body: int | None) -> int | None:
-    """The expected offset, which query and body may both give."""
+    """Return the expected offset, which query and body may both give."""
     if queried is not None and in_body is not None and queried != in_body:
         raise Refused("expected_offset: differs between query and body", field="expected_offset")
     return in_body if queried is None else queried
 
 
 def _named(queried: str | None, expected_offset: int | None, body: Decoded) -> Named:
-    """The partitions that messages name: the query's is that of every message; `expected_offset` needs one for all."""
+    """Return the partitions that messages name, or the query's for all; `expected_offset` needs one for all."""
     if queried is not None and body.partitions is not None:
         raise Refused("partition: given in the query and in messages", field="partition")
     named = body.partitions if queried is None else queried
     if expected_offset is None:
         return named
     if body.times is not None:
-        raise Unprocessable("expected_offset: not for messages that wait", field="expected_offset")
+        raise Unprocessable("expected_offset: not allowed with delayed messages", field="expected_offset")
     return _only_partition(named)
 
 
 def _only_partition(named: Named) -> str:
-    """The partition that all messages name."""
+    """Return the one partition that all messages name; refuse if there is none."""
     if isinstance(named, str):
         return named
     names = set(named.unique().to_pylist() if isinstance(named, pa.Array) else named or ())

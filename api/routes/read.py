@@ -1,10 +1,10 @@
-"""Reading a partition for a client: tag filter, and waiting for messages that are not there yet.
+"""Reading a partition for a client: with a tag filter, and waiting for messages that are not there yet.
 
     offset ──> log.read ──tags──> rows? ── yes ──> answer
                   ^                 |no
                   '── commit ── wait until wait_ms
 
-Rows in memory are read on the event loop, since a thread would cost more than the read; history on a work thread.
+Rows in memory are read on the event loop, since a thread would cost more than the read; rows on disk on a work thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tables.log import Fetched, FetchStatus, PartitionLog, cut_to_bytes
 
 __all__ = ["FetchQuery", "parse_tags", "read"]
 
-#: With a tag filter, one look covers at least so much, so that rare tags are found in few steps ...
+#: With a tag filter, one step covers at least these bounds, so that rare tags are found in few steps ...
 _SCAN_MESSAGES: Final = 20_000
 _SCAN_BYTES: Final = 8 * 1024 * 1024
-#: ... and one fetch takes at most so many looks before it answers how far it came.
+#: ... and one fetch takes at most this number of steps before it answers with the offset that it reached.
 _SCAN_STEPS_MAX: Final = 16
-#: Maximum age of the end offset that a reader past the end is told; the partition is followed meanwhile.
+#: Maximum age, in seconds, of the end offset that a reader far before the end is told; meanwhile it is followed.
 _FOLLOWED_S: Final = 2.0
 
 
@@ -49,7 +49,7 @@ class FetchQuery:
 
 
 def parse_tags(text: str | None) -> pa.Array | None:
-    """The tags of a filter `*` or `TagA || TagB` (SPEC CONS-3); None takes every message."""
+    """Return the tags of a filter `*` or `TagA || TagB` (SPEC CONS-3); None for every message."""
     if text is None or text.strip() == "*":
         return None
     tags = [tag.strip() for tag in text.split("||")]
@@ -67,9 +67,9 @@ def parse_tags(text: str | None) -> pa.Array | None:
 async def read(
     service: Service, partition: Partition, query: FetchQuery, client: Client, gate: Gate | None = None
 ) -> Fetched:
-    """What the partition holds from `query.offset` on, waiting up to `query.wait_ms` for the first message.
+    """Read the partition from `query.offset` on, waiting up to `query.wait_ms` for the first message.
 
-    `gate` is looked at before each look, and before what was found leaves.
+    `gate` is checked before the first read and after each one, before its messages may be sent.
     """
     if gate is not None:
         gate.check()
@@ -95,7 +95,7 @@ async def read(
 
 
 async def _look(service: Service, partition: Partition, log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """One answer without waiting, of a log that is as new as `_brought_up` makes it."""
+    """Read once without waiting, after `_brought_up` has refreshed the log."""
     await _brought_up(service, partition, log, query, offset)
     if query.tags is not None:
         return await service.run(partial(_filtered, log, query, offset))
@@ -108,13 +108,13 @@ async def _brought_up(
 ) -> None:
     """See other processes' commits before the answer says where the log ends.
 
-    Jobs append to any partition, and so do processes that serve other brokers. Who reads where there may be more now
-    gets it; who is far from the end is told the end of a moment ago, and does not wait for it.
+    Jobs append to any partition, and so do processes that serve other brokers. A reader near the end waits for a
+    refresh, so that it gets the newest messages. A reader far from the end is told a recent end without waiting.
     """
     now, end = service.loop.time(), log.end_offset
     age_s, refresh_s = now - partition.refreshed_at, service.settings.refresh_ms / 1000
     if offset >= end:
-        # Beyond the end: whoever knows that offset was told it by a process that is ahead of this one.
+        # Beyond the end: another process that is ahead of this one must have told the client this offset.
         is_due = offset > end or not service.hosting.alone or age_s >= refresh_s
     elif query.tags is not None or offset + query.max_messages >= end:
         is_due = age_s >= refresh_s
@@ -126,7 +126,7 @@ async def _brought_up(
 
 
 def _filtered(log: PartitionLog, query: FetchQuery, offset: int) -> Fetched:
-    """Rows with one of the tags; those passed over count as consumed (SPEC CONS-3)."""
+    """Return rows with one of the tags; rows that are passed over count as consumed (SPEC CONS-3)."""
     for _ in range(_SCAN_STEPS_MAX):
         found = log.read(
             offset,
@@ -151,14 +151,14 @@ def _cut(found: Fetched, matching: pa.Table, query: FetchQuery) -> Fetched:
 
 
 async def _later(wait_s: float, client: Client) -> None:
-    """Wait for what happens elsewhere. A client that goes away ends the wait."""
+    """Wait for `wait_s`, for an event elsewhere to unblock the reader. A client that goes away ends the wait."""
     await asyncio.wait({client.gone}, timeout=wait_s)
     if client.gone.done():
         raise ClientGone
 
 
 async def _more(partition: Partition, log: PartitionLog, offset: int, timeout_s: float, client: Client) -> bool:
-    """Wait for a commit; False after `timeout_s`. A client that goes away ends the wait."""
+    """Wait for a commit; return False after `timeout_s`. A client that goes away ends the wait."""
     waiter = partition.waiter()
     if log.end_offset > offset:
         partition.forget(waiter)

@@ -1,8 +1,8 @@
-"""Dead letters are sent back: to where they came from, for all groups, or to the retry partition of their own.
+"""Replay of dead letters: to their original partitions, for all groups, or to the retry partition of their own group.
 
     chosen offsets --some at a time--> rows --by target--> one part for each message --> commits --> counted
 
-Each is a request of its own (see `mq.queue.replay`), so a replay that was cut short is simply asked for again.
+Each message is a request of its own (see `mq.queue.replay`), so a replay that was cut short can be repeated.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["Replayed", "Target", "replay"]
 Target = Literal["origin", "retry"]
 Int64s = NDArray[np.int64]
 
-#: So many messages, and bytes of them, are under way at once.
+#: Maximum number of messages, and of their bytes, under way at once.
 _STEP_MESSAGES: Final = 1_000
 _STEP_BYTES: Final = 32 * MIB
-#: So many failures are told one by one.
+#: Maximum number of failures that are listed.
 _FAILED_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What became of the dead letters that were chosen."""
+    """The outcome of a replay."""
 
     replayed: int = 0
-    #: Stored by an earlier copy of the request.
+    #: Number of dead letters that an earlier copy of the request had stored.
     duplicates: int = 0
-    #: (partition, offset, code), the first of them; `failed_total` counts all.
+    #: The first failures, as (partition, offset, code); `failed_total` counts all.
     failed: list[tuple[str, int, str]] = field(default_factory=list)
     failed_total: int = 0
 
@@ -58,12 +58,12 @@ class Replayed:
 
 
 async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, Int64s], to: Target) -> Replayed:
-    """Send back the dead letters at the `chosen` offsets, ascending; durable when this returns.
+    """Send back the dead letters at the `chosen` offsets, which are ascending; durable when this returns.
 
     Raises
     ------
     Unknown, Unavailable
-        Some may be stored; asking again stores none of them twice.
+        Some may be stored; repeating the call stores none of them twice.
     """
     done = Replayed()
     for log, offsets in chosen.items():
@@ -83,7 +83,7 @@ async def replay(service: Service, group: Group, chosen: Mapping[PartitionLog, I
 
 
 def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
-    """The messages at as many of the offsets as may be under way at once, and how many these are."""
+    """Return the messages at as many of the offsets as may be under way at once, and the number of these offsets."""
     count = min(len(offsets), _STEP_MESSAGES)
     while True:
         try:
@@ -93,7 +93,7 @@ def _some(log: PartitionLog, offsets: Int64s) -> tuple[Picked, int]:
 
 
 async def _send(service: Service, group: Group, dead: str, picked: Picked, to: Target, done: Replayed) -> None:
-    """Append what was picked, and count it."""
+    """Append the picked messages to their targets, and count the outcomes."""
     rows = picked.rows
     targets = _Targets(service, group, dead, to)
     found = []
@@ -119,7 +119,7 @@ async def _send(service: Service, group: Group, dead: str, picked: Picked, to: T
     await pending.wait()
     for target, error in [(target, part.error) for (_, _, target), (part, _) in zip(found, sent, strict=True)]:
         if isinstance(error, Fenced):
-            # Whoever asks again finds us knowing more.
+            # A repeated request finds this process with the new metadata.
             await service.meta.refresh()
             raise not_known(target.partition.name, error)
     for part, offset in sent:
@@ -138,14 +138,14 @@ def _count_failure(error: DeltaMQError, place: tuple[str, int], done: Replayed) 
 
 
 class _Target(NamedTuple):
-    """A partition, and what an append there knows of fences."""
+    """A partition, and the fence epochs for an append there."""
 
     partition: Partition
     known: Known
 
 
 class _Targets:
-    """Where the dead letters of one partition go."""
+    """The targets of the dead letters of one partition."""
 
     def __init__(self, service: Service, group: Group, dead: str, to: Target) -> None:
         self._service = service
@@ -155,7 +155,7 @@ class _Targets:
         self._topics: dict[str, HostedTopic | None] = {}
 
     async def of(self, offset: int, origin: Mapping[str, str], key: str | None) -> _Target | None:
-        """The partition for the dead letter at `offset`; None when its topic is gone."""
+        """Return the target of the dead letter at `offset`; None if its topic is gone."""
         topic = await self._topic(origin["topic"])
         if topic is None:
             return None
@@ -175,7 +175,7 @@ class _Targets:
         return self._topics[name]
 
     def _retry(self, topic: HostedTopic) -> Partition:
-        """On the broker of the dead letters, if the topic is there."""
+        """Return the retry partition, on the broker of the dead letters if the topic has a partition there."""
         broker = retry_broker(self._dead, topic.route.partitions)
         ref = retry_ref(self._group.name, self._group.epoch, topic.name, topic.topic.generation, broker)
         return self._service.partitions.of(ref)

@@ -1,6 +1,6 @@
 """Server-sent events: a fetch that stays open.
 
-    id: orders@broker-a:120          the place to go on from, sent back as `Last-Event-ID` after a reconnect
+    id: orders@broker-a:120          where to continue; the client sends it as `Last-Event-ID` after a reconnect
     data: {"offset":120, ...}        the message as in a JSON fetch
                                      a comment line keeps proxies from closing a quiet stream
 
@@ -27,7 +27,7 @@ __all__ = ["EVENTS_TYPE", "stream_events"]
 
 EVENTS_TYPE: Final = "text/event-stream"
 KEEP_ALIVE_MS: Final = 15_000
-#: One piece of the stream: small enough for a slow reader to take it soon.
+#: Maximum number of messages in one piece of the stream, small enough for slow readers.
 _PIECE_MESSAGES: Final = 500
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,13 +45,13 @@ async def stream_events(
     send: Send,
     gate: Gate | None = None,
 ) -> None:
-    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client or the service goes.
+    """Send every message from `query.offset`, or after `Last-Event-ID`, until the client goes or the service stops.
 
-    A client that may not read any more is told why by the last event.
+    If the client may not read any more, the last event says why.
     """
     offset = _resumed(last_event_id, partition.name)
     query = replace(query, max_messages=_PIECE_MESSAGES, offset=query.offset if offset is None else offset)
-    # The first look comes before the headers, so that a refusal still has its own status.
+    # The first read comes before the headers, so that a refusal still has its own status.
     found = await read(service, partition, replace(query, wait_ms=0), client, gate)
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     query = replace(query, wait_ms=KEEP_ALIVE_MS)
@@ -76,7 +76,7 @@ async def _piece(send: Send, body: bytes, *, last: bool) -> None:
 
 
 def _resumed(last_event_id: str | None, partition: str) -> int | None:
-    """The offset after `<partition>:<offset>`; None without a header."""
+    """Return the offset after that of `<partition>:<offset>`; None without a header."""
     if not last_event_id:
         return None
     name, _, offset = last_event_id.rpartition(":")
@@ -86,7 +86,7 @@ def _resumed(last_event_id: str | None, partition: str) -> int | None:
 
 
 def _text(partition: str, found: Fetched) -> bytes:
-    """The events of one read; a comment when there is nothing to tell."""
+    """Return the events of one read; a comment if there are none."""
     if found.status is FetchStatus.NO_NEW_MESSAGE:
         return b": waiting\n\n"
     if found.status is not FetchStatus.FOUND:

@@ -1,11 +1,11 @@
-"""Storing a produce request: where each message goes, the commits that hold it, and where it is then.
+"""Storing a produce request: place its messages, commit them, and answer with their offsets.
 
     request --placement--> shares --append--> stored ------------------------> {"ranges": ...}
                              ^                  | refused by a fence
-                             '-- route again <--+ what this process did not know is known now
+                             '-- route again <--+ this process has read the newest metadata
 
-A fence is put up when a broker changes hands, or an ordered topic's keys move (see `tables.log.fences`); what it
-refuses is not stored, so it goes where it belongs now. The parts of the request that were stored stay where they are.
+A fence is put up when a broker changes hands or an ordered topic's keys move (see `tables.log.fences`). A share that it
+refuses is not stored and goes where it belongs now; the parts of the request that were stored stay where they are.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ from tables.settings import Flush
 
 __all__ = ["INLINE_BYTES", "ProduceAnswer", "Range", "StoreRequest", "check_new", "store"]
 
-#: Bodies above this are worked on in a thread; below, the hand-over would cost more than the work.
+#: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
 _FLUSHES: Final = {"sync": Flush.SYNC, "async": Flush.ASYNC}
 _REUSED: Final = "producer_sequence_reused"
-#: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
+#: Seconds to wait for the cause of a fence in the metadata: it follows within milliseconds, or within a lease if the
+#: process that fenced died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
 
 
 class Range(msgspec.Struct, omit_defaults=True):
-    """Where some messages of the request went: offsets `[base_offset, base_offset + count)`, in request order.
+    """Offsets `[base_offset, base_offset + count)`, in request order, of some messages of the request.
 
-    `delayed`: they wait there until they are due.
+    `delayed`: the messages wait there until they are due.
     """
 
     partition: str
@@ -62,7 +63,7 @@ class Range(msgspec.Struct, omit_defaults=True):
 
 
 class ProduceAnswer(msgspec.Struct):
-    """The answer after the commits that hold the messages; `duplicate`: some of it was stored by an earlier copy."""
+    """The answer after the commits that hold the messages; `duplicate`: an earlier copy stored some or all of them."""
 
     ranges: list[Range]
     duplicate: bool
@@ -72,7 +73,7 @@ class ProduceAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """A checked request: its body, and what query and body together say."""
+    """A checked request: its body, and the parameters from query and body."""
 
     body: Decoded
     named: Named
@@ -84,7 +85,7 @@ class StoreRequest:
 
 
 def check_new(topic: str, request: StoreRequest, route: Route) -> None:
-    """Return unless a topic that is about to be made by this route would refuse the request that it is made for."""
+    """Return if a topic that is about to be created with this route would take the request, else refuse the request."""
     check_named(topic, request.body.rows.count, request.named, route)
     if request.expected_offset:
         raise OffsetMismatch(
@@ -95,7 +96,7 @@ def check_new(topic: str, request: StoreRequest, route: Route) -> None:
 
 
 async def store(service: Service, topic: HostedTopic, request: StoreRequest) -> ProduceAnswer:
-    """Route the request, wait for its commits, and say where its messages are."""
+    """Route the request, wait for its commits, and return where its messages are."""
     producer = request.body.producer
     if producer is None:
         draw = topic.draw(service.loop.time())
@@ -109,16 +110,16 @@ async def store(service: Service, topic: HostedTopic, request: StoreRequest) -> 
         except Conflict as error:
             if error.code != _REUSED:
                 raise
-        # Another process may have stored a part of this very request by a route that we did not know: look, decide.
+        # Another process may have stored a part of this request by a route that we did not know: look, and try again.
         await service.meta.refresh()
         await asyncio.gather(*(partition.look() for partition in topic.partitions), return_exceptions=True)
         return await _store_once(service, topic, request, producer)
 
 
 async def _store_once(service: Service, topic: HostedTopic, request: StoreRequest, producer: Producer) -> ProduceAnswer:
-    """Store what is not stored yet of a request, as far as this process knows; the caller has claimed it."""
+    """Store the parts of a request that are not stored yet, as far as this process knows; the caller has claimed it."""
     draw = draw_of(producer)
-    # A copy at another process may have been too early for what is due now: that waits there, and goes nowhere else.
+    # A copy at another process may have come before messages were due: those wait there, and must not go elsewhere.
     look = request.body.times is not None and not service.hosting.alone
     logs, waiting = await topic.logs(), await service.delays.logs(look=look)
     waiting_id = producer_in_delay(topic.topic.id, producer.id) if waiting else ""
@@ -140,12 +141,12 @@ async def _split(
     shares: list[Share],
     stored: Mapping[str, Sequence[StoredPart]] = {},
 ) -> list[Share]:
-    """The shares, those of messages that must wait apart."""
+    """Return the shares, with messages that must wait in shares of their own."""
     times = request.body.times
     if times is None:
         if not stored or stored.keys() <= set(topic.route.partitions):
             return shares
-        # Another request had this number. Its parts are where they are.
+        # Another request had this number, and its parts stay where they are.
         times = np.full(request.body.rows.count, AT_ONCE, dtype=np.int64)
     split = partial(
         split_shares,
@@ -163,9 +164,9 @@ async def _split(
 async def _commit(
     service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share], draw: int
 ) -> ProduceAnswer:
-    """Append the shares, those that a fence refuses where they belong then; the answer when all are stored.
+    """Append the shares, rerouting those that a fence refuses; return the answer when all are stored.
 
-    `draw` places messages without a key, the same way each time.
+    `draw` places messages without a key, in the same way each time.
     """
     stored: list[tuple[Share, Part]] = []
     until = 0.0
@@ -188,7 +189,7 @@ async def _commit(
 async def _append(
     service: Service, topic: HostedTopic, request: StoreRequest, places: Placement, shares: Sequence[Share]
 ) -> list[tuple[Share, Part]]:
-    """One commit for each share, or a part of one with others; each with its outcome."""
+    """Append each share, alone or in a commit with others; return each with its outcome."""
     pending = Pending(len(shares), service.loop)
     flush = _FLUSHES.get(request.flush or topic.settings.flush or "", service.flush_default)
     parts = []
@@ -209,19 +210,19 @@ async def _append(
 
 
 def _known(service: Service, places: Placement, share: Share) -> Known:
-    """What the append of a share knows of fences."""
+    """Return the fence epochs for the append of a share."""
     return places.known[share.partition] if share.delay_broker is None else service.fencing.known(share.partition)
 
 
 async def _caught_up(
     service: Service, topic: HostedTopic, refused: Sequence[tuple[Share, Fenced]], until: float
 ) -> Placement:
-    """The placement that knows what these shares were refused for.
+    """Read the metadata until it has the fences that refused these shares; return the placement then.
 
     Raises
     ------
     Unavailable
-        `fenced`: that is not known yet.
+        `fenced`: the metadata does not have them in time.
     """
     failures = 0
     while True:
@@ -241,7 +242,7 @@ async def _caught_up(
 def _again(
     topic: HostedTopic, request: StoreRequest, places: Placement, share: Share, error: Fenced, draw: int
 ) -> Sequence[Share]:
-    """Where the messages of a share that was refused belong now."""
+    """Return the shares for the messages of a refused share, where they belong now."""
     if share.delay_broker is not None or error.extra.get("fence") != ROUTE_FENCE:
         return [share]
     return rerouted(topic.name, share, request.named, places, draw)
@@ -265,7 +266,7 @@ def _stamp(topic: HostedTopic, request: StoreRequest, share: Share) -> ProducerS
 async def _placed(
     service: Service, topic: HostedTopic, request: StoreRequest, stored: Sequence[tuple[Share, Part]]
 ) -> ProduceAnswer:
-    """The answer to a request whose parts are all stored."""
+    """Return the answer to a request whose parts are all stored."""
     ranges = []
     duplicates = [part.appended is not None and part.appended.duplicate for _, part in stored]
     durable = True
@@ -274,7 +275,7 @@ async def _placed(
         assert appended is not None, "a part without an error has its place"
         if appended.count != part.messages.count:
             raise Conflict(
-                "producer.seq: it was used for a request of another size",
+                "producer.seq: this number was used for a request of another size",
                 code=_REUSED,
                 field="producer.seq",
             )
@@ -300,7 +301,7 @@ def _indexes(indexes: Indexes | None) -> list[int] | UnsetType:
 async def _message_ids(
     service: Service, topic: HostedTopic, count: int, stored: Sequence[tuple[Share, Part]]
 ) -> list[str]:
-    """The ids of all messages, in request order; those of a replay are read back."""
+    """Return the ids of all messages, in request order; those of a replay are read back."""
     ids = [""] * count
     for share, part in stored:
         appended = part.appended
@@ -316,7 +317,7 @@ async def _message_ids(
 
 
 def _stored_ids(log: PartitionLog, appended: Appended) -> pa.ChunkedArray:
-    """The ids in `[base_offset, base_offset + count)`; fewer when retention has passed by."""
+    """Return the ids in `[base_offset, base_offset + count)`; raise `NotFound` if retention has taken some."""
     ids: list[str] = []
     while len(ids) < appended.count:
         fetched = log.read(

@@ -42,7 +42,7 @@ TopicName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PAT
 
 
 def service_of(request: Request) -> Service:
-    """The running service."""
+    """Return the running service."""
     service: Service | None = request.app.state.service
     if service is None:
         raise Unavailable("the service is starting or stopping", code="starting")
@@ -53,17 +53,17 @@ Running = Annotated[Service, Depends(service_of)]
 
 
 _NO_STATIC: Final = "There are no static topics yet."
-#: What static topics alone have (SPEC STATIC).
+#: A field of static topics (SPEC STATIC).
 _OfStatic = Annotated[Any, Meta(description=_NO_STATIC, extra_json_schema={"type": "null"})]
 
 
 class TopicPutRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What a topic shall be; what is left out stays as it is, or gets its default when the topic is new."""
+    """The settings of a topic; one that is left out stays as it is, or gets its default in a new topic."""
 
-    # The route refuses other numbers of partitions, with a code of its own.
+    # The route refuses numbers out of bounds, with a code of its own.
     partitions: Annotated[
         Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": PARTITIONS_MAX})] | None,
-        Meta(description="Can only grow."),
+        Meta(description="Number of partitions; it can only grow."),
     ] = None
     order_strategy: OrderStrategy | None = None
     retention_ms: Annotated[int, Meta(ge=RETENTION_MS_MIN, le=RETENTION_MS_MAX)] | None = None
@@ -78,7 +78,7 @@ _PUT: Final = JsonBody(TopicPutRequest, {"partitions": 4, "order_strategy": "bes
 
 
 def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
-    """What the metadata is asked for; refuses static topics, and a type that cannot be shown."""
+    """Return the request for the metadata; refuse static topics, and a message type with unprintable characters."""
     static = None if asked.static is False else asked.static
     for name, value in (("static", static), ("total_queues", asked.total_queues), ("brokers", asked.brokers)):
         if value is not None:
@@ -101,7 +101,7 @@ def _wanted_of(asked: TopicPutRequest) -> TopicRequest:
 class PartitionView(BaseModel):
     """One physical partition; `max_offset` is the next offset to be written.
 
-    `state` is `serving`, or the code of what stopped it; what is not known of a damaged partition is null.
+    `state` is `serving`, or the code of the error that stopped it. Unknown values of a damaged partition are null.
     """
 
     partition: str
@@ -119,7 +119,7 @@ class PartitionView(BaseModel):
 
 
 class TopicView(BaseModel):
-    """A topic with its route; `logical_partitions` of a partition are half-open ranges of 0 to 1024."""
+    """A topic with its route; `logical_partitions` of a partition are half-open ranges within 0 to 1024."""
 
     topic: str
     id: str
@@ -134,14 +134,14 @@ class TopicView(BaseModel):
 
 
 class TopicList(BaseModel):
-    """Names of topics, sorted; `next` is there when more follow, and is what to send as `after` for them."""
+    """Names of topics, sorted; `next` is given if more follow: send it as `after` to get them."""
 
     topics: list[str]
     next: str | None = None
 
 
 class PartitionOffset(BaseModel):
-    """The first offset whose append time is at or after the time asked for; the end offset if there is none."""
+    """The first offset whose append time is at or after the requested time; the end offset if there is none."""
 
     partition: str
     offset: int
@@ -193,7 +193,7 @@ async def put_topic(topic: TopicName, service: Running, request: Request, respon
 
 @router.delete(
     "/{topic}",
-    summary="Remove a topic with its routes and data",
+    summary="Delete a topic with its routes and data",
     status_code=204,
     responses=problems(400, 404, 500, 507),
 )
@@ -233,23 +233,23 @@ async def offsets_by_time(
 
 
 async def brought_up(service: Service, hosted: HostedTopic) -> Mapping[str, PartitionLog]:
-    """The logs with what other processes have appended, up to a moment ago: an end must not seem to go back."""
+    """Return the topic's logs, refreshed if older than `refresh_ms`: an end offset must not seem to go back."""
     logs = await hosted.logs()
     since = service.loop.time() - service.settings.refresh_ms / 1000
     old = [partition for partition in hosted.partitions if partition.name in logs and partition.refreshed_at < since]
-    # A damaged partition is shown as such.
+    # A damaged partition is shown with its error.
     await asyncio.gather(*(partition.refresh() for partition in old), return_exceptions=True)
     return logs
 
 
 def rfc3339(time_us: int) -> str:
-    """Microseconds since 1970 as RFC 3339 UTC."""
+    """Return microseconds since 1970 as RFC 3339 in UTC."""
     seconds, micros = divmod(time_us, 1_000_000)
     return f"{(_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()}.{micros:06d}Z"
 
 
 def parse_time(text: str) -> int:
-    """RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is understood."""
+    """Return RFC 3339 as microseconds since 1970; a `+` that the query's encoding made a space is accepted."""
     try:
         if not _TIME.fullmatch(text):
             raise ValueError

@@ -1,8 +1,8 @@
 """Arrow produce requests: an IPC stream, checked and without copies.
 
-The arrays of the result point into the request's body. Nothing of the body is believed: the stream must be complete
-up to its end marker, uncompressed, of few and known types (so that no small body unfolds into a large table), and
-every array is validated in full before its first use, since an offset out of bounds would read foreign memory.
+The arrays of the result point into the request's body. Nothing in the body is trusted: the stream must be complete up
+to its end marker, uncompressed, and of a few known types, so that no small body unfolds into a large table. Every array
+is validated in full before its first use, since an offset out of bounds would read foreign memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def decode_arrow(body: bytes | bytearray, now_ms: int) -> Decoded:
 
 
 def _read(body: bytes | bytearray) -> pa.RecordBatch:
-    """All batches of the stream as one; copied only when there are several."""
+    """Return all batches of the stream as one; they are copied only if there are several."""
     batches = []
     rows = 0
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -79,7 +79,7 @@ def _read(body: bytes | bytearray) -> pa.RecordBatch:
 
 
 def _check_messages(body: bytes | bytearray) -> None:
-    """A schema, uncompressed batches, the end marker, and nothing behind it: told from the messages' frames alone."""
+    """Check the frames of the stream: a schema, uncompressed batches, the end marker, and nothing after it."""
     source = pa.BufferReader(pa.py_buffer(body))
     batches = 0
     for number, message in enumerate(pa.ipc.MessageReader.open_stream(source)):
@@ -127,7 +127,7 @@ def _compressed(metadata: pa.Buffer) -> bool:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Known columns, each once, of types that cannot unfold into more than the body holds."""
+    """Check that columns are known, given once, and of types that cannot unfold into more than the body holds."""
     if len(set(schema.names)) != len(schema.names):
         raise Refused("body: a column is given twice", code="unknown_field", field="body")
     for field in schema:
@@ -167,7 +167,7 @@ def _cast(name: str, column: pa.Array) -> pa.Array:
 
 
 def _checked(name: str, column: pa.Array) -> pa.Array:
-    """The column in its exact type and within its limits."""
+    """Return the column in its exact type; raise if a value is over its limits."""
     column = _cast(name, column)
     check_column(name, column)
     return column

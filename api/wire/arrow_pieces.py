@@ -13,9 +13,9 @@ import pyarrow as pa
 
 __all__ = ["ArrowPieces"]
 
-#: One piece is copied in less than a millisecond and fits into a processor's cache.
+#: Bytes of a piece at most: it is copied in less than a millisecond and fits into a processor's cache.
 _PIECE_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Batches of fewer rows than this are joined: each costs the reader about as much as a hundred rows.
+#: Average rows below which batches are joined: each batch costs the reader about as much as a hundred rows.
 _SMALL_BATCH_ROWS: Final = 256
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -42,7 +42,7 @@ class ArrowPieces:
 
 
 def _batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """The rows in batches of about one piece."""
+    """Return the rows in batches of about the size of a piece."""
     pieces = -(-rows.nbytes // _PIECE_BYTES_MAX)
     batches: list[pa.RecordBatch] = rows.to_batches(max_chunksize=max(1, -(-rows.num_rows // max(1, pieces))))
     return batches

@@ -12,9 +12,9 @@ __all__ = ["DeadLetter", "DeadLetters", "dead_letters"]
 
 
 class DeadLetter(StoredMessage, kw_only=True):
-    """A message that the group gave up: `partition` and `offset` say where it lies among its dead letters.
+    """A dead letter of the group, at `offset` of its dead letters' `partition`.
 
-    `origin` says where it first was, `reason` why it is dead, `attempts` how often it was delivered.
+    `origin` is where the message was first, `reason` is why it is dead, `attempts` is how often it was delivered.
     """
 
     partition: str
@@ -24,7 +24,7 @@ class DeadLetter(StoredMessage, kw_only=True):
 
 
 class DeadLetters(msgspec.Struct):
-    """Some of a group's `total` dead letters; `next_offset` is the offset to ask for next, null behind the last."""
+    """Some of a group's `total` dead letters; `next_offset` is the offset to ask for next, null after the last."""
 
     group: str
     total: int
@@ -33,7 +33,7 @@ class DeadLetters(msgspec.Struct):
 
 
 def dead_letters(partition: str, rows: pa.Table) -> list[DeadLetter]:
-    """Rows of a dead letters' partition as JSON messages."""
+    """Return rows of a partition of dead letters as JSON messages."""
     letters = []
     for message in stored_messages(rows):
         fields = {name: getattr(message, name) for name in message.__struct_fields__}

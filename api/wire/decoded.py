@@ -1,4 +1,4 @@
-"""What the body of a produce request says, checked, whatever its format."""
+"""The decoded and checked body of a produce request, whatever its format."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Producer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(slots=True)
 class Decoded:
-    """The messages of one request, and what else its body may say."""
+    """The messages of one request, and the other fields of its body."""
 
     rows: Rows | ArrowRows
-    #: The partition that each message names; None when none does.
+    #: The partition that each message names; None if no message names one.
     partitions: Column | None
-    #: None when no message is to wait.
+    #: When each message is delivered; None if no message is delayed.
     times: Times | None = None
     producer: Producer | None = None
     expected_offset: int | None = None

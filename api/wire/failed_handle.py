@@ -8,9 +8,9 @@ __all__ = ["FailedHandle"]
 
 
 class FailedHandle(msgspec.Struct):
-    """A handle that was refused: `handle_invalid`, or `handle_expired`.
+    """A handle that was refused: `handle_invalid` or `handle_expired`.
 
-    `outcome_unknown`: in time, but stored so late that the message may have been brought back before.
+    `outcome_unknown`: it came in time, but was stored so late that the message may have been delivered again before.
     """
 
     handle: str

@@ -1,7 +1,7 @@
 """The small JSON bodies of calls that change settings or state.
 
 One `Struct` defines a body: it decodes and checks what was sent, and describes it in `/openapi.json`. Every refusal
-names what is wrong.
+names the field that is wrong.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["JsonBody"]
 T = TypeVar("T", bound=msgspec.Struct)
 
 _JSON: Final = "application/json"
-#: What msgspec says of a text that is none of the words that a field takes.
+#: msgspec's message for a text that is none of the words that a field takes.
 _NO_WORD: Final = re.compile(r"Invalid enum value .* - at `\$\.(\w+)`", re.DOTALL)
-#: Where msgspec says that an entry of an object is wrong, but not which.
+#: The end of msgspec's message for a wrong entry of an object, which it does not name.
 _AN_ENTRY: Final = re.compile(r" - at `\$\.(\w+)(\[\.\.\.\])[^`]*`$")
-#: Where it says that an item of a list is.
+#: The end of msgspec's message for a wrong item of a list.
 _AN_ITEM: Final = re.compile(r" - at `[^`]*(\[\d+\])`$")
 
 
 class JsonBody(Generic[T]):
     """The JSON body of a call, as `kind` defines it.
 
-    It is made at import: msgspec may not learn of a type in two threads at once.
+    Make it at import: msgspec may not see a type for the first time in two threads at once.
     """
 
     def __init__(self, kind: type[T], example: Json, *, required: bool = True, items: bool = False) -> None:
-        """With `items` a refusal names the item of a list that is wrong (`offsets[3]`), else the list."""
+        """With `items` a refusal names the wrong item of a list (`offsets[3]`), else the list."""
         msgspec.json.Decoder(kind)
         self._kind = kind
         self._items = items
@@ -49,11 +49,11 @@ class JsonBody(Generic[T]):
         self.described: Final[Json] = {"requestBody": {"required": required, "content": content}}
 
     async def read(self, request: Request) -> T:
-        """What was sent; raises a refusal that names the field."""
+        """Return the decoded body of a request; raise a refusal that names the field."""
         return self.decoded(await _json_object(request))
 
     def decoded(self, body: Mapping[str, object]) -> T:
-        """The body of a JSON object, in which a field that is null is left out."""
+        """Decode a JSON object, in which null counts as a field left out."""
         given = {name: value for name, value in body.items() if value is not None or name not in self._words}
         try:
             return msgspec.convert(given, self._kind)
@@ -74,14 +74,14 @@ class JsonBody(Generic[T]):
         return refused
 
     def _with_entry(self, error: msgspec.ValidationError, field: str, given: Mapping[str, Any]) -> str:
-        """`field` with the name of the entry that is wrong: msgspec says only that there is one."""
+        """Return `field` with the name of the wrong entry, which msgspec does not name."""
         found = _AN_ENTRY.search(str(error))
         if found is None or not isinstance(given.get(found[1]), dict):
             return field
         entries = list(given[found[1]].items())
 
         def has_it(count: int) -> bool:
-            """Whether it is among the first `count` entries."""
+            """Whether the wrong entry is among the first `count` entries."""
             try:
                 msgspec.convert({found[1]: dict(entries[:count])}, self._kind)
             except msgspec.ValidationError as again:
@@ -93,7 +93,7 @@ class JsonBody(Generic[T]):
 
 
 def _words(kind: Any) -> list[str]:
-    """The words that a field of this type takes, if it takes only some."""
+    """Return the words that a field of this type takes, if it takes only some."""
     if kind is bool:
         return ["true", "false"]
     if get_origin(kind) is Literal:
@@ -102,7 +102,7 @@ def _words(kind: Any) -> list[str]:
 
 
 async def _json_object(request: Request) -> dict[str, object]:
-    """The body as a JSON object; an empty body is an empty one."""
+    """Return the body as a JSON object; an empty body is an empty object."""
     headers = headers_of(request.scope)
     check_encoding(headers)
     body = await request.body()
@@ -121,7 +121,7 @@ async def _json_object(request: Request) -> dict[str, object]:
 
 
 def _whole(value: object) -> object:
-    """JSON has one kind of number: 4.0 is 4."""
+    """Return the value with numbers such as 4.0 as integers: JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

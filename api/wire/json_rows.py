@@ -1,7 +1,8 @@
 """JSON and NDJSON produce requests: strict decoding into `Rows`.
 
 Every refusal names the field (`messages[3].body_base64`), and for NDJSON the line. Decoding is one pass of a typed
-decoder; the checks that a type cannot express look at whole columns, and look for the culprit only after a failure.
+decoder. Checks that a type cannot express are made on whole columns, and search for the wrong message only after a
+failure.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ __all__ = ["Message", "ProduceRequest", "decode_json", "decode_ndjson"]
 
 _TIME_MAX = datetime.fromtimestamp(TIME_US_MAX // 1_000_000, UTC)
 _TIME_MIN = datetime.fromtimestamp(0, UTC)
-#: So many lines are decoded in one go: a longer run would hold the interpreter's lock for too long.
+#: Bytes of lines decoded at once: more would hold the interpreter's lock for too long.
 _NDJSON_SLICE_BYTES = 256 * 1024
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message of a request; exactly one of `body` and `body_base64` is given."""
+    """One message of a request, with either `body` or `body_base64`."""
 
     body: str | None = None
     key: Annotated[str, Meta(max_length=KEY_BYTES_MAX)] | None = None
@@ -63,7 +64,7 @@ class ProduceRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _REQUEST = msgspec.json.Decoder(ProduceRequest)
-#: Where a header is that is no text, as the decoder says it.
+#: The decoder's path of a header whose value is not text.
 _A_HEADER = re.compile(r"((?:messages\[(\d+)\]|line \d+)\.headers)\[\.\.\.\]")
 _HEADER_SHOWN_CHARS = 128
 _LINE = msgspec.json.Decoder(Message)
@@ -97,7 +98,7 @@ def decode_ndjson(body: bytes | bytearray, now_ms: int) -> Decoded:
 
 
 def _slices(body: bytes | bytearray) -> list[tuple[int, int]]:
-    """Byte ranges of whole lines, each about `_NDJSON_SLICE_BYTES` long."""
+    """Return byte ranges of whole lines, each about `_NDJSON_SLICE_BYTES` long."""
     slices = []
     start = 0
     while start < len(body):
@@ -108,7 +109,7 @@ def _slices(body: bytes | bytearray) -> list[tuple[int, int]]:
 
 
 def _bad_line(body: bytes | bytearray) -> Refused | None:
-    """Find the first line that does not decode, and say which it is."""
+    """Return the refusal of the first line that does not decode; None if all do."""
     for number, line in enumerate(bytes(body).split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -122,7 +123,7 @@ def _bad_line(body: bytes | bytearray) -> Refused | None:
 
 
 def _with_line(error: Refused, body: bytes | bytearray) -> Refused:
-    """Turn the message's index in `error.field` into the number of its line: blank lines count."""
+    """Turn the message's index in `error.field` into the number of its line; blank lines count."""
     found = re.match(r"line (\d+)", error.field or "")
     if found is None:
         return error
@@ -135,7 +136,7 @@ def _with_line(error: Refused, body: bytes | bytearray) -> Refused:
 
 
 def _with_header(refused: Refused, raw: bytes | bytearray) -> Refused:
-    """The same refusal with the name of the header that is no text: the decoder says only that there is one."""
+    """Return the refusal with the name of the header that is not text, which the decoder does not name."""
     field = refused.field or ""
     found = _A_HEADER.fullmatch(field)
     if found is None:
@@ -145,7 +146,7 @@ def _with_header(refused: Refused, raw: bytes | bytearray) -> Refused:
         message = value if found[2] is None else value["messages"][int(found[2])]
         name = next(name for name, value in message["headers"].items() if not isinstance(value, str))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
-        # What follows is wrong, too, or stands there twice.
+        # A later part of the body is wrong, too, or a field is given twice.
         return refused
     refused.field = f"{found[1]}.{_shown(name)}"
     refused.detail = refused.detail.replace(field, refused.field, 1)
@@ -153,7 +154,7 @@ def _with_header(refused: Refused, raw: bytes | bytearray) -> Refused:
 
 
 def _shown(header: str) -> str:
-    """A header's name, as much of it as helps."""
+    """Return the beginning of a header's name, for a message."""
     return header[:_HEADER_SHOWN_CHARS]
 
 
@@ -164,7 +165,7 @@ _NAMED = re.compile(r"(?:unknown|required) field `([^`]*)`")
 
 
 def refusal(error: Exception, prefix: str = "") -> Refused:
-    """What msgspec says, as a refusal that names the field."""
+    """Return msgspec's error as a refusal that names the field."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         detail = "the text is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else text
@@ -203,7 +204,7 @@ def _rows(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Deco
 
 
 def _is_plain(message: Message, nbytes: int) -> bool:
-    """Whether a message has nothing but short texts and a sane time: the most frequent request by far."""
+    """Whether a message has only short texts and a valid time, as most requests do."""
     return (
         message.body is not None
         and message.body_base64 is None
@@ -219,7 +220,7 @@ def _is_plain(message: Message, nbytes: int) -> bool:
 
 
 def _single(message: Message, nbytes: int) -> Decoded:
-    """A request of one plain message."""
+    """Decode a request of one plain message."""
     assert message.body is not None, "a plain message has one"
     rows = Rows(
         1,
@@ -234,7 +235,7 @@ def _single(message: Message, nbytes: int) -> Decoded:
 
 
 def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> Decoded:
-    """Any request, checked column by column."""
+    """Decode any request, checked column by column."""
     count = len(messages)
     rows = Rows(
         count,
@@ -250,7 +251,7 @@ def _columns(messages: list[Message], nbytes: int, where: str, now_ms: int) -> D
 
 
 def _filled(column: list[Any]) -> list[Any] | None:
-    """The column, or None if it holds nothing but None."""
+    """Return the column, or None if it holds only None."""
     return None if column.count(None) == len(column) else column
 
 
@@ -266,7 +267,7 @@ def _bodies(messages: list[Message], nbytes: int, where: str) -> list[Body]:
     encoded = _filled([m.body_base64 for m in messages])
     if encoded is not None or None in bodies:
         bodies = [_body(m, where.format(i)) for i, m in enumerate(messages)]
-    # A text is never longer than its JSON, so in a small request no body can be over the limit.
+    # A text is never longer than its JSON, so no body of a small request can be over the limit.
     if nbytes > MESSAGE_BYTES_MAX:
         for i, body in enumerate(bodies):
             _check_bytes(body, MESSAGE_BYTES_MAX, f"{where.format(i)}.body", TooLarge)

@@ -1,7 +1,7 @@
 """Stored rows as the JSON messages of fetch answers and event streams.
 
-Column by column, since a Python object for each cell is all that JSON can be made of: a body that is UTF-8 is text,
-any other is `body_base64`; what a message does not have is left out.
+Columns are converted one by one, since JSON needs a Python object for each cell. A body that is UTF-8 is text, any
+other is `body_base64`; fields that a message does not have are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["FetchAnswer", "Origin", "StoredMessage", "json_columns", "stored_mes
 
 
 _EPOCH: Final = datetime(1970, 1, 1)
-#: Up to so many values are made one by one: Arrow's kernels cost as much for one as for a hundred.
+#: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.
 _FEW: Final = 100
 
 
@@ -35,7 +35,7 @@ class Origin(msgspec.Struct):
 
 
 class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message; exactly one of `body` and `body_base64` is there."""
+    """One message, with either `body` or `body_base64`."""
 
     offset: Annotated[int, Meta(ge=0)]
     message_id: str | None
@@ -54,7 +54,7 @@ class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class FetchAnswer(msgspec.Struct):
-    """A fetch's answer: `next_offset` is the offset to ask for next, `max_offset` the next one to be written."""
+    """A fetch's answer; `next_offset` is the offset to ask for next, `max_offset` the next one to be written."""
 
     status: str
     messages: list[StoredMessage]
@@ -64,12 +64,12 @@ class FetchAnswer(msgspec.Struct):
 
 
 def stored_messages(rows: pa.Table) -> list[StoredMessage]:
-    """The rows (MESSAGE_SCHEMA) as JSON messages."""
+    """Return the rows (MESSAGE_SCHEMA) as JSON messages."""
     return list(map(StoredMessage, *json_columns(rows)))
 
 
 def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
-    """The values of the rows column by column, in the order of `StoredMessage`'s fields."""
+    """Return the values of the rows column by column, in the order of `StoredMessage`'s fields."""
     bodies, encoded = _bodies(rows.column("body"))
     return [
         rows.column("offset").to_pylist(),
@@ -90,12 +90,12 @@ def json_columns(rows: pa.Table) -> list[Iterable[Any]]:
 
 
 def _values(column: pa.ChunkedArray) -> Any:
-    """The column's values; a column of nulls costs nothing."""
+    """Return the column's values; a column of nulls costs nothing."""
     return repeat(None) if column.null_count == len(column) else column.to_pylist()
 
 
 def _times(column: pa.ChunkedArray) -> Any:
-    """RFC 3339 with microseconds: `2013-01-01T05:15:00.000000Z`. Many are made by Arrow, a few at less cost by us."""
+    """Return RFC 3339 texts with microseconds (`2013-01-01T05:15:00.000000Z`); a few cost less without Arrow."""
     if column.null_count == len(column):
         return repeat(None)
     if len(column) <= _FEW:
@@ -105,7 +105,7 @@ def _times(column: pa.ChunkedArray) -> Any:
 
 
 def _few_times(column: pa.Array) -> list[str | None]:
-    """The times of one chunk; read from its buffer, since Arrow lets go of the interpreter's lock and waits for it."""
+    """Return the times of one chunk, read from its buffer, since Arrow would wait for the interpreter's lock."""
     start = column.offset
     micros = memoryview(column.buffers()[1]).cast("q")[start : start + len(column)].tolist()
     if not column.null_count:
@@ -115,12 +115,12 @@ def _few_times(column: pa.Array) -> list[str | None]:
 
 @lru_cache(maxsize=1_024)
 def _time(us: int) -> str:
-    """Messages of one commit or producer share their times."""
+    """Return one time as text; cached, since messages of one commit or producer share their times."""
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
 
 
 def _bodies(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """(texts, base64 texts), one of which is None for each message."""
+    """Return (texts, base64 texts), one of which is None for each message."""
     try:
         if len(column) <= _FEW:
             return [raw.decode() for raw in column.to_pylist()], repeat(None)

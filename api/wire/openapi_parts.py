@@ -1,4 +1,4 @@
-"""Parts that the descriptions of calls share; `api.openapi.document` makes one document of them."""
+"""Parts shared by the descriptions of calls, which `api.openapi.document` makes into one document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "whole",
 ]
 
-#: Where schemas are.
+#: Prefix of references to schemas.
 REF: Final = "#/components/schemas/"
 TOPIC_PATTERN: Final = rf"^[A-Za-z0-9._%|-]{{1,{NAME_LENGTH_MAX}}}$"
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 PROBLEM: Final[Json] = {
     "title": "Problem",
     "type": "object",
-    "description": "RFC 9457. `code` is stable; `field` names what in the request is wrong, `limit` its limit.",
+    "description": "RFC 9457. `code` is stable; `field` is the part of the request that is wrong, `limit` its limit.",
     "required": ["type", "title", "status", "detail", "code"],
     "properties": {
         "type": {"type": "string"},
@@ -47,26 +47,26 @@ PROBLEM: Final[Json] = {
 
 #: Status -> (what it means, an example's code and detail).
 _STATUSES: Final[dict[int, tuple[str, str, str]]] = {
-    400: ("What the request says is wrong; `field` names it", "invalid_request", "offset: not a whole number"),
-    404: ("There is no such thing", "topic_not_found", "there is no topic orders"),
+    400: ("The request is not valid; `field` says which part", "invalid_request", "offset: not a whole number"),
+    404: ("The named thing does not exist", "topic_not_found", "there is no topic orders"),
     405: ("The path does not take this method", "method_not_allowed", "this path takes POST"),
     408: ("The body did not arrive in time", "request_timeout", "the body did not arrive within 60 s"),
     409: ("The present state forbids it", "conflict", "the topic has 4 partitions and cannot have fewer"),
     412: ("`expected_offset` is not the end offset", "offset_mismatch", "expected_offset is 3, the end offset is 5"),
     413: ("Over a size limit", "request_too_large", "body: at most 67108864 bytes are taken in one request"),
     415: ("Not a media type that this call takes", "unsupported_media_type", "content-type text/csv is not taken"),
-    422: ("Well-formed, but against a rule", "invalid_value", "wait_ms: must be from 0 to 20000"),
+    422: ("Well-formed, but a value is not allowed", "invalid_value", "wait_ms: must be from 0 to 20000"),
     429: ("A queue is full; try again after `Retry-After`", "queue_full", "4096 produce requests are waiting"),
     431: ("The headers are over their limit", "headers_too_large", "path and headers: at most 65536 bytes"),
     500: ("The partition is damaged and has stopped, or the service failed", "corrupt", "a file is damaged"),
-    503: ("Starting, stopping, or the outcome is not known: repeat", "outcome_unknown", "the outcome is not known"),
+    503: ("Not served now, or the outcome is unknown: repeat", "outcome_unknown", "the outcome is not known"),
     507: ("The disk is full; nothing was stored", "storage_full", "the disk is full; nothing was stored"),
 }
 _RETRY_AFTER: Final = (429, 503, 507)
 
 
 def problems(*statuses: int) -> dict[int | str, Json]:
-    """The `responses` of a call that can refuse with these statuses."""
+    """Return the `responses` of a call that can refuse with these statuses."""
     return {status: problem(status) for status in statuses}
 
 
@@ -89,13 +89,13 @@ def problem(status: int) -> Json:
 
 
 def name_in_path(kind: str, example: str) -> Json:
-    """The path parameter of a topic or a group."""
+    """Return the path parameter of a topic or a group."""
     schema = {"type": "string", "pattern": TOPIC_PATTERN}
     return {"name": kind, "in": "path", "required": True, "schema": schema, "example": example}
 
 
 def schema_of(kind: Any) -> Json:
-    """The JSON schema of a type that msgspec decodes; parts of it stand in place."""
+    """Return the JSON schema of a type that msgspec decodes, with its references resolved."""
     schema = msgspec.json.schema(kind)
     parts: Json = schema.pop("$defs", {})
 

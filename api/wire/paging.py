@@ -1,6 +1,6 @@
-"""Long lists in pages: what comes after the last name of the page before, in the order of names.
+"""Long lists in pages: each page begins after the last name of the page before, in the order of names.
 
-A name that is made or goes between two pages moves none of the others, as a page number would.
+Unlike with page numbers, a name that is created or deleted between two pages does not shift the others.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from fastapi import Query
 
 __all__ = ["PAGE_MAX", "After", "Limit", "page"]
 
-#: Names in one page at most: 1,000 of the longest are 128 KB.
+#: Maximum number of names in one page: 1,000 of the longest are 128 KB.
 PAGE_MAX: Final = 1_000
 
-Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="Names in a page; all of them when left out.")]
-After = Annotated[str | None, Query(description="Only names behind this one, as `next` of the page before said.")]
+Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="Names in a page; without it, all names.")]
+After = Annotated[str | None, Query(description="Only names after this one: the `next` of the page before.")]
 
 
 def page(names: Iterable[str], limit: int | None, after: str | None) -> tuple[list[str], str | None]:
-    """The names behind `after`, `limit` of them, sorted; and what to ask the next page for, None when there is none."""
+    """Return up to `limit` sorted names after `after`, and the next page's `after`, None if there is no next page."""
     listed = sorted(names)
     start = 0 if after is None else bisect_right(listed, after)
     shown = listed[start:] if limit is None else listed[start : start + limit]

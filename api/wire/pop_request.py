@@ -1,4 +1,4 @@
-"""The JSON bodies of pop, ack, invisible, nack and dead: strict types, and every bound that a type can say."""
+"""The JSON bodies of pop, ack, invisible, nack and dead: strict types, with every bound that a type can express."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: The largest call: as many handles as one may hold, each as long as one may be.
+#: Bytes of the largest call: the maximum number of handles, each of the maximum length.
 BODY_BYTES_MAX: Final = HANDLES_MAX * HANDLE_CHARS_MAX
 _JSON: Final = "application/json"
 POP_MESSAGES_DEFAULT: Final = 32
@@ -39,11 +39,11 @@ Milliseconds = Annotated[int, Meta(ge=0, le=INVISIBLE_MS_CEILING)]
 
 
 class PopRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Take messages: `ack` are handles of the group to be acknowledged first. A field that is null is left out.
+    """Pop messages; first, the handles in `ack` are acknowledged. A field that is null counts as left out.
 
-    `invisible_ms` and `order` that are left out are the group's; `order` is whether a partition's messages come in
-    order, or those of each `key`. `partition` null takes from all. `retry` "only" takes nothing but messages that are
-    delivered again, without order: of an exclusive group there is nothing else to pop.
+    `invisible_ms` and `order` default to the group's settings; `order` says whether a partition's messages come in
+    order, or those of each `key`. Without `partition` all partitions are popped. `retry` "only" takes only messages
+    that are delivered again, without order; an exclusive group can pop only these.
     """
 
     max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] | None = POP_MESSAGES_DEFAULT
@@ -61,34 +61,34 @@ _pop: Final = msgspec.json.Decoder(PopRequest)
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Handles of messages that are done."""
+    """Handles of messages to be acknowledged."""
 
     handles: Handles
 
 
 class InvisibleRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A message stays invisible for so long from now on; 0 returns it at once."""
+    """A message's new invisible time in milliseconds, from now on; 0 returns the message at once."""
 
     handle: HandleText
     invisible_ms: Milliseconds
 
 
 class NackRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that failed: again after `delay_ms`, or when the group's retry policy says."""
+    """Messages that failed: delivered again after `delay_ms`, by default as the group's retry policy says."""
 
     handles: Handles
     delay_ms: Milliseconds | None = None
 
 
 class DeadRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that go to the dead letters."""
+    """Messages to be sent to the dead letters."""
 
     handles: Handles
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] = "rejected"
 
 
 def decode(decoder: msgspec.json.Decoder[T], headers: Headers, body: bytes | bytearray) -> T:
-    """The body of a request; raises a refusal that names the field."""
+    """Return the decoded body of a request; raise a refusal that names the field."""
     kind = media_type(headers)
     if kind != _JSON:
         raise UnsupportedMedia(f"content-type {kind or 'is missing; it'} must be {_JSON}", field="content-type")
@@ -99,5 +99,5 @@ def decode(decoder: msgspec.json.Decoder[T], headers: Headers, body: bytes | byt
 
 
 def decode_pop(headers: Headers, body: bytes | bytearray) -> PopRequest:
-    """The body of a pop; who wants nothing in particular sends none, and no content type."""
+    """Return the decoded body of a pop; a request without body and content type takes all defaults."""
     return decode(_pop, headers, body) if body or media_type(headers) else PopRequest()

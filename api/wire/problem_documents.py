@@ -3,7 +3,7 @@
     DeltaMQError -> Answer(status, headers, body)
         {"type", "title", "status", "detail", "code", "field"?, ...facts such as "limit" or "end_offset"}
 
-An error that nobody foresaw becomes 500 `internal` without its text: the log has it, the client must not.
+An unexpected error becomes 500 `internal` without its text: the log has it, the client must not see it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROBLEM_TYPE = b"application/problem+json"
 
 
 def answer_of(error: DeltaMQError) -> Answer:
-    """The problem document of `error`, with `Retry-After` where trying again helps."""
+    """Return the problem document of `error`, with `Retry-After` if trying again helps."""
     document: dict[str, Any] = {
         "type": f"urn:deltamq:problem:{error.code}",
         "title": HTTPStatus(error.status).phrase,
@@ -52,7 +52,7 @@ def answer_of(error: DeltaMQError) -> Answer:
 
 
 def as_deltamq_error(error: BaseException) -> DeltaMQError:
-    """Map whatever an endpoint raised to our tree; an unforeseen error is logged and says nothing."""
+    """Map any error of an endpoint to our tree; an unexpected error is logged, and its text is not shown."""
     if isinstance(error, DeltaMQError):
         return error
     if isinstance(error, FailpointHit):
@@ -82,7 +82,7 @@ _BOUNDS = (
 
 
 def validation_error(errors: Iterable[Any]) -> Refused:
-    """The first of FastAPI's validation errors, naming the field and its limit."""
+    """Return the first of FastAPI's validation errors as a refusal that names the field and its limit."""
     first = next(iter(errors))
     where = [str(part) for part in first.get("loc", ())]
     field = ".".join(where[1:]) or (where[0] if where else "body")
@@ -107,7 +107,7 @@ def _http_error(error: HTTPException) -> DeltaMQError:
 
 
 def _methods(app: FastAPI, path: str) -> str:
-    """Every method that some call takes at this path; Starlette only tells those of the first route."""
+    """Return the methods of all calls at this path; Starlette only knows those of the first route."""
     found = {
         method.upper()
         for template, calls in app.openapi()["paths"].items()
@@ -118,14 +118,14 @@ def _methods(app: FastAPI, path: str) -> str:
 
 
 def method_not_allowed(allow: str) -> Answer:
-    """405 with the methods that the path takes."""
+    """Return a 405 with the methods that the path takes."""
     answer = answer_of(_MethodNotAllowed(f"this path takes {allow}", field="method"))
     answer.headers.append((b"allow", allow.encode()))
     return answer
 
 
 def as_response(answer: Answer) -> Response:
-    """The same answer for Starlette."""
+    """Return the answer as Starlette's response."""
     assert isinstance(answer.body, bytes), "problems are small"
     response = Response(answer.body, status_code=answer.status)
     response.raw_headers = list(answer.headers)
@@ -133,7 +133,7 @@ def as_response(answer: Answer) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make every error that FastAPI or a route raises a problem document."""
+    """Answer every error of FastAPI or a route with a problem document."""
 
     async def on_deltamq(_: Request, error: Exception) -> Response:
         return as_response(answer_of(as_deltamq_error(error)))

@@ -1,7 +1,7 @@
-"""Reading one HTTP request on the hot routes: query, headers, and a body that is counted as it arrives.
+"""Reading one HTTP request of a hot call: query, headers, and a body that is counted as it arrives.
 
-Bytes are reserved before they are read (`Admission`), so that what clients send at once is bounded whatever each of
-them declares; a full reserve answers 429 (RELIABILITY R8).
+Bytes are reserved before they are read (`Admission`), which bounds the bytes that all clients send at once, whatever
+length each declares. If no bytes are left, the answer is 429 (RELIABILITY R8).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _Q_0 = re.compile(r"q\s*=\s*0(\.0*)?")
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its request was complete: there is nobody to answer."""
+    """The client closed the connection before it was answered; there is no answer to send."""
 
 
 class Client:
-    """Whether the client is still there: asked only by calls that wait."""
+    """The client's connection, watched only by calls that wait."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -68,7 +68,7 @@ class Client:
             pass
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop watching the connection."""
         if self._gone is not None:
             self._gone.cancel()
 
@@ -81,7 +81,7 @@ class BodyTooSlow(Refused):
 
 
 class Admission:
-    """How many requests of a kind, and bytes for them, the service holds at once; used on the event loop only."""
+    """Bounds the requests of one kind, and their bytes, that the service holds at once; used on the event loop only."""
 
     def __init__(self, kind: str, *, bytes_max: int, requests_max: int) -> None:
         self._kind = kind
@@ -106,7 +106,7 @@ class Admission:
 
 
 class Ticket:
-    """One admitted request; leaving the `with` block gives everything back."""
+    """One admitted request; leaving the `with` block releases its reservation."""
 
     __slots__ = ("_admission", "bytes")
 
@@ -135,24 +135,24 @@ Headers: TypeAlias = dict[bytes, bytes]
 
 
 def headers_of(scope: Scope) -> Headers:
-    """The request's headers by lower-case name; the last of a repeated one."""
+    """Return the request's headers by lower-case name; of a repeated header the last."""
     return dict(scope["headers"])
 
 
 def header_text(headers: Headers, name: bytes) -> str | None:
-    """A header as text."""
+    """Return a header as text."""
     value = headers.get(name)
     return None if value is None else value.decode("latin-1").strip()
 
 
 def media_type(headers: Headers) -> str:
-    """The request's media type without parameters, in lower case; empty without one."""
+    """Return the request's media type without parameters, in lower case; empty if it has none."""
     value = headers.get(b"content-type")
     return "" if value is None else value.decode("latin-1").partition(";")[0].strip().lower()
 
 
 def accepts(headers: Headers, kind: str) -> bool:
-    """Whether `Accept` names this media type, in any case, and not with `q=0`; a wildcard names none."""
+    """Whether `Accept` names this media type, in upper or lower case, and not with `q=0`; wildcards do not count."""
     value = header_text(headers, b"accept")
     if value is None or value == kind:
         return value is not None
@@ -164,11 +164,11 @@ def accepts(headers: Headers, kind: str) -> bool:
 
 
 def check_encoding(headers: Headers) -> None:
-    """Return if the body comes as it is: what is compressed would be taken for the body itself."""
+    """Refuse a body with a content encoding: compressed bytes would be taken for the body itself."""
     value = headers.get(b"content-encoding")
     if value is not None and value.strip().lower() not in (b"", b"identity"):
         raise UnsupportedMedia(
-            f"content-encoding {value.decode('latin-1')}: a body must come as it is, without an encoding",
+            f"content-encoding {value.decode('latin-1')}: send the body without an encoding",
             code="unsupported_encoding",
             field="content-encoding",
         )
@@ -186,16 +186,16 @@ def _too_large(limit: int) -> TooLarge:
 async def read_body(
     headers: Headers, receive: Receive, ticket: Ticket, *, limit: int, within_ms: int
 ) -> bytes | bytearray:
-    """The whole body, at most `limit` received bytes, reserved in `ticket`.
+    """Return the whole body, of at most `limit` bytes, which are reserved in `ticket`.
 
     Raises
     ------
     UnsupportedMedia
-        It is encoded.
+        The body is encoded.
     TooLarge
-        As soon as it is known, by its declared length or by what arrived.
+        The body is over the limit; raised as soon as its declared length or the received bytes show it.
     BodyTooSlow
-        It was not complete after `within_ms`: what it had reserved is for others.
+        The body was not complete after `within_ms`.
     ClientGone
         The connection ended first.
     """
@@ -230,7 +230,7 @@ def _declared_length(headers: Headers) -> int:
 
 
 async def _read_declared(receive: Receive, first: bytes, length: int) -> bytearray:
-    """Fill one buffer of the declared length: joining chunks at the end would stop the event loop for as long."""
+    """Read into one buffer of the declared length: joining chunks at the end would block the event loop."""
     body = bytearray(length)
     at = len(first)
     body[:at] = first
@@ -275,12 +275,12 @@ def _unquoted(raw: bytes, field: str) -> str:
 
 
 def path_segment(raw: bytes, field: str) -> str:
-    """One percent-encoded segment of the path as text."""
+    """Return one percent-encoded segment of the path as text."""
     return _unquoted(raw, field)
 
 
 def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
-    """The query's parameters; an unknown or repeated one is refused, since a mistyped limit must not be ignored."""
+    """Return the query's parameters; refuse an unknown or repeated one, since a mistyped limit must not be ignored."""
     found: dict[str, str] = {}
     if not raw:
         return found
@@ -299,7 +299,7 @@ def parse_query(raw: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def integer(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A whole number parameter in `[low, high]`."""
+    """Return a parameter that is a whole number in `[low, high]`."""
     text = query.get(name)
     if text is None:
         return default
@@ -313,7 +313,7 @@ def integer(query: dict[str, str], name: str, default: int, low: int, high: int)
 
 
 def one_of(query: dict[str, str], name: str, choices: tuple[str, ...]) -> str | None:
-    """A parameter with a few legal values."""
+    """Return a parameter that must be one of a few values."""
     text = query.get(name)
     if text is not None and text not in choices:
         raise Unprocessable(f"{name}: must be one of {', '.join(choices)}", field=name)

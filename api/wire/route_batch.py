@@ -1,10 +1,10 @@
-"""Which partition each message of a request goes to: one request in, a few `Share`s out.
+"""The routing of a request's messages to partitions: one request in, a few `Share`s out.
 
     named partition            -> there, whatever the key (SPEC ROUTE-7)
     key                        -> the partition of its logical partition (ROUTE-5)
     neither                    -> slices of the request over the partitions, from a random one on (ROUTE-5)
 
-A replay is routed by what was stored, not by the route of today: `replayed` (SPEC SEND-5).
+A replay is routed by its stored parts, not by the present route: `replayed` (SPEC SEND-5).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ __all__ = [
     "route_messages",
 ]
 
-#: Keys seen lately and their logical partitions: hashing one in Python costs twenty times as much as a look-up.
+#: Maximum number of recent keys with their logical partitions: hashing one in Python costs twenty look-ups.
 _SEEN_KEYS_MAX: Final = 65_536
-#: From so many unseen keys on, hashing them as one Arrow column is faster.
+#: Number of unseen keys from which on hashing them as one Arrow column is faster.
 _COLUMN_MIN: Final = 16
 _seen_keys: dict[str, int] = {}
 
 
 @dataclass(slots=True)
 class Share:
-    """The messages of one request for one partition; `indexes` is None when they are the whole request.
+    """The messages of one request for one partition; `indexes` is None if they are the whole request.
 
-    The partition of messages that must wait is the delay partition of `delay_broker`.
+    For delayed messages, `partition` is the delay partition of `delay_broker`.
     """
 
     partition: str
@@ -72,7 +72,7 @@ def route_messages(topic: str, messages: Rows | ArrowRows, named: Named, route: 
 
 
 def check_named(topic: str, count: int, named: Named, route: Places) -> None:
-    """Return if the route has every partition that the `count` messages name, else refuse the first that it has not."""
+    """Return if the route has every partition that the `count` messages name, else refuse the first unknown one."""
     if isinstance(named, str):
         _index_of(topic, named, route, "partition")
     elif named is not None:
@@ -87,12 +87,12 @@ def replayed(
     draw: int,
     stored: Mapping[str, Sequence[Part]],
 ) -> list[Share]:
-    """The shares of a request of which `stored` holds some parts by partition: those, and the rest by today's route.
+    """Return the shares of a replay: the parts in `stored`, by partition, and the rest by the present route.
 
     Raises
     ------
     Conflict
-        `producer_sequence_reused` when the stored request had another number of messages.
+        `producer_sequence_reused`: the stored request had another number of messages.
     """
     shares = []
     left = np.ones(messages.count, dtype=bool)
@@ -110,7 +110,7 @@ def replayed(
 
 
 def rerouted(topic: str, share: Share, named: Named, route: Places, draw: int) -> list[Share]:
-    """The messages of one share of a request by another route; `named` and `draw` are the request's."""
+    """Split one share of a request by another route; `named` and `draw` are the request's."""
     if share.indexes is None:
         return route_messages(topic, share.messages, named, route, draw)
     indexes = np.asarray(share.indexes, dtype=np.int64)
@@ -123,7 +123,7 @@ def rerouted(topic: str, share: Share, named: Named, route: Places, draw: int) -
 
 
 def check_same_request(part: Part, count: int) -> None:
-    """Refuse a request of `count` messages that has the number of another one, of which `part` is stored."""
+    """Refuse a request of `count` messages if `part`, stored under its number, is of a request with another count."""
     if part.total != count:
         raise Conflict(
             f"producer.seq: {part.seq} was used for a request of {part.total} messages, this one has {count}",
@@ -157,7 +157,7 @@ def _index_of(topic: str, partition: str, route: Places, field: str) -> int:
 
 
 def _one(topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int) -> int:
-    """The partition's index for a request of one message."""
+    """Return the partition's index for a request of one message."""
     partition = None if named is None else _value(named, 0)
     if partition is not None:
         return _index_of(topic, partition, route, "messages[0].partition")
@@ -182,7 +182,7 @@ def _remember(keys: dict[str, int]) -> None:
 def _targets(
     topic: str, messages: Rows | ArrowRows, named: Column | None, route: Places, draw: int
 ) -> NDArray[np.int16]:
-    """The index of each message's partition."""
+    """Return the index of each message's partition."""
     targets = np.full(messages.count, -1, dtype=np.int16)
     key = messages.key
     if isinstance(key, pa.Array):
@@ -212,7 +212,7 @@ def _name(topic: str, named: Column, route: Places, targets: NDArray[np.int16]) 
 
 
 def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
-    """How many of the messages, in their order, lie before the first whose key must wait (SPEC ROUTE-6)."""
+    """Return how many messages come before the first one whose key must wait (SPEC ROUTE-6)."""
     if blocked is None or not rows.num_rows:
         return int(rows.num_rows)
     lps = np.concatenate([lps_of_keys(chunk) for chunk in rows.column("key").chunks])
@@ -220,7 +220,7 @@ def first_held_back(blocked: Blocked | None, rows: pa.Table) -> int:
 
 
 def _list_lps(key: Sequence[str | None]) -> NDArray[np.int16]:
-    """The LP of each key of a list, -1 for None."""
+    """Return the logical partition of each key of a list, -1 for None."""
     seen = [-1 if k is None else _seen_keys.get(k, -2) for k in key]
     if -2 in seen:
         unseen = {k for k, lp in zip(key, seen, strict=True) if lp == -2 and k is not None}
@@ -240,7 +240,7 @@ def _hashed(keys: list[str]) -> dict[str, int]:
 def _grouped(
     messages: Rows | ArrowRows, targets: NDArray[np.int16], partitions: Sequence[str], indexes: NDArray[np.int64]
 ) -> list[Share]:
-    """One share for each partition that occurs in `targets`."""
+    """Return one share for each partition that occurs in `targets`."""
     first = targets[0]
     if (targets == first).all():
         return [Share(partitions[first], messages, None)]

@@ -1,4 +1,4 @@
-"""The messages of a produce request: of JSON and NDJSON as column lists, until the committer turns them into Arrow.
+"""The messages of a produce request: JSON and NDJSON become column lists, which the committer turns into Arrow.
 
     many small requests ──> Rows, Rows, Rows ──(committer thread)──> ONE pa.RecordBatch for the commit
 
@@ -24,7 +24,7 @@ __all__ = ["ArrowRows", "Indexes", "Rows", "to_record_batch"]
 
 Body = str | bytes
 Headers = dict[str, str]
-#: Positions in a request.
+#: Positions of messages in a request.
 Indexes: TypeAlias = Sequence[int] | NDArray[np.int64]
 
 
@@ -42,11 +42,11 @@ class Rows:
     born_time: Sequence[datetime | None] | None = None
 
     def take(self, indexes: Indexes) -> Rows:
-        """The messages at `indexes`, in that order."""
+        """Return the messages at `indexes`, in that order."""
         return self._each(len(indexes), lambda column: [column[i] for i in indexes])
 
     def slice(self, start: int, end: int) -> Rows:
-        """The messages in `[start, end)`."""
+        """Return the messages in `[start, end)`."""
         return self._each(end - start, lambda column: column[start:end])
 
     def _each(self, count: int, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Rows:
@@ -74,25 +74,25 @@ class ArrowRows:
     batch: pa.RecordBatch
 
     def take(self, indexes: Indexes) -> ArrowRows:
-        """The messages at `indexes`, in that order."""
+        """Return the messages at `indexes`, in that order."""
         count = len(indexes)
         taken = self.batch.take(pa.array(np.asarray(indexes, dtype=np.int64)))
         return ArrowRows(count, self.nbytes * count // self.count, taken)
 
     def slice(self, start: int, end: int) -> ArrowRows:
-        """The messages in `[start, end)`, not copied."""
+        """Return the messages in `[start, end)`, not copied."""
         count = end - start
         return ArrowRows(count, self.nbytes * count // self.count, self.batch.slice(start, count))
 
     @property
     def key(self) -> pa.StringArray | None:
-        """The key column, None when no message has a key."""
+        """The key column; None if no message has a key."""
         at = self.batch.schema.get_field_index("key")
         return self.batch.column(at) if at >= 0 else None
 
 
 def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
-    """All messages of `parts`, in order, as one Arrow batch with only the columns that some message fills."""
+    """Return all messages of `parts`, in order, as one Arrow batch with only the columns that some message fills."""
     assert parts, "a commit has at least one message"
     columns: list[pa.Array] = []
     fields: list[pa.Field] = []
@@ -107,7 +107,7 @@ def to_record_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
 
 
 def _column(parts: Sequence[Rows], name: str) -> Sequence[Any] | None:
-    """One column over all parts; None when nobody fills it."""
+    """Return one column over all parts; None if no part fills it."""
     columns: list[Sequence[Any] | None] = [getattr(part, name) for part in parts]
     if len(columns) == 1:
         return columns[0]
