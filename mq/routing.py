@@ -41,7 +41,7 @@ __all__ = [
     "spread",
 ]
 
-# Number of partitions of a topic whose request names none (SPEC ROUTE-2).
+# Number of partitions, each on another broker, of a topic whose request names no number (SPEC ROUTE-2).
 DEFAULT_PARTITIONS: Final = 2
 # Smallest slice of a request, in messages. A further slice costs a commit in one more table, 1 to 2 ms, and that is the
 # time that it takes to encode this many rows.
@@ -64,7 +64,7 @@ def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDA
 
 
 class Places(Protocol):
-    """Maps each logical partition to a partition: a route, or a route whose expansion is not complete."""
+    """A map of each logical partition to a partition: a route, or a route whose expansion is not complete."""
 
     @property
     def partitions(self) -> tuple[str, ...]: ...
