@@ -40,7 +40,8 @@ ACK_SETTLE_MS: Final = 300
 # The most by which the job's clock may be ahead of the service's without making a confirmed acknowledgement void.
 CLOCKS_APART_MS: Final = 10 * _SECOND
 
-# The in-memory match (SPEC POP-13).
+# The in-memory match (SPEC POP-13): how long a checkpoint stays, how long before it is due it must leave, the remaining
+# time below which it is stored at once, and the most checkpoints of a broker and of a partition.
 STAY_BUFFER_MS: Final = 10 * _SECOND
 STAY_BUFFER_TIMEOUT_MS: Final = 3 * _SECOND
 STRAIGHT_TO_LOG_MS: Final = STAY_BUFFER_TIMEOUT_MS + 1_500

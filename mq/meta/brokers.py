@@ -185,7 +185,7 @@ class BrokersState:
 def _expect(fits: bool, host: str) -> None:
     """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"an event of host {host} contradicts those before it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of host {host} contradicts earlier events", code="meta_event_corrupt")
 
 
 def _present(state: BrokersState, host: str) -> Host:

@@ -251,7 +251,7 @@ class GroupsState:
 def _expect(fits: bool, name: str) -> None:
     """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"an event of group {name} belongs to another life of it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of group {name} contradicts earlier events of the group", code="meta_event_corrupt")
 
 
 def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_ms: int) -> tuple[GroupEvent, ...]:

@@ -41,7 +41,7 @@ class InvisibleBounds:
 
     def __post_init__(self) -> None:
         if not 0 < self.min_ms <= self.max_ms <= INVISIBLE_MS_CEILING:
-            raise ValueError(f"invisible times must lie between 1 and {INVISIBLE_MS_CEILING} ms")
+            raise ValueError(f"bounds of invisible times must ascend and be 1 to {INVISIBLE_MS_CEILING} ms")
 
     def check(self, invisible_ms: int, *, field: str = "invisible_ms", zero: bool = False) -> int:
         """Return `invisible_ms` if it is within bounds, or 0 with `zero`; else raise `Unprocessable`."""

@@ -275,4 +275,4 @@ def decide_seal(moved: MovedKeys, topic_id: str, source: str, epoch: int, end_of
 def _expect(fits: bool, event: MoveEvent) -> None:
     """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"a {event.kind} event contradicts those before it", code="meta_event_corrupt")
+        raise Corrupt(f"a {event.kind} event contradicts earlier events", code="meta_event_corrupt")

@@ -150,7 +150,7 @@ def _expect(fits: bool, event: OnlineEvent) -> None:
     """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(
-            f"a {event.kind} event of group {event.group} contradicts those before it", code="meta_event_corrupt"
+            f"a {event.kind} event of group {event.group} contradicts earlier events", code="meta_event_corrupt"
         )
 
 

@@ -166,7 +166,7 @@ def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...])
     """Raise `Corrupt` unless the current topic of this name has one of `ids`."""
     present = topics.get(name)
     if (present.id if present else None) not in ids:
-        raise Corrupt(f"an event of topic {name} belongs to another life of it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of topic {name} contradicts earlier events of the topic", code="meta_event_corrupt")
 
 
 def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:

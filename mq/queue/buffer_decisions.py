@@ -36,7 +36,7 @@ class BufferSettings:
 
     def __post_init__(self) -> None:
         if self.stay_timeout_ms + BUCKET_MS > self.straight_to_log_ms:
-            raise ValueError("a checkpoint that enters the memory must be able to leave it in time")
+            raise ValueError("straight_to_log_ms is too short: a checkpoint must be able to leave memory in time")
 
 
 @dataclass(frozen=True, slots=True)

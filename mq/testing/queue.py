@@ -171,7 +171,7 @@ class MemoryQueue:
         return Origin(topic, partition, log.append([row], self.now_ms))
 
     def cancel(self, topic: str, message_id: str) -> None:
-        """Cancel a delayed message before it is due; `NotFound` (`message_not_found`) when none waits."""
+        """Cancel a delayed message before it is due; raises `NotFound` (`message_not_found`) when none waits."""
         found = self._topic(topic)
         log = self.tables.log("delay")
         waiting = [delayed_of(row) for row in log.read(0, log.end_offset) if row.message_id == message_id]
