@@ -2,7 +2,7 @@
 
     from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
-The clients are loaded when they are first used: importing the core costs neither Arrow nor HTTP.
+The clients are loaded on first use, so importing the core loads neither Arrow nor HTTP.
 """
 
 from __future__ import annotations

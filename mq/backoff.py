@@ -1,4 +1,4 @@
-"""How the waits between tries grow: the one place that says it."""
+"""Exponential back-off between attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["Backoff"]
 
-#: Long before that many failures every wait is the longest; the power must not overflow.
+#: Largest exponent, so that the power does not overflow; the wait has reached its maximum long before.
 _EXPONENT_MAX: Final = 60
 
 
@@ -20,6 +20,6 @@ class Backoff:
     multiplier: float = 2.0
 
     def after(self, failures: int) -> float:
-        """The wait after that many failures in a row, at least one."""
+        """Return the wait after `failures` failures in a row; `failures` is at least 1."""
         assert failures >= 1, "there is no wait before the first failure"
         return min(self.most, self.first * self.multiplier ** min(failures - 1, _EXPONENT_MAX))

@@ -5,11 +5,11 @@
     │   ├── Unprocessable        well-formed, but against a rule                          422
     │   ├── NotFound             no such topic, partition, group, offset                  404
     │   ├── TooLarge             over a size limit                                        413
-    │   ├── UnsupportedMedia     a media type that the call does not take                 415
+    │   ├── UnsupportedMedia     a media type that the call does not accept               415
     │   ├── Unauthenticated      no valid token                                           401
     │   └── Forbidden            outside the token's topics and groups                    403
     ├── Conflict                 the present state forbids it                             409
-    │   ├── Fenced               somebody with a newer epoch or commit took over          409
+    │   ├── Fenced               an owner with a newer epoch or commit took over          409
     │   └── OffsetMismatch       `expected_offset` is not the end offset                  412
     ├── Overloaded               a queue is full; try again after `retry_after_s`         429
     ├── Unavailable              starting, stopping, or a dependency is out               503
@@ -17,8 +17,8 @@
     ├── Unknown                  the outcome is not known: never treat it as a failure    503
     └── Corrupt                  stored data contradicts itself: the partition stops      500
 
-Each class fixes its HTTP `status` and a default stable `code`; `field` names what in the request is wrong and
-`extra` carries machine-readable facts (limits, present offsets) into the problem document.
+Each class fixes its HTTP `status` and a stable default `code`. `field` names the part of the request that is wrong;
+`extra` carries machine-readable facts (limits, current offsets) into the problem document.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Unprocessable(Refused):
 
 
 class NotFound(Refused):
-    """There is no such thing."""
+    """The resource does not exist."""
 
     status = 404
     code = "not_found"
@@ -97,28 +97,28 @@ class TooLarge(Refused):
 
 
 class UnsupportedMedia(Refused):
-    """The media type is not one that this call takes."""
+    """This call does not accept the media type."""
 
     status = 415
     code = "unsupported_media_type"
 
 
 class Unauthenticated(Refused):
-    """A valid token is needed."""
+    """The request has no valid token."""
 
     status = 401
     code = "unauthenticated"
 
 
 class Forbidden(Refused):
-    """The token does not reach this topic or group."""
+    """The token gives no access to this topic or group."""
 
     status = 403
     code = "forbidden"
 
 
 class Conflict(DeltaMQError):
-    """The present state forbids this."""
+    """The current state does not allow this."""
 
     status = 409
     code = "conflict"

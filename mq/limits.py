@@ -15,9 +15,9 @@ MIB: Final = 1024 * KIB
 NAME_LENGTH_MAX: Final = 127
 # File systems allow 255 bytes; a partition's folder is two of these, an `@` and a generation.
 FOLDER_LENGTH_MAX: Final = 120
-# A client's or producer's id is stored with every message of it: short enough to stay cheap.
+# A client's or producer's id is stored with each of its messages, so it must be short.
 PRODUCER_ID_LENGTH_MAX: Final = 127
-# A topic's message type is a word to show in lists.
+# A topic's message type is a word that lists show.
 MESSAGE_TYPE_LENGTH_MAX: Final = 64
 
 # One message (SPEC SEND-6).
@@ -28,23 +28,23 @@ MESSAGE_ID_BYTES_MAX: Final = 255
 HEADERS_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 1 * KIB
 
-# One produce request. JSON costs a Python object for each message, Arrow does not: hence two counts.
+# One produce request. JSON costs a Python object for each message, Arrow does not, so each has its own limit.
 REQUEST_BYTES_MAX: Final = 64 * MIB
 REQUEST_MESSAGES_MAX: Final = 100_000
 ARROW_MESSAGES_MAX: Final = 1_000_000
 # Each record batch of a request costs Python time, however few rows it has.
 ARROW_BATCHES_MAX: Final = 4_096
 JSON_DEPTH_MAX: Final = 32
-# Calls that change settings have small bodies; this much is never needed.
+# Largest body of a call that changes settings; real ones are far smaller.
 ADMIN_BYTES_MAX: Final = 1 * MIB
 
-# One commit of the service: what waits beyond this is the next commit, so that no answer waits for an endless one.
+# One commit of the service. Requests beyond this wait for the next commit, which bounds the time of each commit.
 COMMIT_BYTES_MAX: Final = 64 * MIB
 COMMIT_MESSAGES_MAX: Final = 1_000_000
 
 # SPEC RETRY-4: a delayed message waits at most 40 days.
 DELAY_MS_MAX: Final = 40 * 24 * 3600 * 1000
-# Times outside these bounds are a client's unit mistake (seconds for milliseconds, or the reverse).
+# A time outside these bounds means that the client used the wrong unit (seconds for milliseconds, or the reverse).
 TIME_US_MIN: Final = 0
 TIME_US_MAX: Final = 4_102_444_800_000_000  # 2100-01-01
 
@@ -57,7 +57,7 @@ FETCH_MESSAGES_MAX: Final = 1_000_000
 FETCH_BYTES_MAX: Final = 64 * MIB
 FETCH_MESSAGES_DEFAULT: Final = 1_000
 FETCH_BYTES_DEFAULT: Final = 1 * MIB
-# A long poll is counted in the connection budget, so it may not last for ever.
+# A long poll occupies a connection, so its length is bounded.
 WAIT_MS_MAX: Final = 20_000
 TAG_FILTER_TAGS_MAX: Final = 64
 

@@ -1,4 +1,4 @@
-"""The earlier place of `MemoryQueue`, which is in `mq.testing` now; this name goes with the next release."""
+"""Deprecated: import `MemoryQueue` from `mq.testing`. The next release removes this module."""
 
 from __future__ import annotations
 

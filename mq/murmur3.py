@@ -1,4 +1,4 @@
-"""Spark SQL's `hash` of a string: Murmur3 with Spark's own way to treat the tail (SPEC ROUTE-4).
+"""Spark SQL's `hash` of a string: Murmur3 with Spark's own treatment of the tail (SPEC ROUTE-4).
 
 Spark hashes the UTF-8 bytes with `Murmur3_x86_32.hashUnsafeBytes`, seed 42. Whole 4-byte little-endian
 words are mixed as in Austin Appleby's Murmur3; each of the 0 to 3 bytes left over is then mixed as a whole
@@ -7,7 +7,8 @@ word of its own, sign-extended (the reference algorithm mixes them together, wit
     bytes     6F 72 64 65   72 73 2D 31   C3      A9
     mixed     0x6564726F    0x312D7372    -61     -87     then the length, then the final avalanche
 
-Two forms, equal by test: one key in plain Python, and all keys of an Arrow string column at once in numpy.
+There are two implementations, and tests hold them equal: one key in plain Python, and all keys of an Arrow string
+column at once in numpy.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Words = NDArray[np.uint32]
 
 
 def hash_string(key: str) -> int:
-    """The signed 32-bit value of Spark SQL's `hash(key)`."""
+    """Return the signed 32-bit value of Spark SQL's `hash(key)`."""
     raw = key.encode()
     tail = len(raw) & ~3
     state = _SEED
@@ -60,11 +61,11 @@ def _avalanche(state: int) -> int:
 
 
 def hash_strings(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Spark SQL's `hash` of every string of an Arrow column.
+    """Return Spark SQL's `hash` of every string of an Arrow column.
 
-    `offsets` (one more than there are strings, need not start at 0) and `data` are the buffers of a valid
+    `offsets` (one more than there are strings; need not start at 0) and `data` are the buffers of a valid
     Arrow `string` or `large_string` array. Time grows with the bytes hashed and with the length of the
-    longest key: the caller keeps keys under `limits.KEY_BYTES_MAX`.
+    longest key, so the caller must keep keys under `limits.KEY_BYTES_MAX`.
     """
     assert offsets.ndim == 1 and data.ndim == 1 and data.dtype == np.uint8
     starts = offsets[:-1].astype(np.int64)
@@ -78,16 +79,16 @@ def hash_strings(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[n
 
 
 def _by_length(lengths: NDArray[np.int64]) -> NDArray[np.intp] | None:
-    """The order in which lengths ascend, or None when the keys are in such an order already."""
+    """Return the order in which lengths ascend; None when the keys are in such an order already."""
     if lengths.size < 2 or not (lengths[1:] < lengths[:-1]).any():
         return None
-    # numpy sorts 16-bit integers by radix, several times faster than wider ones.
+    # numpy sorts 16-bit integers by radix, several times as fast as wider ones.
     narrow = lengths.astype(np.uint16) if lengths.max() <= _UINT16_MAX else lengths
     return np.argsort(narrow, kind="stable")
 
 
 def _hash_block(starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDArray[np.uint8]) -> Words:
-    """Hash keys whose lengths ascend, so that those with a further word are always the end of the block."""
+    """Hash keys whose lengths ascend: the keys that have a further word are always at the end of the block."""
     states = np.full(starts.size, _SEED, dtype=np.uint32)
     counts = lengths >> 2
     words = _words(data)
@@ -101,7 +102,7 @@ def _hash_block(starts: NDArray[np.int64], lengths: NDArray[np.int64], data: NDA
 
 
 def _words(data: NDArray[np.uint8]) -> Words:
-    """A view of `data` as the little-endian word that starts at each byte."""
+    """Return a view of `data` that holds, for each byte, the little-endian word that starts there."""
     size = max(0, data.size - 3)
     return np.ndarray((size,), dtype="<u4", buffer=np.ascontiguousarray(data) if size else b"", strides=(1,))
 
@@ -117,7 +118,7 @@ def _mix_tails(states: Words, tails: NDArray[np.int64], counts: NDArray[np.int64
 
 
 def _mix_words(states: Words, words: Words) -> None:
-    """One round in place, as `_mix`; `words` is used as scratch space."""
+    """Do one round of `_mix` in place; `words` is used as scratch space."""
     words *= np.uint32(_C1)
     _rotate(words, 15)
     words *= np.uint32(_C2)
@@ -134,7 +135,7 @@ def _rotate(words: Words, bits: int) -> None:
 
 
 def _avalanche_words(states: Words) -> None:
-    """The final avalanche in place, as `_avalanche`."""
+    """Do the final avalanche of `_avalanche` in place."""
     states ^= states >> np.uint32(16)
     states *= np.uint32(0x85EBCA6B)
     states ^= states >> np.uint32(13)

@@ -1,10 +1,10 @@
 """Names of topics, groups and partitions: what is allowed, and how a name becomes a folder.
 
-Topics and groups follow RocketMQ's rule (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). Folders
-may only hold `[A-Za-z0-9._-]`; every other byte is written `~XX`, and so is a leading `.` or `_`, which
-Hadoop and Spark would hide. The encoding is one to one, so no two names share a folder and none can leave its
-parent. A name too long for a folder keeps its beginning and ends in a digest: such a folder cannot be decoded,
-the table inside knows its name.
+Topics and groups follow RocketMQ's rule (SPEC MODEL-5). A partition is `NAME@BROKER` (MODEL-1). A folder name may hold
+only `[A-Za-z0-9._-]`. Every other byte is written `~XX`, and so is a leading `.` or `_`, because Hadoop and Spark
+ignore such folders. The encoding is one to one, so no two names share a folder and no name escapes its parent folder.
+The folder of a name that is too long keeps the beginning of the name and ends in a digest. Such a folder cannot be
+decoded; the table inside holds the name.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._%|\-]{1,127}")
 _BROKER: Final = re.compile(r"[A-Za-z0-9._\-]{1,127}")
 _SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "sys/")
 _SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-#: Not an escape, so no short name's folder holds it.
+#: Marks a digest. It is not an escape, so the folder of a short name never contains it.
 _DIGEST: Final = "~h"
 _ESCAPE: Final = re.compile(r"~([0-9A-F]{2})")
 
 
 def is_system(name: str) -> bool:
-    """Whether `name` belongs to DeltaMQ itself, so that clients may not create it or produce to it."""
+    """Return whether `name` is reserved for DeltaMQ: clients may neither create it nor produce to it."""
     return name.startswith(_SYSTEM_PREFIXES)
 
 
@@ -81,12 +81,12 @@ def check_broker(name: str) -> str:
 
 
 def partition_name(name: str, broker: str) -> str:
-    """The one spelling of a partition: `NAME@BROKER` (SPEC MODEL-1)."""
+    """Return the full name of a partition, `NAME@BROKER` (SPEC MODEL-1)."""
     return f"{name}@{broker}"
 
 
 class PartitionName(NamedTuple):
-    """A partition's name in its two parts (SPEC MODEL-1)."""
+    """The two parts of a partition's full name (SPEC MODEL-1)."""
 
     name: str
     broker: str
@@ -98,7 +98,7 @@ class PartitionName(NamedTuple):
         Raises
         ------
         Refused
-            `invalid_partition_name` when there is no `@`, or a part is empty.
+            `invalid_partition_name` when the `@` is missing or a part is empty.
         """
         return cls(*_parts(text))
 
@@ -107,7 +107,7 @@ class PartitionName(NamedTuple):
 
 
 def broker_of(partition: str) -> str:
-    """The broker of a partition `NAME@BROKER`; raises as `PartitionName.parse` does."""
+    """Return the broker of a partition `NAME@BROKER`; raises the same errors as `PartitionName.parse`."""
     return _parts(partition)[1]
 
 
@@ -123,7 +123,7 @@ def _parts(partition: str) -> tuple[str, str]:
 
 
 def encode_path(name: str) -> str:
-    """The folder of `name`: one to one, only `[A-Za-z0-9._~-]`, never hidden, never `.` or `..`, at most 120 long."""
+    """Return the folder of `name`: unique, only `[A-Za-z0-9._~-]`, not hidden, not `.` or `..`, at most 120 long."""
     raw = name.encode()
     out = [chr(b) if b in _SAFE else f"~{b:02X}" for b in raw]
     if raw[:1] in (b".", b"_"):
@@ -136,7 +136,7 @@ def encode_path(name: str) -> str:
 
 
 def decode_path(folder: str) -> str | None:
-    """The name of a folder that `encode_path` made; None for one that ends in a digest."""
+    """Return the name that `encode_path` turned into `folder`; None when the folder ends in a digest."""
     if _DIGEST in folder:
         return None
     raw = bytearray()

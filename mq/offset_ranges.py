@@ -1,4 +1,4 @@
-"""A set of offsets as half-open ranges: as small as its gaps are few."""
+"""A set of offsets, stored as half-open ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["OffsetRanges"]
 
 
 class OffsetRanges:
-    """Offsets in ranges `[low, high)` that are ascending and do not touch."""
+    """A set of offsets as ranges `[low, high)` that ascend and do not touch; memory grows with the number of gaps."""
 
     __slots__ = ("_highs", "_lows")
 
@@ -20,7 +20,7 @@ class OffsetRanges:
             self.add(low, high)
 
     def add(self, low: int, high: int) -> None:
-        """Add `[low, high)`, joining what touches it."""
+        """Add `[low, high)`; ranges that touch it are joined with it."""
         if low >= high:
             return
         first = bisect_left(self._highs, low)
@@ -39,17 +39,17 @@ class OffsetRanges:
             self._lows[0] = offset
 
     def gap_from(self, offset: int) -> int:
-        """The first offset at or after `offset` that is not in the set."""
+        """Return the first offset at or after `offset` that is not in the set."""
         at = bisect_right(self._lows, offset) - 1
         return self._highs[at] if at >= 0 and self._highs[at] > offset else offset
 
     def next_from(self, offset: int) -> int | None:
-        """The first offset at or after `offset` that is in the set; None when there is none."""
+        """Return the first offset at or after `offset` that is in the set; None when there is none."""
         at = bisect_right(self._highs, offset)
         return max(self._lows[at], offset) if at < len(self._lows) else None
 
     def gaps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Ranges of `[low, high)` that are not in the set, ascending."""
+        """Yield the ranges of `[low, high)` that are not in the set, ascending."""
         while (at := self.gap_from(low)) < high:
             found = self.next_from(at)
             low = high if found is None else min(found, high)
@@ -62,5 +62,5 @@ class OffsetRanges:
         return zip(self._lows, self._highs, strict=True)
 
     def __len__(self) -> int:
-        """The number of ranges."""
+        """Return the number of ranges."""
         return len(self._lows)

@@ -1,13 +1,13 @@
 """Idempotent producers: which requests a partition already holds (SPEC SEND-5).
 
-A producer numbers its requests. The part of a request that went to this partition is remembered as a `Part`; a
-repeated request finds it and gets its original offsets. A part that was refused elsewhere may follow into the same
-partition later: then there are two, of different messages. The window is bounded: the last requests of each producer,
-the most recent producers, a day.
+A producer numbers its requests. The partition remembers its part of a request as a `Part`; a repeated request finds it
+and gets the original offsets. Messages that another partition refused may follow into this one later: then the request
+has two parts here, with different messages. The window is bounded: the last requests of each producer, the most recent
+producers, a day.
 
     seq:      4   5   6   7   8
               |   |   |       |
-              kept parts      last      a repeat of 5 -> its Part;  a repeat of 1 -> too old, refused above
+              kept parts      last      a repeat of 5 -> its Part;  a repeat of 1 -> too old, the caller refuses it
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Part:
     indexes: tuple[int, ...] | None = None
 
     def overlaps(self, indexes: tuple[int, ...] | None) -> bool:
-        """Whether it holds any of the messages at these positions of the request."""
+        """Return whether this part holds any of the messages at these positions of the request."""
         return overlap(self.indexes, indexes)
 
 
 def overlap(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
-    """Whether two parts of one request have a message in common; None stands for the whole request."""
+    """Return whether two parts of one request have a message in common; None stands for the whole request."""
     return one is None or other is None or not set(one).isdisjoint(other)
 
 
 def part_to_json(part: Part) -> list[object]:
-    """A part as a short JSON array; runs of indexes are written `[first, length]`."""
+    """Return a part as a short JSON array; runs of indexes are written `[first, length]`."""
     runs = None if part.indexes is None else _runs(part.indexes)
     return [part.producer_id, part.seq, part.base_offset, part.count, part.total, part.time_ms, runs]
 
 
 def part_from_json(raw: Sequence[object]) -> Part:
-    """The inverse of `part_to_json`."""
+    """Return the part that `part_to_json` wrote."""
     producer_id, seq, base, count, total, time_ms, runs = raw
     indexes = None
     if isinstance(runs, list):
@@ -90,7 +90,7 @@ class ProducerSeen:
 
 
 class ProducerWindow:
-    """The duplicate state of one partition: a deterministic fold over parts, in offset order.
+    """The duplicate window of one partition: a deterministic fold over parts, in offset order.
 
     Not safe for concurrent change; the partition's append lock guards it.
     """
@@ -105,20 +105,20 @@ class ProducerWindow:
         self._producers_max = producers_max
         self._requests_kept = requests_kept
         self._window_ms = window_ms
-        #: Least recently seen first, so that bounding is popping from the front.
+        #: Least recently seen producer first: the first one is the next to be forgotten.
         self._seen: OrderedDict[str, OrderedDict[int, tuple[Part, ...]]] = OrderedDict()
 
     @property
     def window_ms(self) -> int:
-        """How long a request is remembered."""
+        """How long a request is remembered, in milliseconds."""
         return self._window_ms
 
     @property
     def whole_since_ms(self) -> int:
-        """The time from which on every request within the window's length is surely remembered; 0 for all of them.
+        """The time since which every request within the window is certainly remembered; 0 if all of them are.
 
-        Producers are forgotten in the order in which they were last seen. So while there is room none was forgotten
-        early, and in a full window none that was seen after the one that is next to go.
+        Producers are forgotten in the order in which they were last seen. So while there is room, no producer was
+        forgotten early; in a full window, none that was seen after the one that is forgotten next.
         """
         if len(self._seen) < self._producers_max:
             return 0
@@ -131,19 +131,19 @@ class ProducerWindow:
         return len(self._seen)
 
     def find(self, producer_id: str, seq: int, indexes: tuple[int, ...] | None = None) -> Part | None:
-        """A stored part of that request that has some of these messages, if it is still remembered."""
+        """Return a remembered part of this request that has some of these messages; None when there is none."""
         parts = self._seen.get(producer_id)
         if parts is None:
             return None
         return next((part for part in parts.get(seq, ()) if part.overlaps(indexes)), None)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
-        """All that is remembered of a producer, as a copy."""
+        """Return a copy of all that is remembered of a producer; None when nothing is."""
         parts = self._seen.get(producer_id)
         return None if not parts else ProducerSeen(max(parts), dict(parts))
 
     def add(self, part: Part) -> None:
-        """Remember a stored part; what falls out of the window is forgotten."""
+        """Remember a stored part, and forget those that fall out of the window."""
         parts = self._seen.get(part.producer_id)
         if parts is None:
             parts = self._seen[part.producer_id] = OrderedDict()
@@ -164,6 +164,6 @@ class ProducerWindow:
             self._seen.popitem(last=False)
 
     def extend(self, parts: Iterable[Part]) -> None:
-        """`add` each of them."""
+        """Remember each of these parts."""
         for part in parts:
             self.add(part)

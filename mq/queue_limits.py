@@ -1,6 +1,6 @@
-"""Every limit of groups, POP, retries and delays, with its unit and its reason (see `mq.limits` for the log's).
+"""Every limit of groups, POP, retries and delays, with its unit and its reason; `mq.limits` has those of the log.
 
-A limit that users may change is only the default here. Relations are asserted at the end.
+For a limit that users may change, this is only the default. Relations between limits are asserted at the end.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
-# Invisible times (SPEC POP-3). The bounds are for users' requests; the service may be configured with others.
+# Invisible times (SPEC POP-3). The bounds apply to users' requests; a service may be configured with other bounds.
 INVISIBLE_MS_DEFAULT: Final = 60 * _SECOND
 INVISIBLE_MS_MIN: Final = 10 * _SECOND
 INVISIBLE_MS_MAX: Final = 12 * _HOUR
-# What a handle and a record can hold, whatever the configuration: 32 bits of milliseconds are 49 days.
+# The longest invisible time that a handle and a record can hold: 32 bits of milliseconds are 49 days.
 INVISIBLE_MS_CEILING: Final = DELAY_MS_MAX
 
 # One pop (SPEC POP-1). A checkpoint's bit map is 32 bits wide, as RocketMQ's is.
 POP_MESSAGES_MAX: Final = 1_024
 CHECKPOINT_MESSAGES_MAX: Final = 32
-# Handles in one call: several pops of the largest size.
+# Handles in one call: enough for several pops of the largest size.
 HANDLES_MAX: Final = 4_096
 # A handle holds two names and, for a filtered pop, 32 offsets and attempts.
 HANDLE_CHARS_MAX: Final = 2_048
 
-# The revive log (SPEC POP-6): queues that are taken in turn, and the number that ordered pops use instead.
+# The revive log (SPEC POP-6): the number of queues, used in turn, and the queue number that ordered pops have instead.
 REVIVE_QUEUES: Final = 8
 ORDERED_REVIVE_QUEUE: Final = 999
-# A checkpoint falls due so much before its acknowledgements, so that it is there when they are matched.
+# Time by which the record of a checkpoint is due before the records of its acknowledgements, so that it is there when
+# they are matched.
 CHECKPOINT_LEAD_MS: Final = 1 * _SECOND
-# An ack that was accepted just before the revive time is being appended then. The revive job looks at a
-# checkpoint only so much later, and the service calls an ack expired that took longer to store.
+# Time after the revive time in which an ack that was accepted just before it may still be appended. The revive job
+# looks at a checkpoint only after that time; the service answers that an ack has expired if storing it took longer.
 ACK_SETTLE_MS: Final = 300
-# By so much the job's clock may be ahead of the service's without an acknowledgement that is confirmed being void.
+# The most by which the job's clock may be ahead of the service's without making a confirmed acknowledgement void.
 CLOCKS_APART_MS: Final = 10 * _SECOND
 
-# The in-memory match (SPEC POP-13).
+# The in-memory match (SPEC POP-13): how long a checkpoint stays, how long before it is due it must leave, the remaining
+# time below which it is stored at once, and the most checkpoints of a broker and of a partition.
 STAY_BUFFER_MS: Final = 10 * _SECOND
 STAY_BUFFER_TIMEOUT_MS: Final = 3 * _SECOND
 STRAIGHT_TO_LOG_MS: Final = STAY_BUFFER_TIMEOUT_MS + 1_500
 BUFFER_CHECKPOINTS_MAX: Final = 200_000
 PARTITION_CHECKPOINTS_MAX: Final = 20_000
-# Due times in memory are kept in buckets of this width: a checkpoint is handled at most so late.
+# Width of the buckets in which memory keeps due times: the most by which a checkpoint is handled late.
 BUCKET_MS: Final = 100
 
-# Retries (SPEC RETRY-2). A wait is an invisible time, so it is bounded as one.
+# Retries (SPEC RETRY-2). A wait is an invisible time, so it has the same upper bound.
 MAX_ATTEMPTS_DEFAULT: Final = 16
 MAX_ATTEMPTS_MAX: Final = 10_000
 RETRY_WAITS_MAX: Final = 64
@@ -56,23 +58,23 @@ RETRY_WAIT_MS_MAX: Final = INVISIBLE_MS_MAX
 # A reason is shown in tables and sent in headers.
 REASON_LENGTH_MAX: Final = 255
 
-# A pop that reads so long keeps its lane no longer once another wants it (SPEC POP-2): far more than a read takes, and
-# less than clients wait. Doubled each time, so that what is merely slow gets through, and what hangs holds few threads.
+# Time after which a pop that still reads loses its lane to a waiting pop (SPEC POP-2): far more than a read takes, and
+# less than clients wait. It doubles each time, so that a slow read gets through and a hanging one holds few threads.
 LANE_BUSY_MS: Final = 15 * _SECOND
 
-# Ordered pops: offsets of one partition that are known and not yet done. Beyond, nothing more is popped there.
+# Ordered pops: the most offsets of one partition that are known and not done. At this limit, nothing new is popped.
 ORDERED_OUTSTANDING_MAX: Final = 10_000
 
-# Messages that one pass of the delay or revive job appends to one partition before it marks them done: what a
-# kill leaves unmarked must still be in the duplicate window of that partition.
+# Messages that one pass of the delay or revive job appends to one partition before it marks them done. All that a kill
+# leaves unmarked must still be in the duplicate window of that partition.
 JOB_BATCH_MESSAGES_MAX: Final = 50_000
 
 assert INVISIBLE_MS_MIN <= INVISIBLE_MS_DEFAULT <= INVISIBLE_MS_MAX <= INVISIBLE_MS_CEILING < 2**32
 assert STAY_BUFFER_TIMEOUT_MS > CHECKPOINT_LEAD_MS + ACK_SETTLE_MS, "a checkpoint must be stored before it is due"
-assert STAY_BUFFER_TIMEOUT_MS < STRAIGHT_TO_LOG_MS, "what enters the memory must be able to stay for a while"
+assert STAY_BUFFER_TIMEOUT_MS < STRAIGHT_TO_LOG_MS, "a checkpoint that enters memory must be able to stay for a while"
 assert BUCKET_MS < STRAIGHT_TO_LOG_MS - STAY_BUFFER_TIMEOUT_MS
 assert PARTITION_CHECKPOINTS_MAX <= BUFFER_CHECKPOINTS_MAX
 assert POP_MESSAGES_MAX <= HANDLES_MAX, "a pop can be acknowledged in one call"
 assert POP_MESSAGES_MAX % CHECKPOINT_MESSAGES_MAX == 0
-assert JOB_BATCH_MESSAGES_MAX <= PRODUCERS_MAX, "each message may be a producer of its own"
+assert JOB_BATCH_MESSAGES_MAX <= PRODUCERS_MAX, "each message may have its own producer"
 assert PRODUCER_REQUESTS_KEPT > 1

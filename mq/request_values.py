@@ -1,4 +1,4 @@
-"""Reading what a caller sent."""
+"""Parsers of values that a caller sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["zoned_time"]
 
 
 def zoned_time(text: str) -> datetime | None:
-    """The RFC 3339 time that a text is; None for another text, and for a time without a zone."""
+    """Parse an RFC 3339 time; return None for any other text, and for a time without a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

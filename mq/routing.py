@@ -1,9 +1,9 @@
 """Routes: which partition of a topic a message goes to (SPEC ROUTE).
 
-A key hashes to one of 1,024 logical partitions (LP) for ever; a route maps ranges of LPs to partitions. A
-new route cuts the LPs into contiguous ranges, as equal as can be. An expansion keeps every old partition in
-its place and takes from each the upper end of what it has, so that no LP moves between two old partitions and
-none moves that could have stayed:
+A key always hashes to the same one of 1,024 logical partitions (LP); a route maps ranges of LPs to partitions. A new
+route divides the LPs into contiguous ranges of nearly equal size. An expansion keeps every old partition in its place
+and takes LPs from the upper end of what it owns. So no LP moves between two old partitions, and the number of LPs that
+move is the least possible:
 
     LP      0        256       512       768      1024
     2       |     orders@A      |     orders@B      |
@@ -41,10 +41,10 @@ __all__ = [
     "spread",
 ]
 
-# SPEC ROUTE-2: a topic that nobody configured lies on this many brokers.
+# Number of partitions, each on another broker, of a topic whose request names no number (SPEC ROUTE-2).
 DEFAULT_PARTITIONS: Final = 2
-# Below this many messages a further slice costs more (a commit in one more table, 1 to 2 ms) than it gains: so many
-# rows are encoded in the time of a commit.
+# Smallest slice of a request, in messages. A further slice costs a commit in one more table, 1 to 2 ms, and that is the
+# time that it takes to encode this many rows.
 _SLICE_MESSAGES_MIN: Final = 4_096
 
 # LPs `[low, high)` belong to the partition at this index of the route.
@@ -53,18 +53,18 @@ Table = NDArray[np.int16]
 
 
 def logical_partition(key: str) -> int:
-    """The LP of `key`: `pmod(hash(key), 1024)` in Spark SQL (SPEC ROUTE-4)."""
+    """Return the LP of `key`: `pmod(hash(key), 1024)` in Spark SQL (SPEC ROUTE-4)."""
     return hash_string(key) % LOGICAL_PARTITIONS
 
 
 def logical_partitions(offsets: NDArray[np.int32] | NDArray[np.int64], data: NDArray[np.uint8]) -> Table:
-    """The LP of every key of an Arrow string column, from its buffers (see `hash_strings`)."""
-    # The number of LPs is a power of two: the low bits are the positive remainder.
+    """Return the LP of every key of an Arrow string column, from its buffers (see `hash_strings`)."""
+    # The number of LPs is a power of two, so the low bits are the positive remainder.
     return (hash_strings(offsets, data) & (LOGICAL_PARTITIONS - 1)).astype(np.int16)
 
 
 class Places(Protocol):
-    """Where each logical partition's messages go: a route, or one whose expansion is still under way."""
+    """A map of each logical partition to a partition: a route, or a route whose expansion is not complete."""
 
     @property
     def partitions(self) -> tuple[str, ...]: ...
@@ -73,13 +73,13 @@ class Places(Protocol):
     def table(self) -> Table: ...
 
 
-# Without slots: the cached table needs a place.
+# Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class Route:
     """The partitions of one topic in route order, and which LPs each of them owns.
 
     `owners` are ranges in LP order that cover every LP once; adjacent ranges belong to different partitions.
-    A route with a higher `epoch` replaces one with a lower.
+    A route with a higher `epoch` replaces a route with a lower one.
     """
 
     epoch: int
@@ -100,17 +100,17 @@ class Route:
         return table
 
     def partition_of(self, key: str) -> int:
-        """The index in `partitions` of the partition that messages with `key` go to (SPEC ROUTE-5)."""
+        """Return the index in `partitions` of the partition for messages with `key` (SPEC ROUTE-5)."""
         return int(self.table[logical_partition(key)])
 
     def to_json(self) -> dict[str, object]:
-        """This route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`."""
+        """Return this route as JSON values: `{"epoch", "partitions", "owners": [[low, high, index], ...]}`."""
         values: dict[str, object] = msgspec.json.decode(to_json(self))
         return values
 
     @classmethod
     def from_json(cls, value: object) -> Route:
-        """The route that `to_json` wrote; raises `Corrupt` when it is not one."""
+        """Return the route that `to_json` wrote; raises `Corrupt` when the value is not a valid route."""
         with corrupt_when_damaged("a stored route", code="route_corrupt"):
             return _route(value)
 
@@ -119,7 +119,7 @@ _route: Final = reader(Route)
 
 
 def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None:
-    """What is wrong with a route, None if nothing is."""
+    """Return what is wrong with a route; None when it is valid."""
     if not all("@" in partition for partition in partitions):
         return "a partition is not written NAME@BROKER"
     if len(set(partitions)) != len(partitions):
@@ -135,12 +135,12 @@ def _fault(partitions: tuple[str, ...], owners: tuple[Range, ...]) -> str | None
 
 
 def default_route(topic: str, brokers: Sequence[str]) -> Route:
-    """The route of a topic that nobody configured: the first two brokers, or the only one (SPEC ROUTE-2)."""
+    """Return the route of a topic without a partition count: the first two brokers, or the only one (SPEC ROUTE-2)."""
     return new_route(topic, min(DEFAULT_PARTITIONS, max(1, len(brokers))), brokers)
 
 
 def new_route(topic: str, count: int, brokers: Sequence[str]) -> Route:
-    """A first route of `count` partitions: contiguous ranges, as equal as possible (SPEC ROUTE-4)."""
+    """Return the first route of a topic with `count` partitions: contiguous ranges of nearly equal size (ROUTE-4)."""
     _check_count(count)
     sizes = _sizes(np.zeros(count, dtype=np.int64), kept=0)
     table = np.repeat(np.arange(count), sizes)
@@ -148,14 +148,14 @@ def new_route(topic: str, count: int, brokers: Sequence[str]) -> Route:
 
 
 def expand(route: Route, topic: str, count: int, brokers: Sequence[str]) -> Route:
-    """`route` grown to `count` partitions with the fewest LPs moved (SPEC ROUTE-3, ROUTE-4).
+    """Return `route` expanded to `count` partitions, with the fewest LPs moved (SPEC ROUTE-3, ROUTE-4).
 
     Raises
     ------
     Conflict
-        `partitions_cannot_shrink` when the topic has more partitions already.
+        `partitions_cannot_shrink` when the topic already has more partitions.
     Unprocessable
-        `partitions_out_of_range` when there cannot be so many.
+        `partitions_out_of_range` when `count` is not within 1 to 1,024.
     """
     kept = len(route.partitions)
     _check_count(count)
@@ -186,10 +186,10 @@ def _check_count(count: int) -> None:
 
 
 def _named(present: tuple[str, ...], topic: str, count: int, brokers: Sequence[str]) -> tuple[str, ...]:
-    """`present` and enough new names for `count` partitions (SPEC ROUTE-3).
+    """Return `present` and enough new names for `count` partitions (SPEC ROUTE-3).
 
-    Each new partition goes to the broker that has fewest, which is round robin as long as the brokers are the
-    same. A broker's first is named like the topic, later ones `topic#N` with N counting on over all brokers.
+    Each new partition goes to the broker with the fewest partitions: round robin, unless the set of brokers changes.
+    The first partition on a broker has the name of the topic, later ones `topic#N`; N counts over all brokers.
     """
     if not brokers:
         raise Unavailable("no broker is available to hold the topic", code="no_broker")
@@ -212,10 +212,10 @@ def _named(present: tuple[str, ...], topic: str, count: int, brokers: Sequence[s
 
 
 def _sizes(sizes: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
-    """How many LPs each partition shall own, for the present `sizes`, of which the first `kept` are old.
+    """Return how many LPs each partition shall own, given the current `sizes`; the first `kept` partitions are old.
 
-    Sizes differ by at most one. The larger ones go first to old partitions that own as many now: each of them
-    then moves one LP less, and none has to be given an LP of another old one.
+    Sizes differ by at most one. The larger sizes go first to old partitions that own that many LPs already: each of
+    these then moves one LP less, and no old partition receives an LP of another one.
     """
     low, larger = divmod(LOGICAL_PARTITIONS, sizes.size)
     order = sorted(range(sizes.size), key=lambda index: (sizes[index] <= low, index < kept))
@@ -225,7 +225,7 @@ def _sizes(sizes: NDArray[np.int64], kept: int) -> NDArray[np.int64]:
 
 
 def _expanded(table: Table, kept: int, count: int) -> Table:
-    """`table` after each partition gave up the upper end of what it owned, beyond what it shall own."""
+    """Return `table` after each partition has given up the LPs beyond its new size, from the upper end."""
     sizes = np.bincount(table, minlength=count)
     wanted = _sizes(sizes, kept)
     keeps = np.minimum(sizes, wanted)
@@ -240,17 +240,17 @@ def _expanded(table: Table, kept: int, count: int) -> Table:
 
 
 def _ranges(table: NDArray[np.integer]) -> tuple[Range, ...]:
-    """The table as ranges, adjacent LPs of one partition joined."""
+    """Return the table as ranges; adjacent LPs of one partition are joined."""
     starts = [0, *(np.flatnonzero(np.diff(table)) + 1).tolist()]
     return tuple((low, high, int(table[low])) for low, high in pairwise([*starts, LOGICAL_PARTITIONS]))
 
 
 def spread(count: int, route: Places, draw: int) -> list[Range]:
-    """Where `count` messages without a key go: slices `[low, high)` of the request, each to one partition.
+    """Divide `count` messages without a key into slices: (index of the partition, low, high) of `[low, high)`.
 
     `draw` is a random number: the first slice goes to the partition of LP `draw % 1024` (SPEC ROUTE-5), the
-    next ones to those that follow in route order. Slices are contiguous, about equal and seldom small: every
-    one is a commit in another table.
+    next ones to the partitions that follow in route order. Slices are contiguous, about equal and seldom small,
+    because each costs a commit in another table.
     """
     partitions = len(route.partitions)
     slices = min(partitions, max(count // _SLICE_MESSAGES_MIN, 1), count)

@@ -1,11 +1,11 @@
-"""What DeltaMQ stores as JSON is read and written by one definition; anything else is damage.
+"""JSON that DeltaMQ stores: one definition both reads and writes it, and text that does not fit it is damaged.
 
-The definition is a type with annotated fields, which msgspec reads and writes: the type of the core itself, or a struct
-beside it where the two differ. A field without a default must be there. Unknown fields are left alone, so that an older
+The definition is a type with annotated fields that msgspec reads and writes: the type of the core itself, or a separate
+struct where the stored form differs. A field without a default must be present. Unknown fields are ignored, so an older
 release can read what a newer one wrote.
 
-Decoders and encoders are made at import: two threads that let msgspec 0.22 read the annotations of one type at once
-crash the interpreter.
+Decoders and encoders are made at import: the interpreter crashes when two threads make msgspec 0.22 read the
+annotations of one type at the same time.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ __all__ = ["Form", "corrupt_when_damaged", "form", "forms_of", "integer", "mappi
 T = TypeVar("T")
 S = TypeVar("S")
 
-#: The JSON text of a value.
+#: Encodes a value as JSON text.
 to_json: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[T]):
-    """How values of one type are stored."""
+    """The encoder and the decoder of one stored type."""
 
     to_json: Callable[[T], bytes]
-    #: Raises what `corrupt_when_damaged` catches.
+    #: On damaged text, raises errors that `corrupt_when_damaged` converts.
     from_json: Callable[[bytes], T]
 
 
 def form(stored: type[S], read: Callable[[S], T], write: Callable[[T], S]) -> Form[T]:
-    """Values that are stored as `stored`, a type of its own."""
+    """Return the form of values that are stored as another type, `stored`, which `read` and `write` convert."""
     decode = msgspec.json.Decoder(stored).decode
     return Form(lambda value: to_json(write(value)), lambda body: read(decode(body)))
 
 
 def forms_of(*kinds: type[Any]) -> dict[str, Form[Any]]:
-    """Events that are stored field by field, by their kinds."""
+    """Return the forms of events that are stored field by field, by the kind of event."""
     return {one.kind: Form(to_json, msgspec.json.Decoder(one).decode) for one in kinds}
 
 
 def reader(kind: type[T]) -> Callable[[object], T]:
-    """What makes a `kind` of the values that JSON text stands for; it raises what `corrupt_when_damaged` catches."""
-    msgspec.json.Decoder(kind)  # reads the annotations now, see above
+    """Return a function that converts parsed JSON to a `kind`; `corrupt_when_damaged` converts its errors."""
+    msgspec.json.Decoder(kind)  # reads the annotations at import, see above
     return lambda value: msgspec.convert(value, kind)
 
 
 @contextmanager
 def corrupt_when_damaged(what: str, *, code: str) -> Iterator[None]:
-    """Turn what readers of stored values raise into `Corrupt`, which names `what`."""
+    """Convert the errors that readers of stored values raise to `Corrupt`, with `what` in the message."""
     try:
         yield
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
@@ -64,14 +64,14 @@ def corrupt_when_damaged(what: str, *, code: str) -> Iterator[None]:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """`value` if it is a JSON object, else `TypeError`."""
+    """Return `value` if it is a JSON object, else raise `TypeError`."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{type(value).__name__} is not an object")
     return value
 
 
 def integer(value: object) -> int:
-    """`value` if it is a whole number, else `TypeError`."""
+    """Return `value` if it is a whole number, else raise `TypeError`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{type(value).__name__} is not a whole number")
     return value

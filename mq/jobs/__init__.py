@@ -1,4 +1,4 @@
-"""What scheduled jobs and streams decide: shares of shards, repeated tries, admission, stream offsets."""
+"""Decisions of scheduled jobs and streams: shares of shards, repeated tries, admission, stream offsets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How much of what is there the next batch of a streaming read takes: pure rules over counts of messages and a clock.
+"""Rules for the size of the next batch of a streaming read: pure functions of message counts and a clock.
 
-The meaning is that of the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's Kafka
+The rules are those of the options `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` and `maxTriggerDelay` of Spark's Kafka
 source.
 """
 
@@ -17,11 +17,11 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
-    """What a query asks of its batches; None where it does not ask."""
+    """The limits that a query sets for its batches; None for a limit that it does not set."""
 
     messages_max: int | None = None
     messages_min: int | None = None
-    #: A batch of fewer than `messages_min` comes at the latest so long after the one before it.
+    #: Longest wait for `messages_min`, counted from the previous batch, in milliseconds.
     delay_ms_max: int = 15 * 60 * 1000
 
     def must_wait(self, available: int, *, since_last_ms: int | None) -> bool:
@@ -34,8 +34,8 @@ class TriggerLimits:
 def admitted(available: Mapping[K, int], messages_max: int | None) -> dict[K, int]:
     """Return how many messages of each partition the next batch takes.
 
-    Partitions share `messages_max` in proportion to what they have, each gets at least one of what it has: none
-    starves beside a busy one. So a batch may exceed the limit by at most one message for each partition.
+    Partitions share `messages_max` in proportion to their available messages. Each gets at least one, so that none
+    starves beside a busy one; a batch may therefore exceed the limit by at most one message for each partition.
     """
     total = sum(available.values())
     if messages_max is None or total <= messages_max:

@@ -1,8 +1,8 @@
-"""Which shards of a job an application should take, and which give back: a fair share, with few moves.
+"""Which shards of a job an application should take, and which it should give back: fair shares with few moves.
 
-Every application decides for itself, from who is there and who holds what, as far as it sees it. Nobody is asked: that
-no shard has two owners is the locks' business, so an old view costs a move at most. All who see the same decide the
-same, and shares differ by one shard at most.
+Every application decides for itself, from its own view of the applications and of the shards that each holds. Locks,
+not these decisions, keep a shard from having two owners, so an outdated view costs one move at most. Applications with
+the same view decide the same, and shares differ by one shard at most.
 
     shards  a b c d e        x: a b c d e    y: -        x gives d e, y takes them       x: a b c    y: d e
 """
@@ -25,12 +25,12 @@ class Share:
 
 
 def share_sizes(held: Mapping[str, int], shards: int) -> dict[str, int]:
-    """Return how many of the shards each application should hold; whoever holds most keeps one that is left over.
+    """Return how many of the shards each application should hold; those that hold most keep the remainder.
 
     Parameters
     ----------
     held
-        How many each application holds, of all that take part.
+        How many shards each participating application holds.
     """
     small, left_over = divmod(shards, len(held))
     ranked = sorted(held, key=lambda one: (-held[one], one))
@@ -45,13 +45,13 @@ def shard_share(
     Parameters
     ----------
     applications
-        Those that take part, `me` among them.
+        The participating applications, with `me`.
     shards
-        All there are; what owners hold beside them is let go.
+        All shards that exist; `me` gives back any other shard that it holds.
     owners
-        Who holds a shard. Owners that are no applications keep theirs, and their shards are not shared out.
+        The owner of each shard that is taken. Shards of owners that do not participate are not shared out.
     left
-        Shards that were free for so long that whoever should have taken them does not: `me` takes them in any case.
+        Shards that were free for so long that their intended owner must have failed: `me` takes them in any case.
     """
     wanted = sorted(set(shards))
     mine = [shard for shard, owner in owners.items() if owner == me]
@@ -67,6 +67,6 @@ def shard_share(
 
 
 def _handed_out(me: str, free: Sequence[str], missing: Mapping[str, int]) -> Sequence[str]:
-    """Return those of the free shards that `me` lacks; no two who see the same get the same one."""
+    """Return the free shards for `me`; two applications with the same view never get the same shard."""
     start = sum(max(0, count) for one, count in missing.items() if one < me)
     return free[start : start + max(0, missing[me])]

@@ -1,11 +1,11 @@
-"""Where a streaming read is: an offset for each partition of each topic, and how a checkpoint folder keeps it.
+"""The position of a streaming read: an offset for each partition of each topic, and its form in a checkpoint folder.
 
     {"topics": {"orders": {"id": "...", "partitions": {"orders@broker-a": 120}}}, "version": 1, "warehouse": "..."}
 
-Offsets are those of the log, the next ones to be read. A topic's id tells its present life from earlier ones of the
-same name; the warehouse's id tells a checkpoint folder that belongs to another warehouse. Both are empty where there
-is no metadata log. Streaming engines compare positions as text, so equal positions have equal text: keys are sorted.
-The version is that of this format: a newer one is refused, an older one is upgraded step by step.
+Each offset is the next one to read. The topic's id tells the current topic from deleted ones of the same name; the
+warehouse's id reveals a checkpoint folder of another warehouse. Both are empty where there is no metadata log.
+Streaming engines compare positions as text, so keys are sorted: equal positions have equal text. `version` is the
+version of this format: a newer one is refused, an older one is upgraded step by step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FORMAT_VERSION", "StreamOffset", "TopicOffset", "messages_behind"]
 FORMAT_VERSION: Final = 1
 
 Json = Mapping[str, object]
-#: For each older version the function that makes the next version of it.
+#: For each older version, the function that converts it to the next version.
 Upgrades = Mapping[int, Callable[[Json], Json]]
 _UPGRADES: Final[Upgrades] = {}
 
@@ -47,7 +47,7 @@ class StreamOffset:
     topics: Mapping[str, TopicOffset] = field(default_factory=dict)
 
     def of(self, topic: str, topic_id: str, partition: str) -> int | None:
-        """Return the position in a partition of this life of the topic; None where the read has not begun."""
+        """Return the position in a partition of the topic with this id; None where the read has not begun."""
         found = self.topics.get(topic)
         return found.partitions.get(partition) if found is not None and found.id == topic_id else None
 
@@ -72,9 +72,9 @@ class StreamOffset:
         Raises
         ------
         Refused
-            A newer release wrote it.
+            A newer release wrote the position.
         Corrupt
-            It is damaged, or no position of this source.
+            The value is damaged, or is not a position of this source.
         """
         with corrupt_when_damaged("the position in the stream's checkpoint", code="stream_offset_corrupt"):
             stored = mapping(value)
@@ -92,7 +92,7 @@ class StreamOffset:
 
 
 class _Stored(msgspec.Struct):
-    """The position as it is stored, in the present version."""
+    """The stored form of the position, in the current version."""
 
     warehouse: str
     topics: dict[str, TopicOffset]
@@ -110,9 +110,9 @@ def _upgraded(stored: Json, version: int, upgrades: Upgrades) -> Json:
 
 
 def messages_behind(end: StreamOffset, latest: StreamOffset) -> dict[tuple[str, str], int]:
-    """Return for each topic and partition of `latest` how many messages a read at `end` has not had yet.
+    """Return for each topic and partition of `latest` how many messages a read at `end` has not read yet.
 
-    A partition in which the read has not begun counts from its offset 0, as a topic that was made again does.
+    A partition in which the read has not begun counts from offset 0, and so does a topic that was created again.
     """
     return {
         (topic, partition): max(0, offset - (end.of(topic, topic_id, partition) or 0))

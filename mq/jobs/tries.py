@@ -1,10 +1,11 @@
-"""When something that is due and could not be done is tried again, by whoever remembers nothing of earlier tries.
+"""Times at which a task that is due and has failed is tried again, without a memory of earlier tries.
 
     due       +1 s      +3 s              +7 s          ... +63 s, then every minute
      |---------|---------|-----------------|----
 
-The times follow from when it was due. A run tries what has such a time between the run before it and itself, so each
-is tried at its first run, then after 1 s, 2 s, 4 s, ... and what never works costs next to nothing.
+The times follow from the due time alone. A run tries every task that has such a time between the previous run and this
+one: each task is tried at the first run, then after 1 s, 2 s, 4 s, ..., and one that never succeeds costs almost
+nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Final
 
 __all__ = ["TRY_EVERY_MS_MAX", "TRY_FIRST_MS", "is_tried", "tries_until"]
 
-#: The first wait; each further one is twice as long ...
+#: The first wait; each further one is twice as long.
 TRY_FIRST_MS: Final = 1_000
-#: ... up to this one.
+#: The longest wait.
 TRY_EVERY_MS_MAX: Final = 60_000
-#: Waits that double: 1, 2, 4, ... 32 s.
+#: The number of waits that double: 1, 2, 4, ... 32 s.
 _DOUBLED: Final = 6
 _DOUBLED_MS: Final = TRY_FIRST_MS * ((1 << _DOUBLED) - 1)
 
 
 def tries_until(overdue_ms: int) -> int:
-    """How many times to try have come, `overdue_ms` after it fell due."""
+    """Return how many tries were due until `overdue_ms` after the due time."""
     if overdue_ms < 0:
         return 0
     if overdue_ms < _DOUBLED_MS:
@@ -32,9 +33,9 @@ def tries_until(overdue_ms: int) -> int:
 
 
 def is_tried(due_ms: int, *, since_ms: int, now_ms: int) -> bool:
-    """Whether what fell due at `due_ms` is tried at `now_ms` by who last looked at `since_ms`.
+    """Return whether a run at `now_ms`, after a run at `since_ms`, tries a task that was due at `due_ms`.
 
-    A clock that was set back since makes it be tried.
+    If the clock was set back between the two runs, the task is tried.
     """
     if not due_ms <= since_ms <= now_ms:
         return due_ms <= now_ms

@@ -1,4 +1,4 @@
-"""The metadata log's events and their fold: topics, groups, brokers, moved keys, online clients, retention."""
+"""The events of the metadata log and their fold: topics, groups, brokers, moved keys, online clients, retention."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Allocation: which client of an exclusive group consumes which partition of a topic (SPEC ORDER-1).
 
-Pure functions of the clients online, the partitions in route order and the allocation before. Each partition has one
-client as long as there is any; a client without partitions is in the answer with none (R125).
+Strategies are pure functions of the online clients, the partitions in route order and the previous allocation. Each
+partition has one client if there are any; a client without partitions is in the result with none (R125).
 
-    strategy          evenness                                     what a change of clients moves
-    sticky            counts differ by one at most                 the fewest partitions that evenness allows
+    strategy          evenness                                     partitions that move when clients change
+    sticky            counts differ by one at most                 the fewest that evenness allows
     average           counts differ by one at most; whole blocks   up to most of them
     circle            counts differ by one at most; in turn        up to most of them
-    consistent_hash   nobody over 125 % of the mean, rounded up;   those of who leaves, those that who comes takes, and
-                      somebody may have none                       a few that the bound pushes on
+    consistent_hash   no client over 125 % of the mean, rounded    those of a client that leaves, those that a new one
+                      up; a client may have none                   takes, and a few that the bound pushes on
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _Owners = dict[str, str]
 def allocate(
     strategy: Strategy, clients: Collection[str], partitions: Sequence[str], previous: Allocation
 ) -> Allocation:
-    """Give each of `partitions` (in route order, each once) to one of `clients`; nobody gets any without clients.
+    """Allocate each of `partitions` (in route order, each once) to one of `clients`; without clients, to none.
 
-    The answer depends on the arguments alone, not on the order of `clients`.
+    The result does not depend on the order of `clients`.
     """
     names = sorted(set(clients))
     owners = _OWNERS[strategy](names, partitions, previous) if names else {}
@@ -50,7 +50,7 @@ def allocate(
 
 
 def moves(before: Allocation, after: Allocation) -> int:
-    """How many partitions a client that is still there gave to another."""
+    """Return how many partitions moved from a client that is still there to another one."""
     owner = {partition: client for client, those in after.items() for partition in those}
     return sum(
         owner.get(partition, client) != client
@@ -61,10 +61,10 @@ def moves(before: Allocation, after: Allocation) -> int:
 
 
 def _sticky(names: Sequence[str], partitions: Sequence[str], previous: Allocation) -> _Owners:
-    """Who has more than its share gives up the later ones; who has less takes what is free, in route order.
+    """Take the last partitions from clients above their share, and give the free ones to the others, in route order.
 
-    With n clients and p partitions each shall have p div n, and p mod n of them one more. Whoever gets the one more, a
-    client keeps what it has up to its share: so the most is kept when those have it who had it before.
+    With n clients and p partitions, each client shall have p div n, and p mod n of them one more. A client keeps its
+    partitions up to its share. So the most are kept if the clients that had the most get the larger shares.
     """
     before = {partition: client for client in names for partition in previous.get(client, ())}
     had: dict[str, list[str]] = {name: [] for name in names}
@@ -81,30 +81,30 @@ def _sticky(names: Sequence[str], partitions: Sequence[str], previous: Allocatio
 
 
 def _by_turn(names: Sequence[str], partitions: Sequence[str]) -> list[str]:
-    """The clients in an order of the topic's own: else the first of them had the one more of every topic."""
+    """Return the clients in an order of each topic's own, so that larger shares go to different clients."""
     first = partitions[0] if partitions else ""
     return sorted(names, key=lambda name: _point(f"{first}\0{name}"))
 
 
 def _average(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Blocks in route order; the first clients have the longer ones (R88)."""
+    """Allocate blocks in route order; the first clients get the longer ones (R88)."""
     low, larger = divmod(len(partitions), len(names))
     rest = iter(partitions)
     return {partition: name for place, name in enumerate(names) for partition in islice(rest, low + (place < larger))}
 
 
 def _circle(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """One partition to each client in turn (R88)."""
+    """Allocate one partition to each client in turn (R88)."""
     return {partition: names[place % len(names)] for place, partition in enumerate(partitions)}
 
 
 def ring_load_max(clients: int, partitions: int) -> int:
-    """The most partitions that `consistent_hash` gives to one client."""
+    """Return the most partitions that `consistent_hash` allocates to one client."""
     return -(-partitions * RING_LOAD_PERCENT_MAX // (100 * clients))
 
 
 def _consistent_hash(names: Sequence[str], partitions: Sequence[str], _previous: Allocation) -> _Owners:
-    """Each partition to the next client on the ring that has room: consistent hashing with bounded loads."""
+    """Allocate each partition to the next client on the ring that has room: consistent hashing with bounded loads."""
     ring = sorted((_point(f"{name}\0{number}"), name) for name in names for number in range(RING_POINTS))
     room = dict.fromkeys(names, ring_load_max(len(names), len(partitions)))
     owners: _Owners = {}
@@ -119,7 +119,7 @@ def _consistent_hash(names: Sequence[str], partitions: Sequence[str], _previous:
 
 
 def _point(text: str) -> int:
-    """A place on the ring, the same in every process and release."""
+    """Return the place of a text on the ring, the same in every process and release."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 

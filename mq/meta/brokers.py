@@ -1,16 +1,16 @@
-"""Brokers: which service process hosts which of them, and the meta role, by leases and epochs (SPEC META-1).
+"""Brokers: which service process hosts each broker and the meta role, by leases and epochs (SPEC META-1).
 
-A *broker* is a namespace of partitions, and routes name it for ever; a *host* is one life of a service process. Who
-hosts a broker is an event of the metadata log, taken by compare-and-set; each taking has a higher epoch:
+A *broker* is a namespace of partitions, and routes name it for ever; a *host* is one life of a service process. A host
+takes a broker with an event in the metadata log, by compare-and-set, and each takeover has a higher epoch:
 
     host 1   register  take A, meta (epochs 1, 2)   renew  renew  (killed)
     host 2                          register  take B (3)    renew  renew ... 10 s ... host 1 left, take A, meta (4, 5)
     host 1'                                                                  (comes back: fenced; registers anew)
 
-The epoch is the fence, clocks only say when to try (RELIABILITY R6), and nobody compares two clocks. A host renews its
-lease by an event with a number that grows. The others wait a whole lease from when *they* saw the newest number
-(`LeaseWatch`); the host itself counts from before it wrote the number, and stops by a margin early (`OwnLease`).
-Takeover and renewals are changes of one log, so whichever comes second is decided again and sees the first.
+The epoch is the fence; clocks only determine when to try (RELIABILITY R6), and two clocks are never compared. A host
+renews its lease by an event with a number that grows. The others wait a whole lease from when *they* saw the newest
+number (`LeaseWatch`); the host itself counts from before it wrote the number, and stops early by a margin (`OwnLease`).
+Takeovers and renewals are changes of one log, so the second of two is decided again and sees the first.
 """
 
 from __future__ import annotations
@@ -44,31 +44,30 @@ __all__ = [
     "decide_takeover",
 ]
 
-#: The role of routes, groups and allocation, beside those of the brokers: no broker's name has a slash.
+#: The meta role, which decides about routes, groups and allocation. No broker has this name, because of the slash.
 META_ROLE: Final = "/meta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One life of a service process. Another start is another host, so its id is made at the start."""
+    """One life of a service process. Each start is another host with a new id."""
 
     id: str
-    #: Where clients reach it.
+    #: The address that clients connect to.
     address: str
-    #: The brokers that it was started for; it hosts others while nobody else does.
+    #: The brokers that it was started for; it hosts others while no other host does.
     brokers: tuple[str, ...]
     #: Grows with each renewal of its lease.
     renewal: int
-    #: Requests a second, to show and to choose by.
+    #: Requests a second, for display and for choices by load.
     load: int
-    #: What tells its machine, since that was started, from others; empty when that is not known, and for hosts of
-    #: earlier releases.
+    #: Identifies its machine since the last boot; empty when that is not known, and for hosts of earlier releases.
     machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Who has a role, since which epoch; nobody after its host left."""
+    """The host of a role, and the epoch since which it has it; None after the host left."""
 
     host: str | None
     epoch: int
@@ -102,7 +101,7 @@ class HostRenewed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLeft:
-    """A host is gone, and what it had is free: it stopped, or (`expired`) its lease was seen to be over."""
+    """A host is gone and its roles are free: it stopped, or (`expired`) its lease is over."""
 
     kind: ClassVar[str] = "host_left"
     id: str
@@ -115,7 +114,7 @@ class HostLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTaken:
-    """A host has a broker, or the meta role, from now on."""
+    """A host took a broker or the meta role."""
 
     kind: ClassVar[str] = "role_taken"
     role: str
@@ -128,23 +127,23 @@ class RoleTaken:
 
 
 BrokerEvent = HostRegistered | HostRenewed | HostLeft | RoleTaken
-#: How they are stored, by kind.
+#: The stored form of each kind of event.
 BROKER_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(HostRegistered, HostRenewed, HostLeft, RoleTaken)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersState:
-    """Everything that the events of brokers so far add up to. Immutable: `apply_all` returns the next one."""
+    """The state of all hosts and roles. Immutable: `apply_all` returns the next one."""
 
     #: The hosts that hold leases, by id; never modified.
     hosts: Mapping[str, Host] = field(default_factory=dict)
-    #: Who has which broker, and the meta role; never modified.
+    #: The owner of each broker and of the meta role; never modified.
     roles: Mapping[str, Ownership] = field(default_factory=dict)
     #: Grows with each role that is taken.
     epoch: int = 0
 
     def apply_all(self, events: Iterable[BrokerEvent]) -> BrokersState:
-        """The state after `events`, with one copy for all of them."""
+        """Return the state after `events`; copies the state once for all of them."""
         hosts, roles, epoch = dict(self.hosts), dict(self.roles), self.epoch
         for event in events:
             if isinstance(event, HostRegistered):
@@ -165,7 +164,7 @@ class BrokersState:
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Every broker that there ever was: partitions of all of them may exist."""
+        """Every broker that ever existed: partitions of all of them may exist."""
         return tuple(sorted(role for role in self.roles if role != META_ROLE))
 
     @property
@@ -174,40 +173,40 @@ class BrokersState:
         return tuple(broker for broker in self.brokers if self.roles[broker].host is not None)
 
     def owner(self, role: str) -> Host | None:
-        """The host of a broker or of the meta role; None when nobody has it."""
+        """Return the host of a broker or of the meta role; None when it has none."""
         own = self.roles.get(role)
         return None if own is None or own.host is None else self.hosts[own.host]
 
     def roles_of(self, host: str) -> dict[str, int]:
-        """The roles of a host, each with its epoch."""
+        """Return the roles of a host, each with its epoch."""
         return {role: own.epoch for role, own in self.roles.items() if own.host == host}
 
 
 def _expect(fits: bool, host: str) -> None:
-    """An event continues what the events before it left, or the log contradicts itself."""
+    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"an event of host {host} contradicts those before it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of host {host} contradicts earlier events", code="meta_event_corrupt")
 
 
 def _present(state: BrokersState, host: str) -> Host:
-    """The host's entry; `Fenced` when the others have declared it dead: it must stop, and register as a new life."""
+    """Return the host's entry; raises `Fenced` if others declared it dead: it must stop and register as a new host."""
     present = state.hosts.get(host)
     if present is None:
-        raise Fenced("this process lost its lease; others have taken over what it had", code="lease_lost")
+        raise Fenced("this process lost its lease; other processes have taken over its roles", code="lease_lost")
     return present
 
 
 def check_role(state: BrokersState, role: str, host: str, epoch: int) -> None:
-    """Return if `host` still has `role` since `epoch`, else raise `Fenced`.
+    """Raise `Fenced` unless `host` still has `role` since `epoch`.
 
-    Called inside each decision of the meta role: compare-and-set makes the check hold at the moment of the append.
+    Every decision of the meta role calls it: compare-and-set makes the check hold at the moment of the append.
     """
     if state.roles.get(role) != Ownership(host, epoch):
         raise Fenced(f"another process has taken over {role}", code="role_lost", extra={"role": role})
 
 
 def decide_register(state: BrokersState, host: Host) -> tuple[BrokerEvent, ...]:
-    """The events with which a process begins: it takes its brokers if nobody has them, and the meta role likewise."""
+    """Return the events with which a host begins: it takes those of its brokers and the meta role that are free."""
     if host.id in state.hosts:
         return ()
     registered: BrokerEvent = HostRegistered(host=host)
@@ -217,24 +216,24 @@ def decide_register(state: BrokersState, host: Host) -> tuple[BrokerEvent, ...]:
 
 
 def decide_renew(state: BrokersState, host: str, load: int) -> tuple[BrokerEvent, ...]:
-    """The event that renews a lease; `Fenced` (`lease_lost`) when it was seen to be over."""
+    """Return the event that renews a lease; raises `Fenced` (`lease_lost`) if others declared the host dead."""
     present = _present(state, host)
     return (HostRenewed(id=host, renewal=present.renewal + 1, load=load),)
 
 
 def decide_leave(state: BrokersState, host: str) -> tuple[BrokerEvent, ...]:
-    """The event of a process that stops, after it finished everything; nobody waits for its lease then."""
+    """Return the event of a host that stops after it has finished everything: no host then waits for its lease."""
     return (HostLeft(id=host, expired=False),) if host in state.hosts else ()
 
 
 def decide_takeover(
     state: BrokersState, host: str, expired: Mapping[str, int], *, named: Iterable[str] = ()
 ) -> tuple[BrokerEvent, ...]:
-    """The events by which `host` declares others dead and takes every role that nobody has.
+    """Return the events by which `host` declares others dead and takes every free role.
 
-    `expired` are hosts with the renewals that were seen for a whole lease; one that has renewed since is left alone.
-    `named` are brokers that there are though nobody ever had them: routes name them.
-    One process takes all at once: a share for each could go to another that is dying itself.
+    `expired` are hosts, each with a renewal that was seen for a whole lease; a host that has renewed since is left
+    alone. `named` are brokers that routes name, though no host may ever have had them. One host takes all free roles at
+    once: if they were shared, some could go to a host that is dying itself.
     """
     _present(state, host)
     dead = [id for id, seen in sorted(expired.items()) if id != host and _is_still(state, id, seen)]
@@ -249,9 +248,9 @@ def _is_still(state: BrokersState, host: str, renewal: int) -> bool:
 
 
 def decide_give_back(state: BrokersState, host: str, drained: Collection[str]) -> tuple[BrokerEvent, ...]:
-    """The events that pass on brokers whose stand-in `host` was: to the hosts that were started for them.
+    """Return the events by which `host` passes brokers on to the hosts that were started for them.
 
-    `drained` are the brokers for which it accepts no requests any more and has finished all of them.
+    `drained` are the brokers for which it accepts no more requests and has finished all of them.
     """
     mine = _present(state, host).brokers
     events: list[BrokerEvent] = []
@@ -269,7 +268,7 @@ def _take(state: BrokersState, host: str, roles: Iterable[str]) -> tuple[BrokerE
 
 
 class LeaseWatch:
-    """How long ago one process saw the newest renewal of each other, on its own clock. In memory only."""
+    """When one process first saw the newest renewal of each other host, by its own clock. In memory only."""
 
     __slots__ = ("_lease_ms", "_seen")
 
@@ -278,7 +277,7 @@ class LeaseWatch:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def see(self, state: BrokersState, now_ms: int) -> None:
-        """Note what the log holds now; a renewal counts from when it was first seen."""
+        """Note the renewals that the log holds now; a renewal counts from when it was first seen."""
         before = self._seen
         self._seen = {
             id: before[id] if id in before and before[id][0] == host.renewal else (host.renewal, now_ms)
@@ -286,12 +285,12 @@ class LeaseWatch:
         }
 
     def expired(self, now_ms: int) -> dict[str, int]:
-        """The hosts whose leases are over, each with the renewal that was its last, for `decide_takeover`."""
+        """Return the hosts whose leases are over, each with its last renewal, for `decide_takeover`."""
         return {id: renewal for id, (renewal, seen_ms) in self._seen.items() if now_ms - seen_ms >= self._lease_ms}
 
 
 class OwnLease:
-    """Whether this process may still act as a host, on its own clock. In memory only."""
+    """The lease of this process as a host, by its own clock. In memory only."""
 
     __slots__ = ("_begun_ms", "_lease_ms", "_margin_ms", "_renew_ms")
 
@@ -303,23 +302,23 @@ class OwnLease:
         margin_ms: int = LEASE_MARGIN_MS,
         renew_ms: int = LEASE_RENEW_MS,
     ) -> None:
-        """A lease that was registered; `begun_ms` is from before that was asked for."""
+        """Begin with the registration of the lease; `begun_ms` is a time before the request for it."""
         assert 0 < margin_ms < lease_ms and renew_ms + margin_ms < lease_ms
         self._lease_ms, self._margin_ms, self._renew_ms = lease_ms, margin_ms, renew_ms
         self._begun_ms = begun_ms
 
     def renewed(self, begun_ms: int) -> None:
-        """A renewal was stored; `begun_ms` is from before it was asked for."""
+        """Note that a renewal was stored; `begun_ms` is a time before the request for it."""
         self._begun_ms = max(self._begun_ms, begun_ms)
 
     @property
     def until_ms(self) -> int:
-        """When this process must stop to serve, if it has not renewed by then."""
+        """When this process must stop serving if it has not renewed its lease by then."""
         return self._begun_ms + self._lease_ms - self._margin_ms
 
     def holds(self, now_ms: int) -> bool:
         return now_ms < self.until_ms
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next renewal should be asked for."""
+        """Return whether the next renewal is due."""
         return now_ms - self._begun_ms >= self._renew_ms

@@ -1,4 +1,4 @@
-"""Everything that the metadata log adds up to, as a fold of the events of all families (SPEC META-4)."""
+"""The state of the metadata log, as a fold of the events of all families (SPEC META-4)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Meta:
     groups: GroupsState = field(default_factory=GroupsState)
     brokers: BrokersState = field(default_factory=BrokersState)
     online: OnlineState = field(default_factory=OnlineState)
-    #: Keys that expansions moved, by the id of the topic's life; never modified.
+    #: Keys that expansions moved, by topic id; never modified.
     moved: Mapping[str, MovedKeys] = field(default_factory=dict)
 
     def apply_all(self, events: Sequence[AnyEvent]) -> Meta:
-        """The state after `events`. The families know of each other only that a topic ends."""
+        """Return the state after `events`. Families depend on each other only where a topic ends."""
         of_topics = [e for e in events if isinstance(e, Event)]
         of_brokers = [e for e in events if isinstance(e, BrokerEvent)]
         of_clients = [e for e in events if isinstance(e, OnlineEvent)]
@@ -58,21 +58,21 @@ class Meta:
         )
 
     def over(self, known: Meta) -> Meta:
-        """This state, with the very parts of `known` that are equal: who compares by identity sees no change there."""
+        """Return this state with the parts of `known` that are equal, so that they also compare equal by identity."""
         same = {part.name for part in fields(Meta) if getattr(self, part.name) == getattr(known, part.name)}
         return replace(self, **{name: getattr(known, name) for name in same})
 
     def moved_keys(self, topic_id: str) -> MovedKeys:
-        """The keys of this life of a topic that expansions moved."""
+        """Return the keys that expansions moved in the topic with this id."""
         return self.moved.get(topic_id, _NO_MOVES)
 
 
 def parts_told(event: AnyEvent) -> tuple[str, ...]:
-    """Which parts of `Meta` an event tells something about; none for one that only says that a host is alive."""
+    """Return the parts of `Meta` that an event changes; none for an event that only renews a lease."""
     return _TOLD[type(event)]
 
 
-#: A topic ends with what there is about it elsewhere.
+#: The parts of `Meta` that each event changes. The end of a topic also removes its state in groups and moved keys.
 _TOLD: Final[Mapping[type, tuple[str, ...]]] = {
     **dict.fromkeys(get_args(Event), ("topics",)),
     **dict.fromkeys(get_args(GroupEvent), ("groups",)),
@@ -92,18 +92,18 @@ _FORMS: Final[Mapping[str, Form[Any]]] = {
 
 
 def event_to_json(event: AnyEvent) -> bytes:
-    """The text of an event in the metadata log, where its kind stands beside it."""
+    """Return the body of an event in the metadata log; its kind is stored separately."""
     return _FORMS[event.kind].to_json(event)
 
 
 def event_from_json(kind: str, body: bytes) -> AnyEvent:
-    """The event of this `kind`, of whichever family, that `event_to_json` wrote.
+    """Return the event of this `kind` that `event_to_json` wrote.
 
     Raises
     ------
     Corrupt
-        `meta_event_unknown` when a newer release wrote a kind that this one does not know: deciding without it could
-        undo it. `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
+        `meta_event_unknown` when a newer release wrote an unknown kind: a decision without that event could undo it.
+        `meta_event_corrupt` when the body is damaged, `route_corrupt` when a route in it is.
     """
     form = _FORMS.get(kind)
     if form is None:

@@ -1,18 +1,18 @@
 """Groups: their lives, settings and resets as a fold of events, and the decisions that make events.
 
-Every life of a group and every reset of its offsets has an epoch, drawn from one counter that only grows. What a group
-did in a partition belongs to the epoch in which it did it; handles, checkpoints and commits of earlier ones are void:
+Every life of a group and every reset of its offsets has an epoch, drawn from one counter that only grows. The progress
+of a group in a partition belongs to one epoch; handles, checkpoints and commits of earlier ones are void:
 
-    billing made  (epoch 1)     reset orders@A (epoch 2)     deleted     made again (epoch 3)
+    billing created (epoch 1)   reset orders@A (epoch 2)     deleted     created again (epoch 3)
     |---------- orders@A: 1 ----|---------- 2 --------------|            |---------- 3 ------
     |---------- orders@B: 1 --------------------------------|            |---------- 3 ------
 
 A reset of one partition voids nothing in the others (SPEC POP-18).
 
-Where a group begins is said by its settings, `consume_from`. If that is not the first message, it matters also when: a
-partition that an expansion adds after the group has begun in a topic has only messages that came since, and the group
-gets them all (SPEC MODEL-4, ROUTE-6). So its beginning in a topic is an event, too, with the number of partitions that
-the topic had then: an expansion keeps these and adds others behind them.
+The setting `consume_from` determines where a group begins. If that is not the first message, it also matters when the
+group begins: a partition that an expansion adds later has only messages that came since, and the group gets them all
+(SPEC MODEL-4, ROUTE-6). So the beginning in a topic is an event, too, with the number of partitions that the topic had
+then: an expansion keeps these and adds others behind them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Group:
     """One life of a group."""
 
     name: str
-    #: When it was made, as a number that later lives and resets exceed.
+    #: The epoch of its creation; later lives and resets have greater ones.
     epoch: int
     settings: GroupSettings
     created_ms: int
@@ -59,7 +59,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPut:
-    """A group was made, or its settings changed: this is the whole of it from now on."""
+    """A group was created, or its settings changed; holds the complete new state of the group."""
 
     kind: ClassVar[str] = "group_put"
     group: Group
@@ -71,7 +71,7 @@ class GroupPut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeleted:
-    """A group ceased to exist."""
+    """A group was deleted."""
 
     kind: ClassVar[str] = "group_deleted"
     name: str
@@ -84,7 +84,7 @@ class GroupDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsReset:
-    """A group goes on at these offsets, in a new epoch, in the partitions that are named (SPEC POP-18)."""
+    """The offsets of a group were reset in these lanes, in a new epoch (SPEC POP-18)."""
 
     kind: ClassVar[str] = "offsets_reset"
     group: str
@@ -99,7 +99,7 @@ class OffsetsReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBegan:
-    """A group that does not begin at the first message began in topics, by their ids, with so many partitions each."""
+    """A group that does not begin at the first message began in topics: their ids and current partition counts."""
 
     kind: ClassVar[str] = "group_began"
     group: str
@@ -114,7 +114,7 @@ GroupEvent = GroupPut | GroupDeleted | OffsetsReset | GroupBegan
 
 
 class StoredGroup(msgspec.Struct):
-    """A group as it is stored; its settings are stored as the API writes them, and read by hand."""
+    """The stored form of a group; its settings have the form of the API, and `GroupSettings.from_json` reads them."""
 
     name: str
     epoch: int
@@ -135,7 +135,7 @@ class _Put(msgspec.Struct):
 
 
 class _Reset(msgspec.Struct):
-    """A reset as it is stored: all of its lanes are of its group."""
+    """The stored form of a reset; all its lanes belong to its group."""
 
     group: str
     topic: str
@@ -155,7 +155,7 @@ class _Reset(msgspec.Struct):
         return OffsetsReset(group=self.group, topic=self.topic, epoch=self.epoch, offsets=offsets)
 
 
-#: How they are stored, by kind.
+#: The stored form of each kind of event.
 GROUP_EVENTS: Final[Mapping[str, Form[Any]]] = {
     GroupPut.kind: form(
         _Put, lambda stored: GroupPut(group=stored.group.group()), lambda event: _Put(StoredGroup.of(event.group))
@@ -167,27 +167,27 @@ GROUP_EVENTS: Final[Mapping[str, Form[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupsState:
-    """Everything that the events of groups so far add up to. Immutable: `apply_all` returns the next one."""
+    """The state of all groups. Immutable: `apply_all` returns the next one."""
 
     #: The groups by name; never modified.
     groups: Mapping[str, Group] = field(default_factory=dict)
-    #: The last reset of each lane that had one, in the present lives of groups; never modified.
+    #: The last reset of each lane that had one, in the current lives of groups; never modified.
     resets: Mapping[LaneKey, Committed] = field(default_factory=dict)
-    #: Grows with every life, its end, and every reset.
+    #: Grows with each creation, deletion and reset.
     epoch: int = 0
-    #: How many partitions a topic had when a group began there that does not begin at the first message, by the names
-    #: of groups and the ids of topics, in the present lives of both; never modified.
+    #: The number of partitions that a topic had when a group began there, by group name and topic id, in the current
+    #: lives of both; only for groups that do not begin at the first message; never modified.
     began: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def group(self, name: str) -> Group:
-        """The group of this name, else `NotFound`."""
+        """Return the group with this name; raises `NotFound` when there is none."""
         group = self.groups.get(name)
         if group is None:
             raise NotFound(f"there is no group {name}", code="group_not_found", field="group")
         return group
 
     def epoch_of(self, lane: LaneKey) -> int | None:
-        """The group's present epoch in a partition; None when there is no such group."""
+        """Return the group's current epoch in a partition; None when there is no such group."""
         reset = self.resets.get(lane)
         if reset is not None:
             return reset.epoch
@@ -195,9 +195,9 @@ class GroupsState:
         return None if group is None else group.epoch
 
     def committed_in(self, lane: LaneKey, stored: Committed | None) -> Committed | None:
-        """The group's progress in its present epoch; None when it has not begun in the partition.
+        """Return the group's progress in its current epoch; None when it has not begun in the partition.
 
-        `stored` is what the offsets log says, perhaps of an epoch that is over.
+        `stored` is the progress in the offsets log, perhaps of an earlier epoch.
         """
         reset = self.resets.get(lane)
         if stored is None or stored.epoch != self.epoch_of(lane):
@@ -205,10 +205,10 @@ class GroupsState:
         return stored if reset is None else stored.join(reset)
 
     def start_in(self, lane: LaneKey, group: Group, partitions: Sequence[str]) -> Start:
-        """Where a group begins in a lane in which it has no progress; `partitions` are the topic's, in route order.
+        """Return where a group begins in a lane without progress; `partitions` are the topic's, in route order.
 
-        Retried messages are all the group's own, and a partition that was added after the group began in the topic
-        has only messages that came since: there it begins at the first.
+        It begins at the first message in its retry partitions, whose messages are all its own, and in partitions that
+        were added after it began in the topic, because all their messages came since.
         """
         began = self.began.get((group.name, lane.topic_id))
         if lane.retry or (began is not None and lane.partition in partitions[began:]):
@@ -216,7 +216,7 @@ class GroupsState:
         return group.settings.consume_from
 
     def apply_all(self, events: Iterable[GroupEvent]) -> GroupsState:
-        """The state after `events`, with one copy for all of them."""
+        """Return the state after `events`; copies the state once for all of them."""
         groups, resets, began, epoch = dict(self.groups), dict(self.resets), dict(self.began), self.epoch
         for event in events:
             if isinstance(event, GroupPut):
@@ -240,7 +240,7 @@ class GroupsState:
         return GroupsState(groups=groups, resets=resets, epoch=epoch, began=began)
 
     def without_topic(self, topic_id: str) -> GroupsState:
-        """The state after the topic of this id was deleted: what groups did there means nothing any more."""
+        """Return the state without the resets and beginnings in the topic with this id, which was deleted."""
         return replace(
             self,
             resets={lane: at for lane, at in self.resets.items() if lane.topic_id != topic_id},
@@ -249,13 +249,13 @@ class GroupsState:
 
 
 def _expect(fits: bool, name: str) -> None:
-    """An event continues the life that the events before it left, or the log contradicts itself."""
+    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"an event of group {name} belongs to another life of it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of group {name} contradicts earlier events of the group", code="meta_event_corrupt")
 
 
 def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_ms: int) -> tuple[GroupEvent, ...]:
-    """The event that makes group `name` what `request` asks; none when it is so already.
+    """Return the event that makes group `name` what `request` asks; none when nothing changes.
 
     Raises
     ------
@@ -280,7 +280,7 @@ def decide_put_group(state: GroupsState, name: str, request: GroupRequest, now_m
 
 
 def _refuse_other_case(state: GroupsState, name: str) -> None:
-    """On a case-insensitive file system two such groups would share the folders of their retries."""
+    """Refuse a name that differs from another only by case: case-insensitive file systems would share retry folders."""
     folded = name.lower()
     for other in state.groups:
         if other.lower() == folded:
@@ -293,7 +293,7 @@ def _refuse_other_case(state: GroupsState, name: str) -> None:
 
 
 def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]:
-    """The event that ends group `name`; `NotFound` when there is none."""
+    """Return the event that deletes group `name`; raises `NotFound` when there is none."""
     state.group(name)
     return (GroupDeleted(name=name, epoch=state.epoch + 1),)
 
@@ -301,10 +301,9 @@ def decide_delete_group(state: GroupsState, name: str) -> tuple[GroupEvent, ...]
 def decide_reset_offsets(
     state: GroupsState, group: str, topic: str, offsets: Mapping[LaneKey, int]
 ) -> tuple[GroupEvent, ...]:
-    """The event that puts `group` at `offsets` of partitions of `topic`, in a new epoch.
+    """Return the event that puts `group` at `offsets` of partitions of `topic`, in a new epoch.
 
-    Retried messages are kept when the group's retry partitions are not among them, and dropped when those are, at
-    their end offsets.
+    To drop retried messages, include the group's retry partitions at their end offsets; else they are kept.
 
     Raises
     ------
@@ -319,9 +318,9 @@ def decide_reset_offsets(
 
 
 def decide_begin(state: GroupsState, group: str, topics: Mapping[str, int]) -> tuple[GroupEvent, ...]:
-    """The event that `group` begins in `topics`, by id with how many partitions each has now; none if it has begun.
+    """Return the event that `group` begins in `topics` (partition counts by topic id); none if it has begun already.
 
-    A group that begins at the first message does so in every partition, whenever it is added: nothing is noted of it.
+    A group that begins at the first message needs no event: it does so in every partition, whenever that is added.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """A group's settings, and the request that sets them (API `PUT /v1/groups/{group}`).
 
-A stored setting was checked when it was asked for. Its numbers are read back without their bounds, so that a release
-with other bounds can still start.
+A setting is checked when it is requested. The numbers of stored settings are read without a check of their bounds, so
+that a release with other bounds can still start.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _STRATEGIES: Final[tuple[str, ...]] = get_args(ConsumeStrategy)
 
 @dataclass(frozen=True, slots=True)
 class InvisibleBounds:
-    """What invisible times clients may ask for (SPEC POP-3); a service may be configured with others."""
+    """The bounds of the invisible times that clients may request (SPEC POP-3); configurable in the service."""
 
     min_ms: int = INVISIBLE_MS_MIN
     max_ms: int = INVISIBLE_MS_MAX
 
     def __post_init__(self) -> None:
         if not 0 < self.min_ms <= self.max_ms <= INVISIBLE_MS_CEILING:
-            raise ValueError(f"invisible times must lie between 1 and {INVISIBLE_MS_CEILING} ms")
+            raise ValueError(f"bounds of invisible times must ascend and be 1 to {INVISIBLE_MS_CEILING} ms")
 
     def check(self, invisible_ms: int, *, field: str = "invisible_ms", zero: bool = False) -> int:
-        """Return `invisible_ms` if it is within bounds, or 0 where that means "at once"; else `Unprocessable`."""
+        """Return `invisible_ms` if it is within bounds, or 0 with `zero`; else raise `Unprocessable`."""
         if not (self.min_ms <= invisible_ms <= self.max_ms or (zero and invisible_ms == 0)):
             raise Unprocessable(
                 f"{field} must be {self.min_ms} to {self.max_ms}{', or 0' if zero else ''}",
@@ -56,18 +56,18 @@ class InvisibleBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What users may set for a group."""
+    """The settings of a group that users may change."""
 
     consume_strategy: ConsumeStrategy = "shared"
-    #: Who gets which partition of an exclusive group (SPEC ORDER-1).
+    #: How the partitions of an exclusive group are allocated to clients (SPEC ORDER-1).
     allocation_strategy: Strategy = "sticky"
     order: Ordering = False
     #: Where the group begins in a partition that it never consumed (SPEC CONS-2).
     consume_from: Start = field(default_factory=Start)
-    #: A message is delivered so often, then it is dead (SPEC RETRY-3).
+    #: The most deliveries of a message before it is dead-lettered (SPEC RETRY-3).
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
     retry_policy: RetryPolicy = field(default_factory=Waits)
-    #: For pops that do not say (SPEC POP-3).
+    #: The invisible time of pops that do not name one (SPEC POP-3).
     invisible_ms: int = INVISIBLE_MS_DEFAULT
 
     def to_json(self) -> dict[str, object]:
@@ -83,12 +83,12 @@ class GroupSettings:
 
     @classmethod
     def from_json(cls, value: object) -> GroupSettings:
-        """The settings that `to_json` wrote; what an older release did not know has its default."""
+        """Return the settings that `to_json` wrote; settings that an older release did not have get their defaults."""
         stored: Mapping[str, object] = {**cls().to_json(), **mapping(value)}
         strategy, order = stored["consume_strategy"], stored["order"]
         allocation = stored["allocation_strategy"]
         if strategy not in _STRATEGIES or not _is_ordering(order) or allocation not in STRATEGIES:
-            raise ValueError(f"{strategy!r}, {allocation!r} or {order!r} is no setting")
+            raise ValueError(f"{strategy!r}, {allocation!r} or {order!r} is not a valid setting")
         try:
             start = Start.from_json(stored["consume_from"], field="consume_from")
             policy = policy_from_json(stored["retry_policy"])
@@ -111,7 +111,7 @@ def _is_ordering(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """What a client asks a group to be. None leaves a setting as it is; a new group gets its default."""
+    """A request for group settings. None leaves a setting unchanged; a new group gets the default."""
 
     consume_strategy: ConsumeStrategy | None = None
     allocation_strategy: Strategy | None = None
@@ -122,7 +122,7 @@ class GroupRequest:
     invisible_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what breaks a rule; the bounds of invisible times are the service's own."""
+        """Refuse settings that break a rule; `from_json` checks invisible times, whose bounds depend on the service."""
         if self.consume_strategy is not None and self.consume_strategy not in _STRATEGIES:
             raise Unprocessable(f"consume_strategy must be {' or '.join(_STRATEGIES)}", field="consume_strategy")
         if self.allocation_strategy is not None and self.allocation_strategy not in STRATEGIES:
@@ -140,12 +140,12 @@ class GroupRequest:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any], bounds: InvisibleBounds | None = None) -> GroupRequest:
-        """The request of the fields of `PUT /v1/groups/{group}`, which are of the types that this call takes.
+        """Return the request with the fields of `PUT /v1/groups/{group}`; their types were checked before.
 
         Raises
         ------
         Refused
-            For a `retry_policy` that is none, or a value out of bounds (`Unprocessable`); `field` names it.
+            For an invalid `retry_policy`, or a value out of bounds (`Unprocessable`); `field` names it.
         """
         start, policy, invisible_ms = given.get("consume_from"), given.get("retry_policy"), given.get("invisible_ms")
         if invisible_ms is not None:
@@ -157,7 +157,7 @@ class GroupRequest:
         return cls(**{**given, **read})
 
     def over(self, settings: GroupSettings) -> GroupSettings:
-        """`settings` with everything that this request gives."""
+        """Return `settings` with the changes of this request."""
         order = settings.order if self.order is None else self.order
         return replace(
             settings,

@@ -1,4 +1,4 @@
-"""The partitions of a topic as a group sees them."""
+"""The lanes of a group in a topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["lanes_of"]
 
 
 def lanes_of(group: str, topic: Topic) -> list[LaneKey]:
-    """The topic's own partitions in route order, then a retry partition of each broker."""
+    """Return the lanes of a group: the topic's partitions in route order, then the retry partition of each broker."""
     partitions = topic.route.partitions
     brokers = dict.fromkeys(broker_of(partition) for partition in partitions)
     retry = RetryTopic(group, topic.name)

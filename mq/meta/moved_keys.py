@@ -1,16 +1,16 @@
 """Keys that moved: how an ordered topic keeps their order across expansions (SPEC ROUTE-6).
 
 An expansion gives logical partitions (LPs) of old partitions to new ones. Messages of a moved key are in the old
-partition first and in the new one later, so a group may have those of the new one only when it has consumed the old
-one up to the end that it had at the move:
+partition first and in the new one later. So a group may read those of the new partition only when it has consumed the
+old one up to its end offset at the move:
 
     orders@A     ... k1 k2 | sealed at 120, the old partition gets no more messages of the moved LPs
-    orders#1@A             | k3 k4 ...     given to a group whose offset in orders@A is at least 120
+    orders#1@A             | k3 k4 ...     delivered to a group whose offset in orders@A is at least 120
 
-A move is *sealed* by the broker of the old partition: it stops to append messages of the moved LPs, makes the end
-certain and records it. Until then the LPs still go to the old partition (`MovedKeys.table`), so nobody writes to the
-new one what could be overtaken. LPs move on with later expansions; then every partition on the way counts, since one
-in the middle may have got no message of a key that waits in an earlier one.
+The broker of the old partition *seals* a move: it stops appending messages of the moved LPs, makes the end offset
+certain and records it. Until then the LPs still go to the old partition (`MovedKeys.table`), so no later message can
+overtake an earlier one. LPs may move again with later expansions. Then every partition on the way counts, because a
+partition in the middle may have no message of a key that waits in an earlier one.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Blocked = NDArray[np.bool_]
 
 
 class Move(NamedTuple):
-    """LPs that one expansion took from one partition for another."""
+    """LPs that one expansion moved from one partition to another."""
 
-    #: That of the route after it.
+    #: Epoch of the route after the expansion.
     epoch: int
     source: str
     target: str
@@ -60,7 +60,7 @@ class Move(NamedTuple):
 
 
 def moves_between(before: Route, after: Route) -> tuple[Move, ...]:
-    """What an expansion from one route to the other moves; the ends are not known yet."""
+    """Return the moves of an expansion from one route to the other; their end offsets are not known yet."""
     moved = np.flatnonzero(_names(before) != _names(after))
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for lp in moved.tolist():
@@ -74,7 +74,7 @@ def moves_between(before: Route, after: Route) -> tuple[Move, ...]:
 
 
 def moves_of(state: MetaState, events: Iterable[Event]) -> list[KeysMoved]:
-    """What must be appended together with `events`, decided on `state`: the moves of ordered topics that they expand.
+    """Return the moves of ordered topics that `events` expand, decided on `state`; append them with `events`.
 
     A topic that is not `strict` keeps no order across an expansion (SPEC SEND-2), so its keys move at once.
     """
@@ -109,7 +109,7 @@ class KeysMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveSealed:
-    """The old partition of a move has got its last message of the LPs that moved."""
+    """The old partition of a move holds its last message of the LPs that moved."""
 
     kind: ClassVar[str] = "move_sealed"
     topic_id: str
@@ -126,7 +126,7 @@ MoveEvent = KeysMoved | MoveSealed
 
 
 class _Moves(msgspec.Struct):
-    """Moves as they are stored: none of them is sealed yet."""
+    """The stored form of moves, none of which is sealed yet."""
 
     topic_id: str
     moves: tuple[tuple[int, str, str, tuple[tuple[int, int], ...]], ...]
@@ -139,7 +139,7 @@ class _Moves(msgspec.Struct):
         return KeysMoved(topic_id=self.topic_id, moves=tuple(Move(*one) for one in self.moves))
 
 
-#: How they are stored, by kind.
+#: The stored form of each kind of event.
 MOVE_EVENTS: Final[Mapping[str, Form[Any]]] = {
     KeysMoved.kind: form(_Moves, _Moves.event, _Moves.of),
     **forms_of(MoveSealed),
@@ -147,13 +147,16 @@ MOVE_EVENTS: Final[Mapping[str, Form[Any]]] = {
 
 
 class _Need(NamedTuple):
-    """Up to where partitions must be consumed before messages of these LPs are given; None: not sealed yet."""
+    """The end offsets up to which partitions must be consumed before messages of these LPs are delivered.
+
+    None stands for a move that is not sealed yet.
+    """
 
     ends: Mapping[str, int | None]
     lps: NDArray[np.int16]
 
 
-# Without slots: the cached paths need a place.
+# Without slots, because `cached_property` needs an instance dictionary.
 @dataclass(frozen=True)
 class MovedKeys:
     """All moves of one life of a topic, in the order of their epochs. Immutable: `apply_all` returns the next one."""
@@ -161,7 +164,7 @@ class MovedKeys:
     moves: tuple[Move, ...] = field(default=())
 
     def apply_all(self, events: Iterable[MoveEvent]) -> MovedKeys:
-        """The moves after `events` of this life of the topic."""
+        """Return the moves after `events` of this life of the topic."""
         moves = list(self.moves)
         for event in events:
             if isinstance(event, KeysMoved):
@@ -178,7 +181,7 @@ class MovedKeys:
 
     @cached_property
     def _way(self) -> dict[int, tuple[Move, ...]]:
-        """For each LP that ever moved, its moves."""
+        """The moves of each LP that ever moved."""
         way: dict[int, tuple[Move, ...]] = {}
         for move in self.moves:
             for low, high in move.ranges:
@@ -192,22 +195,22 @@ class MovedKeys:
         return frozenset(move.source for move in self.moves if move.end_offset is None)
 
     def unsealed(self, source: str) -> tuple[int, ...]:
-        """The epochs of moves that wait for the broker of `source` to seal them, oldest first."""
+        """Return the epochs of moves that wait for the broker of `source` to seal them, oldest first."""
         return tuple(sorted({one.epoch for one in self.moves if one.source == source and one.end_offset is None}))
 
     def sealed_up_to(self, source: str) -> int:
-        """The epoch of the last move from `source` before which none waits for a seal; 0 for none.
+        """Return the epoch of the last move from `source` up to which all are sealed; 0 for none.
 
-        Who appends to `source` by `table` knows the fences up to this one (see `tables.log.fences`).
+        A writer that appends to `source` by `table` knows the fences up to this one (see `tables.log.fences`).
         """
         epochs = {move.epoch for move in self.moves if move.source == source}
         waiting = self.unsealed(source)
         return max((epoch for epoch in epochs if not waiting or epoch < waiting[0]), default=0)
 
     def table(self, route: Route) -> Table:
-        """For each LP the index of the partition that its messages go to now: the route's, or the old one's.
+        """Return for each LP the index of the partition that its messages go to now: the route's, or the old one's.
 
-        An LP goes where its last sealed move in a row brought it: what waits for a seal has not moved yet.
+        An LP is where the moves before its first unsealed one have brought it.
         """
         table = route.table.copy()
         index = {partition: at for at, partition in enumerate(route.partitions)}
@@ -220,7 +223,7 @@ class MovedKeys:
 
     @cached_property
     def _needs(self) -> dict[str, list[_Need]]:
-        """For each partition that LPs moved to, what must be consumed before: LPs with one way are together."""
+        """What must be consumed before each partition that LPs moved to; LPs with the same moves share an entry."""
         lps: dict[tuple[Move, ...], list[int]] = {}
         for lp, way in self._way.items():
             for reached in range(1, len(way) + 1):
@@ -232,14 +235,14 @@ class MovedKeys:
         return needs
 
     def sources(self, target: str) -> set[str]:
-        """The partitions whose progress decides what a group may have of `target`."""
+        """Return the partitions whose progress decides which messages of `target` a group may read."""
         return {source for need in self._needs.get(target, ()) for source in need.ends}
 
     def blocked(self, target: str, positions: Mapping[str, int]) -> Blocked | None:
-        """The LPs whose messages in `target` a group may not have yet; None when there are none.
+        """Return the LPs whose messages in `target` a group may not read yet; None when there are none.
 
-        `positions` are the offsets of the next messages that the group must still finish in each of `sources(target)`:
-        what is committed, or where the group would begin, or the minimum offset, whichever is greatest.
+        `positions` are the offsets of the next messages that the group must finish in each of `sources(target)`: the
+        greatest of its committed offset, the offset where it would begin, and the minimum offset.
         """
         blocked = np.zeros(LOGICAL_PARTITIONS, dtype=np.bool_)
         for need in self._needs.get(target, ()):
@@ -248,9 +251,9 @@ class MovedKeys:
 
 
 def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16], has_key: Blocked) -> int:
-    """How many messages of a batch, in its order, a group may have: those before the first with a blocked key.
+    """Return how many messages of a batch a group may read: those before the first one with a blocked key.
 
-    `lps` are the LPs of the messages' keys; those without a key are never blocked.
+    `lps` are the LPs of the messages' keys; messages without a key are never blocked.
     """
     if blocked is None:
         return int(lps.size)
@@ -259,10 +262,10 @@ def first_blocked(blocked: Blocked | None, lps: NDArray[np.int16], has_key: Bloc
 
 
 def decide_seal(moved: MovedKeys, topic_id: str, source: str, epoch: int, end_offset: int) -> tuple[MoveEvent, ...]:
-    """The event that seals the moves from `source` of one expansion; none when they are sealed.
+    """Return the event that seals the moves from `source` of one expansion; none when they are sealed already.
 
-    The broker of `source` has stopped to append messages of these LPs and has made sure, by a commit of its own in
-    that partition, that nothing of a broker before it can still arrive: `end_offset` is the end after that commit.
+    The broker of `source` has stopped appending messages of these LPs. With a commit of its own in that partition, it
+    has made sure that no append of a previous broker can still arrive: `end_offset` is the end after that commit.
     """
     if epoch not in moved.unsealed(source):
         return ()
@@ -270,6 +273,6 @@ def decide_seal(moved: MovedKeys, topic_id: str, source: str, epoch: int, end_of
 
 
 def _expect(fits: bool, event: MoveEvent) -> None:
-    """An event continues what the events before it left, or the log contradicts itself."""
+    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
-        raise Corrupt(f"a {event.kind} event contradicts those before it", code="meta_event_corrupt")
+        raise Corrupt(f"a {event.kind} event contradicts earlier events", code="meta_event_corrupt")

@@ -1,14 +1,14 @@
-"""Online states of exclusive clients, and what each of them may consume (SPEC ORDER-2, ORDER-3, ORDER-5).
+"""Online states of exclusive clients, and the partitions that each may consume (SPEC ORDER-2, ORDER-3, ORDER-5).
 
-Who is online, and the allocation that follows from it, are events of the metadata log, so any process can take the
-meta role over. A heartbeat that changes nothing makes no event; until when a client is authorized is known to the
-holder of the role alone (`mq.order.authorization`), which is why this module needs no clock to decide:
+The online clients, and the allocation that follows from them, are events of the metadata log, so any process can take
+the meta role over. A heartbeat that changes nothing makes no event. Only the holder of the role knows until when a
+client is authorized (`mq.order.authorization`), so decisions in this module need no clock:
 
     heartbeat --> decide_heartbeat --> events: client_put, allocated   (one append: both or neither)
     scan      --> decide_scan      --> events: client_gone, allocated  (authorization over, expansion, topic deleted)
 
-A client that says `online: false` is *leaving*: its partitions go to others at once, but it is known until its
-authorization is over, because until then it may finish and commit what it holds under its pull locks.
+A client that sends `online: false` is *leaving*: its partitions go to others at once, but it stays in the state until
+its authorization is over, because until then it may finish and commit its work under its pull locks.
 
     online --online: false--> leaving --authorization over--> gone
        '----------- authorization over -----------------------^
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Member(NamedTuple):
-    """One stay of a client in a group; when it comes back after it was gone, that is another."""
+    """One stay of a client in a group; a client that comes back after it was gone begins another stay."""
 
     group: str
     client: str
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 class TopicPartitions(NamedTuple):
-    """What there is to allocate of a topic: the id of its life, and its partitions in route order."""
+    """The partitions of a topic that can be allocated, in route order, with the topic's id."""
 
     topic_id: str
     partitions: tuple[str, ...]
@@ -53,28 +53,28 @@ class TopicPartitions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicAllocation:
-    """Who may consume which partition of one topic."""
+    """The allocation of the partitions of one topic."""
 
     topic_id: str
-    #: Grows with each change of it.
+    #: Grows with each change of the allocation.
     epoch: int
     owners: Allocation
     #: The client of each partition.
     owner: Mapping[str, str]
-    #: For each partition the clients still known that had it before: one of them may still hold its lock.
+    #: For each partition, the known clients that had it before: one of them may still hold its lock.
     earlier: Mapping[str, frozenset[str]]
 
 
 class Seat(NamedTuple):
-    """What a broker must know of a partition to give its pull lock away (see `mq.order.pull_lock`)."""
+    """What a broker must know of a partition to grant its pull lock (see `mq.order.pull_lock`)."""
 
-    #: Who may pull; None when nobody is online.
+    #: The client that may pull; None when no client is online.
     owner: str | None
-    #: The clients of the group that are known.
+    #: The known clients of the group.
     clients: Mapping[str, OnlineClient]
     #: Clients that had the partition before and may still be finishing.
     earlier: frozenset[str]
-    #: The epoch of the allocation; a client that names a higher one knows more than this broker.
+    #: The epoch of the allocation; a client that names a higher one has newer metadata than this broker.
     epoch: int
 
 
@@ -86,7 +86,7 @@ class GroupOnline:
     topics: Mapping[str, TopicAllocation] = field(default_factory=dict)
 
     def allocation(self, client: str) -> dict[str, tuple[str, ...]]:
-        """What the client may consume of each topic that it asked for; nothing is said so (R125)."""
+        """Return the client's partitions of each topic that it asked for; a topic without any is included (R125)."""
         present = self.clients.get(client)
         if present is None or present.leaving:
             return {}
@@ -103,7 +103,7 @@ _NOBODY = GroupOnline()
 
 @dataclass(frozen=True, slots=True)
 class OnlineState:
-    """Everything that the events of exclusive clients so far add up to. Immutable: `apply_all` returns the next one."""
+    """The state of all exclusive clients. Immutable: `apply_all` returns the next one."""
 
     #: Groups with clients or allocations, by name; never modified.
     groups: Mapping[str, GroupOnline] = field(default_factory=dict)
@@ -114,13 +114,13 @@ class OnlineState:
         return self.groups.get(name, _NOBODY)
 
     def members(self) -> set[Member]:
-        """Every stay that has not ended."""
+        """Return every stay that has not ended."""
         return {
             Member(name, one.id, one.joined) for name, group in self.groups.items() for one in group.clients.values()
         }
 
     def seat(self, group: str, topic: str, partition: str) -> Seat:
-        """Who may have the pull lock of a partition."""
+        """Return what decides which client may have the pull lock of a partition."""
         online = self.group(group)
         allocation = online.topics.get(topic)
         if allocation is None:
@@ -129,7 +129,7 @@ class OnlineState:
         return Seat(allocation.owner.get(partition), online.clients, earlier, allocation.epoch)
 
     def apply_all(self, events: Iterable[OnlineEvent]) -> OnlineState:
-        """The state after `events`, with one copy for all of them."""
+        """Return the state after `events`; copies the state once for all of them."""
         groups, epoch = dict(self.groups), self.epoch
         for event in events:
             group = groups.get(event.group, _NOBODY)
@@ -147,10 +147,10 @@ class OnlineState:
 
 
 def _expect(fits: bool, event: OnlineEvent) -> None:
-    """An event continues what the events before it left, or the log contradicts itself."""
+    """Raise `Corrupt` unless the event fits the state that the events before it left."""
     if not fits:
         raise Corrupt(
-            f"a {event.kind} event of group {event.group} contradicts those before it", code="meta_event_corrupt"
+            f"a {event.kind} event of group {event.group} contradicts earlier events", code="meta_event_corrupt"
         )
 
 
@@ -185,7 +185,7 @@ def _with_allocation(group: GroupOnline, event: Allocated, epoch: int) -> GroupO
 
 
 def _earlier(before: TopicAllocation, owner: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """Who may still hold the lock of each partition, beside its owner now."""
+    """Return the clients that may still hold the lock of each partition, without its current owner."""
     return {
         partition: (before.earlier.get(partition, frozenset()) | {before.owner.get(partition, "")})
         - {owner.get(partition, "")}
@@ -194,7 +194,7 @@ def _earlier(before: TopicAllocation, owner: Mapping[str, str]) -> dict[str, fro
 
 
 def _known(earlier: Mapping[str, frozenset[str]], clients: Mapping[str, object]) -> dict[str, frozenset[str]]:
-    """`earlier` without those who are gone."""
+    """Return `earlier` without the clients that are gone."""
     known = {partition: who & clients.keys() for partition, who in earlier.items()}
     return {partition: who for partition, who in known.items() if who}
 
@@ -210,9 +210,9 @@ def decide_heartbeat(
     strategy: Strategy,
     now_ms: int,
 ) -> tuple[OnlineEvent, ...]:
-    """The events of a heartbeat of an exclusive client; none when it says what was known (SPEC ORDER-2).
+    """Return the events of a heartbeat of an exclusive client; none when it changes nothing (SPEC ORDER-2).
 
-    `now_ms` is wall time, to show. Check the meta role in the same decision (`mq.meta.brokers.check_role`).
+    `now_ms` is wall time, only for display. Check the meta role in the same decision (`mq.meta.brokers.check_role`).
     """
     present = state.group(group).clients.get(client)
     if online:
@@ -235,10 +235,10 @@ def decide_scan(
     strategies: Mapping[str, Strategy],
     topics: Mapping[str, TopicPartitions],
 ) -> tuple[OnlineEvent, ...]:
-    """The events of the periodic scan: clients whose authorizations are over are gone, and allocations follow.
+    """Return the events of the periodic scan: clients whose authorizations are over are gone, and allocations follow.
 
-    `strategies` are those of the exclusive groups that there are: nobody is online in any other. `topics` are all
-    that there are, as their routes are now. Check the meta role in the same decision.
+    `strategies` has every exclusive group: clients of any other group are gone, too. `topics` has every topic with its
+    current partitions. Check the meta role in the same decision.
     """
     known = state.members()
     gone = {member for member in known if member.group not in strategies} | (known & set(over))
@@ -256,7 +256,7 @@ def decide_scan(
 def _reallocated(
     state: OnlineState, group: str, topics: Mapping[str, TopicPartitions], strategy: Strategy
 ) -> list[OnlineEvent]:
-    """The events that make a group's allocation what its clients and the routes ask for."""
+    """Return the events that adapt a group's allocations to its clients and to the routes."""
     online = state.group(group)
     wanted = {topic for client in online.clients.values() for topic in client.topics}
     events: list[OnlineEvent] = []

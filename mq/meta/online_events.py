@@ -33,18 +33,18 @@ class OnlineClient:
     """One stay of an exclusive client in its group."""
 
     id: str
-    #: The number of the event with which the stay began: tells it from earlier and later ones.
+    #: The number of the event that began the stay; tells it from earlier and later stays.
     joined: int
     topics: Mapping[str, Subscription]
-    #: It said `online: false`: it has no partitions any more, but may be finishing.
+    #: Whether it has sent `online: false`: it has no partitions any more, but may be finishing its work.
     leaving: bool
-    #: Wall time of its beginning, to show.
+    #: Wall time at which the stay began; only for display.
     since_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPut:
-    """A client came, or changed what it wants: this is the whole of it from now on."""
+    """A client joined or changed its subscriptions; holds the complete new state of the client."""
 
     kind: ClassVar[str] = "client_put"
     group: str
@@ -57,7 +57,7 @@ class ClientPut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientGone:
-    """A stay ended: whatever the client held is free, because it may not consume any more."""
+    """A stay ended: everything that the client held is free, because it may not consume any more."""
 
     kind: ClassVar[str] = "client_gone"
     group: str
@@ -71,7 +71,7 @@ class ClientGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """Who may consume which partition of a topic, from now on; without owners, nobody."""
+    """The partitions of a topic were allocated to clients; without owners, no client may consume the topic."""
 
     kind: ClassVar[str] = "allocated"
     group: str
@@ -86,5 +86,5 @@ class Allocated:
 
 
 OnlineEvent = ClientPut | ClientGone | Allocated
-#: How they are stored, by kind.
+#: The stored form of each kind of event.
 ONLINE_EVENTS: Final[Mapping[str, Form[Any]]] = forms_of(ClientPut, ClientGone, Allocated)

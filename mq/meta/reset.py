@@ -1,4 +1,4 @@
-"""Resets of a group's offsets: the events of one, whoever asks for it, the service or a job (SPEC POP-18)."""
+"""Resets of a group's offsets: the events of a reset, for the service and for jobs (SPEC POP-18)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["decide_reset"]
 
 
 def decide_reset(meta: Meta, group: str, topic: Topic, offsets: Mapping[LaneKey, int]) -> tuple[GroupEvent, ...]:
-    """The events that put `group` at `offsets` of lanes in this life of `topic`, in a new epoch.
+    """Return the events that put `group` at `offsets` of lanes in this life of `topic`, in a new epoch.
 
-    The group has begun there, then: what is added to the topic later it gets from the first message on.
+    The group has then begun in the topic: it gets partitions that are added later from their first message on.
 
     Raises
     ------
     NotFound
-        `topic_not_found`, also when the topic was made again; `group_not_found`.
+        `topic_not_found`, also when the topic was created again; `group_not_found`.
     """
     if meta.topics.topic(topic.name).id != topic.id:
         raise NotFound(f"topic {topic.name} was deleted", code="topic_not_found", field="topic")

@@ -1,11 +1,11 @@
-"""What retention may remove of a partition, and what holds it back (SPEC RETRY-6, POP-11).
+"""Retention: which files of a partition may be removed, and what holds them back (SPEC RETRY-6, POP-11).
 
     files, oldest first     [0, 400) 5 days old    [400, 900) 4 days    [900, 950) 1 day       kept for 3 days
     holds                   an open checkpoint of group billing at 620
-    verdict                 the file that ends at 400 goes; billing keeps the next one
+    verdict                 the file that ends at 400 is removed; billing keeps the next one
 
-Whole files go, oldest first, so that the rest stays end to end: a file goes when its newest message is older than the
-partition keeps messages, and when nobody holds an offset in it or before it. Ages are judged by the append times of the
+Whole files are removed, oldest first, so that the rest has no gaps. A file is removed when its newest message is older
+than the retention time, and when nothing holds an offset in it or before it. Ages follow from the append times of the
 log, which never go back.
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Dated(NamedTuple):
-    """A file: it ends before offset `end`, and ages from `time_us` on (UTC microseconds)."""
+    """A file: its end offset, and the time from which it ages, in UTC microseconds."""
 
     end: int
     time_us: int
@@ -45,7 +45,7 @@ class Dated(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing at or above `offset` may go: `who` still needs it. `who` is a group, or a part of the system."""
+    """A hold on all messages at or above `offset`; `who` is the group or the part of the system that needs them."""
 
     offset: int
     who: str
@@ -53,21 +53,21 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is decided for one partition."""
+    """The decision for one partition."""
 
-    #: Files that end at or below this may go.
+    #: Files that end at or below this offset may be removed.
     below: int
-    #: Who keeps files that are old enough to go.
+    #: The holders of files that are old enough to be removed.
     held_by: tuple[str, ...] = ()
 
 
 def is_old(file: Dated, now_us: int, keep_ms: int) -> bool:
-    """Whether all messages of a file have been kept long enough."""
+    """Return whether all messages of a file have been kept long enough."""
     return file.time_us + keep_ms * 1_000 <= now_us
 
 
 def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: Iterable[Hold] = ()) -> Verdict:
-    """What may go of a partition, given its files oldest first; none is looked at behind the first that stays."""
+    """Return what may be removed of a partition, given its files, oldest first; stops at the first that is too new."""
     holds = tuple(holds)
     limit = min((hold.offset for hold in holds), default=None)
     below = expired = 0
@@ -82,20 +82,20 @@ def decide_removal(files: Iterable[Dated], *, now_us: int, keep_ms: int, holds: 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a partition: stored messages that it has not committed."""
+    """The lag of a group in a partition: the number of stored messages that it has not committed."""
 
     group: str
     messages: int
 
 
-#: The progress of groups in their present epochs, by the id of the topic; lanes of retried messages apart from others.
+#: The progress of groups in their current epochs, by topic id and lane.
 Progress = Mapping[str, Mapping[LaneKey, Committed]]
-#: The groups that consume a topic, with the progress of each in one partition, None where it has not begun.
+#: The groups that consume a topic, with the progress of each in one partition; None where a group has not begun.
 Readers = Mapping[str, Committed | None]
 
 
 def progress_of(committed: Mapping[LaneKey, Committed], groups: GroupsState) -> Progress:
-    """What the offsets log and the resets say of the groups that there are."""
+    """Return the progress of the current groups, from the offsets log and the resets."""
     found: dict[str, dict[LaneKey, Committed]] = {}
     for lane in {*committed, *groups.resets}:
         known = groups.committed_in(lane, committed.get(lane)) if lane.group in groups.groups else None
@@ -105,7 +105,7 @@ def progress_of(committed: Mapping[LaneKey, Committed], groups: GroupsState) -> 
 
 
 def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
-    """The groups that consume a topic, as they stand in one partition of it."""
+    """Return the groups that consume a topic, with their progress in one partition of it."""
     found: dict[str, Committed | None] = {}
     for lane, known in progress.get(topic_id, {}).items():
         if lane.retry:
@@ -118,9 +118,9 @@ def readers_of(progress: Progress, *, topic_id: str, partition: str) -> Readers:
 
 
 def group_holds(readers: Readers, start_of: Callable[[str], Start]) -> Iterator[Hold]:
-    """What the groups have not committed yet, for a retention that is told to wait for them.
+    """Yield holds on what the groups have not committed yet, for a retention that must wait for groups.
 
-    A group that has not begun in the partition holds all of it, unless it is to begin at the end: `start_of` says where
+    A group that has not begun in the partition holds all of it, unless it begins at the end: `start_of` returns where
     (see `GroupsState.start_in`).
     """
     for name, known in readers.items():
@@ -131,10 +131,10 @@ def group_holds(readers: Readers, start_of: Callable[[str], Start]) -> Iterator[
 
 
 def checkpoint_holds(states: Iterable[CheckpointState], groups: GroupsState, *, topic_id: str | None) -> Iterator[Hold]:
-    """What was popped and is neither acknowledged nor dealt with: a revive must still be able to read it (POP-11).
+    """Yield holds on messages that were popped and are still open: revive must be able to read them (POP-11).
 
-    `topic_id` is that of the present topic. Checkpoints of lives that are over hold nothing: nobody gets their
-    messages again.
+    `topic_id` is the id of the current topic. Checkpoints of earlier lives hold nothing, because their messages are not
+    delivered again.
     """
     for state in states:
         if state.checkpoint is None or not state.open:
@@ -152,10 +152,10 @@ def checkpoint_holds(states: Iterable[CheckpointState], groups: GroupsState, *, 
 
 
 def lease_holds(readers: Readers, *, now_ms: int, keep_ms: int) -> Iterator[Hold]:
-    """What was popped in order and is not done: whoever pops next gets it again, or it is dead then (POP-11, POP-16).
+    """Yield holds on messages of ordered pops that are not done: the next pop delivers or dead-letters them (POP-16).
 
-    It comes again from its own place, not from the group's retries. So it is kept for as long after its lease as it
-    would be kept there: a group that nobody consumes any more holds nothing for ever.
+    They are read again from their own place, not from the group's retries (POP-11). So they are kept after the end of
+    their lease for as long as they would be kept there: a group without clients holds nothing for ever.
     """
     for name, known in readers.items():
         open_ = [one.offset for one in known.delivered if one.visible_ms + keep_ms > now_ms] if known else []
@@ -164,7 +164,7 @@ def lease_holds(readers: Readers, *, now_ms: int, keep_ms: int) -> Iterator[Hold
 
 
 def lags_of(readers: Readers, bounds: Bounds) -> tuple[Lag, ...]:
-    """How far each group is behind in a partition, the farthest first; those that are not behind are left out."""
+    """Return the lag of each group in a partition, the largest first; groups without lag are left out."""
     lags = [
         Lag(group, lag_messages(None if known is None else known.offset, bounds)) for group, known in readers.items()
     ]

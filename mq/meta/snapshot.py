@@ -1,12 +1,13 @@
-"""The whole metadata in one event, so that the events before it are needed no more (SPEC META-3).
+"""Snapshots: the whole metadata in one event, so that earlier events are no longer needed (SPEC META-3).
 
-A log of events grows for ever, with the renewals of leases a few hundred thousand a week, and who starts would have to
-read them all. So now and then the state itself is appended, and who starts begins with the last one:
+The metadata log only grows: renewals of leases add a few hundred thousand events a week, and a process that starts
+would have to read them all. So now and then the state itself is appended, and a process that starts reads from the last
+one:
 
     e e e e [snapshot] e e e e e [snapshot] e e e
-    '- nobody needs these        '- who starts begins here
+    '- no longer needed          '- a process that starts reads from here
 
-It is an event like others: appended where the state that it holds ends, or not at all.
+A snapshot is an event like others: it is appended exactly where the state that it holds ends, or not at all.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ __all__ = ["Snapshot"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The state that all events before this one add up to."""
+    """The state after all events before this one."""
 
     kind: ClassVar[str] = "snapshot"
     key: ClassVar[str] = "snapshot"
     meta: Meta
-    #: The offset of the snapshot before it, 0 for none.
+    #: The offset of the previous snapshot, 0 for none.
     previous: int
-    #: For each part of `meta` the offset behind the last event that told something about it; never modified.
+    #: For each part of `meta`, the offset after the last event that changed it; never modified.
     told: Mapping[str, int]
 
     def to_json(self) -> bytes:
@@ -47,7 +48,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, body: bytes) -> Snapshot:
-        """What `to_json` wrote.
+        """Return the snapshot that `to_json` wrote.
 
         Raises
         ------
@@ -58,7 +59,7 @@ class Snapshot:
             return _read(body).snapshot()
 
 
-# How it is stored, from the parts to the whole.
+# The stored form, from the parts to the whole.
 
 
 class _Topics(msgspec.Struct):
@@ -169,7 +170,7 @@ class _Online(msgspec.Struct):
         return OnlineState(groups={name: group.group() for name, group in self.groups.items()}, epoch=self.epoch)
 
 
-#: Each with its end, which an event of moves does not have.
+#: The moves of a topic, each with its end offset, which a `KeysMoved` event does not have.
 _Moves = list[tuple[int, str, str, tuple[tuple[int, int], ...], int | None]]
 
 

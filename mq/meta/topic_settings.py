@@ -1,7 +1,7 @@
 """A topic's settings, and the request that sets them.
 
-A setting is checked where it is asked for (`PUT /v1/topics/{topic}`). It is read back without its bounds, so that a
-release with other bounds can still start.
+A setting is checked when it is requested (`PUT /v1/topics/{topic}`). Stored settings are read without a check of their
+bounds, so that a release with other bounds can still start.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ FlushMode = Literal["sync", "async"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What users may set for a topic, whatever its route; what a stored one lacks has its default."""
+    """The settings of a topic that users may change; a field that is not stored has its default."""
 
-    #: What a failed send may do to the order (SPEC SEND-2).
+    #: Whether a failed send may break the order (SPEC SEND-2).
     order_strategy: OrderStrategy = "best_tried"
-    #: Messages live this long (SPEC RETRY-6).
+    #: How long messages are kept (SPEC RETRY-6).
     retention_ms: int = RETENTION_MS_DEFAULT
-    #: A word of the users' own about what the topic carries; DeltaMQ only shows it.
+    #: The users' own word for the messages of the topic; DeltaMQ only shows it.
     message_type: str = "normal"
-    #: What an acknowledgement waits for; None is the service's own setting.
+    #: What an acknowledgement waits for; None means the setting of the service.
     flush: FlushMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
-    """What a client asks a topic to be. None leaves a setting as it is; a new topic gets its default."""
+    """A request for topic settings. None leaves a setting unchanged; a new topic gets the default."""
 
     partitions: int | None = None
     order_strategy: OrderStrategy | None = None
@@ -42,7 +42,7 @@ class TopicRequest:
     flush: FlushMode | None = None
 
     def over(self, settings: TopicSettings) -> TopicSettings:
-        """`settings` with everything that this request gives."""
+        """Return `settings` with the changes of this request."""
         return TopicSettings(
             order_strategy=self.order_strategy or settings.order_strategy,
             retention_ms=self.retention_ms or settings.retention_ms,

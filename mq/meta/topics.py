@@ -1,11 +1,11 @@
 """Topics: their settings and routes as a fold of events, and the decisions that make events.
 
-The meta role's log holds events; the state is what they add up to. A decision is a pure function of it:
+The metadata log holds events, and the state is their fold. A decision is a pure function of the state:
 
     request + state  --decide-->  events  --append if the state has not moved-->  log  --apply-->  state
 
 A decision that would change nothing makes no event, so that repeating a request is harmless. Time and ids are
-passed in. A topic that is deleted and made again has a new id: two topics, whatever the name (SPEC POP-12).
+passed in. A topic that is deleted and created again has a new id: it is another topic with the same name (SPEC POP-12).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic's life: `id` tells it from earlier and later ones of the same name.
+    """One life of a topic: `id` tells it from earlier and later ones of the same name.
 
-    `generation` counts the lives of the name before this one; it keeps their folders apart, so that a process
-    that has not heard of a deletion can never write into the next life.
+    `generation` counts the earlier lives of the name. It keeps their folders apart, so that a process that does not
+    know of a deletion yet can never write into the next life.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPut:
-    """A topic was created, or its route or settings changed: this is the whole of it from now on."""
+    """A topic was created, or its route or settings changed; holds the complete new state of the topic."""
 
     kind: ClassVar[str] = "topic_put"
     topic: Topic
@@ -69,7 +69,7 @@ class TopicPut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
-    """A topic ceased to exist, its data with it; `epoch` is that of the routes without it."""
+    """A topic was deleted together with its data; `epoch` is the epoch of the routes without it."""
 
     kind: ClassVar[str] = "topic_deleted"
     name: str
@@ -85,7 +85,7 @@ Event = TopicPut | TopicDeleted
 
 
 class StoredTopic(msgspec.Struct):
-    """A topic as it is stored; its route is read apart from it, because damage there has a code of its own."""
+    """The stored form of a topic; its route is read separately, because damage in it has its own error code."""
 
     name: str
     id: str
@@ -113,7 +113,7 @@ class _Put(msgspec.Struct):
     topic: StoredTopic
 
 
-#: How they are stored, by kind.
+#: The stored form of each kind of event.
 TOPIC_EVENTS: Final[Mapping[str, Form[Any]]] = {
     TopicPut.kind: form(
         _Put, lambda stored: TopicPut(topic=stored.topic.topic()), lambda event: _Put(StoredTopic.of(event.topic))
@@ -124,28 +124,28 @@ TOPIC_EVENTS: Final[Mapping[str, Form[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class MetaState:
-    """Everything that the events so far add up to. Immutable: `apply` returns the next one."""
+    """The state of all topics. Immutable: `apply` returns the next one."""
 
     #: The topics by name; never modified.
     topics: Mapping[str, Topic] = field(default_factory=dict)
     #: Grows with every change of any route; a route's own epoch is the value at its last change (ROUTE-1).
     routes_epoch: int = 0
-    #: How many lives of a name have ended, for names that had any.
+    #: The number of deleted topics of each name that has any.
     ended: Mapping[str, int] = field(default_factory=dict)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, else `NotFound`."""
+        """Return the topic with this name; raises `NotFound` when there is none."""
         topic = self.topics.get(name)
         if topic is None:
             raise NotFound(f"there is no topic {name}", code="topic_not_found", field="topic")
         return topic
 
     def apply(self, event: Event) -> MetaState:
-        """The state after `event`."""
+        """Return the state after `event`."""
         return self.apply_all((event,))
 
     def apply_all(self, events: Iterable[Event]) -> MetaState:
-        """The state after `events`, with one copy for all of them."""
+        """Return the state after `events`; copies the state once for all of them."""
         topics = dict(self.topics)
         ended = dict(self.ended)
         epoch = self.routes_epoch
@@ -163,17 +163,17 @@ class MetaState:
 
 
 def _expect(topics: Mapping[str, Topic], name: str, ids: tuple[str | None, ...]) -> None:
-    """An event continues the life that the events before it left, or the log contradicts itself."""
+    """Raise `Corrupt` unless the current topic of this name has one of `ids`."""
     present = topics.get(name)
     if (present.id if present else None) not in ids:
-        raise Corrupt(f"an event of topic {name} belongs to another life of it", code="meta_event_corrupt")
+        raise Corrupt(f"an event of topic {name} contradicts earlier events of the topic", code="meta_event_corrupt")
 
 
 def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Sequence[str]:
-    """The brokers for new partitions of topic `name`, in the order in which they get them.
+    """Return the brokers for new partitions of topic `name`, in the order in which they get them.
 
-    `available` are served now; `named` are those of the settings, whose order counts if they are all of them. Where a
-    default route takes two of many, each topic begins elsewhere.
+    `available` are the brokers that are served now; `named` are those of the settings, whose order is used if they
+    include all available ones. With more brokers than a default route uses, each topic begins at another one.
     """
     known = [broker for broker in named if broker in available]
     ordered = known if len(known) == len(available) else available
@@ -186,9 +186,9 @@ def brokers_for(name: str, available: Sequence[str], named: Sequence[str]) -> Se
 def decide_put_topic(
     state: MetaState, name: str, request: TopicRequest, brokers: Sequence[str], new_id: str, now_ms: int
 ) -> tuple[Event, ...]:
-    """The events that make topic `name` what `request` asks; none when it is so already.
+    """Return the events that make topic `name` what `request` asks; none when nothing changes.
 
-    `brokers` are those available for new partitions; `new_id` and `now_ms` are used if the topic is created.
+    `brokers` are the brokers for new partitions; `new_id` and `now_ms` are used if the topic is created.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def _created(
 
 
 def _refuse_other_case(state: MetaState, name: str) -> None:
-    """On a case-insensitive file system two such topics would share their folders."""
+    """Refuse a name that differs from another only by case: case-insensitive file systems would share the folders."""
     folded = name.lower()
     for other in state.topics:
         if other.lower() == folded:
@@ -242,7 +242,7 @@ def _refuse_other_case(state: MetaState, name: str) -> None:
 
 
 def decide_delete_topic(state: MetaState, name: str) -> tuple[Event, ...]:
-    """The event that ends topic `name`; `NotFound` when there is none, `Refused` for a system name."""
+    """Return the event that deletes topic `name`; raises `NotFound`, or `Refused` for a system name."""
     check_client_topic(name)
     topic = state.topic(name)
     return (TopicDeleted(name=name, id=topic.id, epoch=state.routes_epoch + 1),)

@@ -1,4 +1,4 @@
-"""Exclusive consumption: authorizations, pull locks, and a client's run of one partition."""
+"""Exclusive consumption: authorizations, pull locks, and the run of one partition in a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orderly consumption: a client's run of one partition, and by what right it goes on (SPEC ORDER-6 to ORDER-10).
+"""Orderly consumption: the run of one partition in a client, and its right to go on (SPEC ORDER-6 to ORDER-10).
 
     next --> Process --> finished(SUCCESS) -------------------------------------> position moves, next
       |        ^          |
@@ -7,15 +7,17 @@
       |---- used up by clients before this one ----------^           moved(not ok) --> again in place
       +--> Fetch, Wait (suspended), Yield (60 s are over), Stop (lost, or handed over)
 
-The right to a partition is an authorization, a pull lock, and the allocation. Without authorization or lock another
-client may be at work: nothing is begun, and a result that comes then is discarded (ORDER-3, ORDER-10). When only the
-allocation went elsewhere, the other waits for our lock: what is under way is finished and committed, nothing more is
-begun, and the lock is released after the last commit (ORDER-5). So a handover repeats no message.
+The right to a partition consists of an authorization, a pull lock, and the allocation. Without authorization or lock,
+another client may be at work: the run begins nothing, and discards results that come then (ORDER-3, ORDER-10). If only
+the allocation went to another client, that client waits for this one's lock: the run finishes and commits the batch in
+progress, begins nothing more, and the lock is released after the last commit (ORDER-5). So a handover repeats no
+message.
 
-Failed attempts are committed with the position, and whoever goes on there counts on. A client that dies says nothing:
-the broker counts a failure of the message at the committed offset. The dead one may have been beyond, at what it had
-not committed yet. So who finds that message tried twice is *careful* for a while: it takes messages one by one, and
-commits before each. If the next death finds the same message at the committed offset, that is the one that kills.
+Failed attempts are committed with the position, and the next client goes on counting. A client that dies cannot report:
+the broker counts a failure of the message at the committed offset. But the dead client may have been at a later
+message, which it had not committed yet. So a client that finds a message tried twice is *careful* for a while: it takes
+messages one by one, and commits before each. If the next death has the same message at the committed offset, that
+message is the one that kills clients.
 """
 
 from __future__ import annotations
@@ -51,38 +53,38 @@ __all__ = [
 
 
 class Verdict(enum.Enum):
-    """What became of a batch in its listener; an exception, or no result, is `SUSPEND` (SPEC ORDER-7)."""
+    """The result of a listener for a batch; an exception, or no result, counts as `SUSPEND` (SPEC ORDER-7)."""
 
     SUCCESS = "success"
     SUSPEND = "suspend"
-    #: The listener wants it in the dead letters.
+    #: The batch must go to the dead letters.
     DEAD = "dead"
 
 
 class OnFailure(enum.Enum):
-    """What becomes of messages that fail (SPEC ORDER-8)."""
+    """What happens to messages that fail (SPEC ORDER-8)."""
 
-    IN_PLACE = "in_place"  #: again for ever: strict topics
-    DEAD_LETTER = "dead_letter"  #: again until the attempts are used up, then a dead letter
-    RETRY_TOPIC = "retry_topic"  #: to the retry topic at once, and on: best-tried order
+    IN_PLACE = "in_place"  #: repeated for ever: strict topics
+    DEAD_LETTER = "dead_letter"  #: repeated until the attempts are used up, then dead-lettered
+    RETRY_TOPIC = "retry_topic"  #: moved to the retry topic at once, and the run goes on: best-tried order
 
     @classmethod
     def of(cls, *, strict: bool, best_tried: OnFailure | None = None) -> OnFailure:
-        """That of a topic: a strict one leaves no choice; else dead letters, if nothing else is asked for."""
+        """Return the choice for a topic: `IN_PLACE` if it is strict, else `best_tried`, else dead letters."""
         return cls.IN_PLACE if strict else best_tried or cls.DEAD_LETTER
 
 
 class RunState(enum.Enum):
-    """What a run is doing."""
+    """The state of a run."""
 
     READY = "ready"
     PROCESSING = "processing"  #: one thread has a batch
     MOVING = "moving"  #: a batch is being appended to the dead letters or the retry topic
-    LOST = "lost"  #: authorization or lock are over: touch nothing, the partition may be another's
+    LOST = "lost"  #: authorization or lock are over: do nothing, another client may have the partition
     HANDED_OVER = "handed_over"  #: commit the position, then release the lock
 
     def to(self, state: RunState) -> RunState:
-        """`state`, if it may follow this one."""
+        """Return `state`; asserts that it may follow this one."""
         assert state in _NEXT[self], f"a run does not go from {self.value} to {state.value}"
         return state
 
@@ -99,38 +101,38 @@ _NEXT: Final[dict[RunState, frozenset[RunState]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Give these to the listener, in one thread; ask `Right.holds` again before each of them (SPEC ORDER-3)."""
+    """Pass these messages to the listener, in one thread; check `Right.holds` again before each (SPEC ORDER-3)."""
 
     offsets: tuple[int, ...]
-    #: Which attempt at the first of them this is, from 1 on.
+    #: The number of this attempt at the first message, from 1 on.
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Pull from here."""
+    """Pull messages from `offset` on."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Suspended: ask again then."""
+    """The run is suspended: ask again at `until_ms`."""
 
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """Others get a turn; ask again after `begin_turn` (SPEC ORDER-9)."""
+    """Let other partitions have a turn; ask again after `begin_turn` (SPEC ORDER-9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveAway:
-    """Append these to the dead letters, or to the retry topic, and say how it went (`OrderlyRun.moved`)."""
+    """Append these messages to the dead letters or to the retry topic, and report the result (`OrderlyRun.moved`)."""
 
     offsets: tuple[int, ...]
-    #: How often the first of them was tried.
+    #: How often the first message was tried.
     attempts: int
     dead: bool
 
@@ -147,31 +149,31 @@ Step = Process | Fetch | Wait | Yield | MoveAway | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderlySettings:
-    """How a client consumes in order."""
+    """The settings of ordered consumption in a client."""
 
     on_failure: OnFailure = OnFailure.DEAD_LETTER
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
     suspend_ms: int = SUSPEND_MS_DEFAULT
-    #: Messages that a listener gets at once. They fail together, and together they are dead.
+    #: Messages that a listener gets at once. They fail and are dead-lettered together.
     batch_messages: int = 1
     run_ms_max: int = RUN_MS_MAX
 
 
 def suspend_ms(asked_ms: int | None, default_ms: int = SUSPEND_MS_DEFAULT) -> int:
-    """How long a run is suspended, within its bounds; none asked for, or a negative one, is the default (R85)."""
+    """Return how long a run is suspended, within the bounds; None and negative times mean the default (R85)."""
     wanted = default_ms if asked_ms is None or asked_ms < 0 else asked_ms
     return min(max(wanted, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
 
 
-#: From this attempt on, a message may be what kills clients, and so may one of the messages behind it: the next 256 are
-#: processed one by one, each after a commit. That is more than most clients process between two commits; if the killer
-#: lies further on, progress is committed up to it, and the next death is nearer to it.
+#: From this attempt on, the message, or one behind it, may be the one that kills clients: the next 256 messages are
+#: processed one by one, each after a commit. That is more than most clients process between two commits. If the killer
+#: lies further on, progress is committed up to there, and the next death is nearer to it.
 _CAREFUL_FROM: Final = 2
 _CAREFUL_MESSAGES: Final = 256
 
 
 class Right:
-    """By what a client consumes one partition. What it was begun with must last: what comes back is another right."""
+    """The right of a client to consume one partition. It ends when authorization or lock do, even if they come back."""
 
     __slots__ = ("_authorization", "_lapses", "_lock", "allocated")
 
@@ -179,11 +181,11 @@ class Right:
         self._authorization = authorization
         self._lapses = authorization.lapses
         self._lock = lock
-        #: Whether the allocation says that the partition is this client's.
+        #: Whether the partition is allocated to this client.
         self.allocated = True
 
     def holds(self, now_ms: int) -> bool:
-        """Whether nobody else can be at work on the partition."""
+        """Return whether no other client can be at work on the partition."""
         return (
             self._authorization.lapses == self._lapses
             and self._authorization.holds(now_ms)
@@ -192,7 +194,7 @@ class Right:
 
 
 class OrderlyRun:
-    """One partition in one client, as long as it has the same right. Not safe for threads but for its states."""
+    """The run of one partition in one client, under one right. Not safe for threads, except for its states."""
 
     __slots__ = (
         "_attempts",
@@ -208,47 +210,47 @@ class OrderlyRun:
     )
 
     def __init__(self, right: Right, offset: int, settings: OrderlySettings, now_ms: int, *, attempts: int = 0) -> None:
-        """Begin at the group's committed offset, whose message was tried so often by others."""
+        """Begin at the group's committed offset, whose message other clients have tried `attempts` times."""
         self.state = RunState.READY
         counts = settings.on_failure is not OnFailure.IN_PLACE
-        #: Messages left to be careful with.
+        #: The number of messages that are still processed carefully.
         self._careful = _CAREFUL_MESSAGES if counts and attempts >= _CAREFUL_FROM else 0
         self._right = right
         self._settings = settings
-        #: Messages that are here and not done, the batch first.
+        #: Messages that were fetched and are not done, the batch first.
         self._waiting: deque[int] = deque()
-        #: How many of them belong to the batch that is being tried.
+        #: How many of them belong to the current batch.
         self._batch = 0
-        #: At the message at the position.
+        #: Attempts at the message at the position.
         self._attempts = attempts if counts else 0
-        #: Where the next pull begins.
+        #: The offset at which the next pull begins.
         self._end = offset
         self._resume_ms = now_ms
         self._turn_ms = now_ms
 
     @property
     def position(self) -> int:
-        """Everything before is done: the offset to commit."""
+        """The offset to commit: everything below it is done."""
         return self._waiting[0] if self._waiting else self._end
 
     @property
     def failures(self) -> int:
-        """How often the message at the position has failed, to be committed with it; 0 where that does not matter."""
+        """How often the message at the position has failed, to commit with it; 0 where that does not matter."""
         if self._settings.on_failure is OnFailure.IN_PLACE:
             return 0
         return self._attempts - (self.state is RunState.PROCESSING)
 
     @property
     def is_careful(self) -> bool:
-        """Whether to commit before each message: clients before this one may have died of one of these."""
+        """Whether to commit before each message, because one of these may have killed earlier clients."""
         return self._careful > 0
 
     def begin_turn(self, now_ms: int) -> None:
-        """A thread takes the partition up again."""
+        """Begin another turn of the partition in a thread."""
         self._turn_ms = now_ms
 
     def fetched(self, offsets: Iterable[int], next_offset: int) -> None:
-        """A pull from where `Fetch` said has brought these; what lies between them was filtered out."""
+        """Add the messages of a pull from `Fetch.offset`; offsets between them were filtered out."""
         assert next_offset >= self._end, "a pull goes forward"
         position = self.position
         self._waiting.extend(offsets)
@@ -258,7 +260,7 @@ class OrderlyRun:
         assert all(one < other for one, other in zip(self._waiting, islice(self._waiting, 1, None), strict=False))
 
     def next(self, now_ms: int) -> Step:
-        """What to do now. A run that processes or moves a batch is not asked: it has one thread (SPEC ORDER-6)."""
+        """Return what to do now. Not called while a batch is processed or moved: a run has one thread (ORDER-6)."""
         if self.state is RunState.READY:
             self._look(now_ms)
         if self.state in (RunState.LOST, RunState.HANDED_OVER):
@@ -283,19 +285,19 @@ class OrderlyRun:
             self.state = self.state.to(RunState.HANDED_OVER)
 
     def may_commit(self, now_ms: int) -> bool:
-        """Whether the position may be committed now; a run that is lost leaves that to its successor."""
+        """Return whether the position may be committed now; a lost run leaves that to its successor."""
         return not self._is_lost(now_ms)
 
     def _is_lost(self, now_ms: int) -> bool:
-        """Whether the right is over, or was when somebody looked: a commit may ask while the listener runs."""
+        """Return whether the right is over, now or at an earlier check; commits check while the listener runs."""
         if self.state is not RunState.LOST and not self._right.holds(now_ms):
             self.state = self.state.to(RunState.LOST)
         return self.state is RunState.LOST
 
     def finished(self, verdict: Verdict, now_ms: int, *, done: int = 0, asked_ms: int | None = None) -> MoveAway | None:
-        """The listener is through with the batch; what must be done before anything else, if anything.
+        """Take the listener's result for the batch; return what must be done before anything else, if anything.
 
-        Of a batch that fails, the first `done` messages have succeeded. A result that comes without the right to the
+        If the batch fails, its first `done` messages have succeeded. A result that comes without the right to the
         partition is discarded (SPEC ORDER-10).
         """
         if self._is_lost(now_ms):
@@ -323,7 +325,7 @@ class OrderlyRun:
         return MoveAway(tuple(islice(self._waiting, self._batch)), self._attempts, dead)
 
     def moved(self, ok: bool, now_ms: int) -> None:
-        """The batch was appended elsewhere, or could not be: then it is tried again in place (SPEC ORDER-8)."""
+        """Note whether the batch was appended elsewhere; if not, it is tried again in place (SPEC ORDER-8)."""
         if self._is_lost(now_ms):
             return
         assert self.state is RunState.MOVING, f"the run is {self.state.value}"
@@ -334,7 +336,7 @@ class OrderlyRun:
         self.state = self.state.to(RunState.READY)
 
     def _drop(self, count: int) -> None:
-        """The first messages are done; the attempts are those of the first that is not."""
+        """Drop the first messages, which are done; the attempts now count for the first one that is not."""
         for _ in range(count):
             self._waiting.popleft()
         self._batch -= count

@@ -1,25 +1,26 @@
 """Pull locks: one client at a time pulls and commits a partition for an exclusive group (SPEC ORDER-4, ORDER-5).
 
-The allocation says who should have a partition, the lock says who has it. A handover from A to B:
+The allocation names the client that should have a partition, the lock names the client that has it. A hands over to B:
 
     A   pull  pull |allocated to B|  finish, commit, release
     B                     take: refused ...                  take: granted, start at A's committed offset
 
-Only the owner by the allocation may take a free lock; whoever holds it may renew and commit, but not pull, until it has
-released it. A lock is free when it was released, not renewed for 60 s, or its holder's stay has ended
-(`mq.meta.online.ClientGone`): its authorization is over then, so it has stopped.
+Only the owner by the allocation may take a free lock. A holder that is no longer the owner may renew and commit, but
+not pull, until it releases the lock. A lock is free when it was released, when it was not renewed for 60 s, or when its
+holder's stay has ended (`mq.meta.online.ClientGone`): then the holder's authorization is over, so it has stopped.
 
-Locks are in the memory of the broker, and a crash forgets them. That is safe:
+Locks are only in the memory of the broker, and a crash loses them. That is safe:
 
-- A holder that gets no answer calls its lock lost after 25 s (`ClientLock`), and a broker that was taken over gives a
-  partition away only after 26 s if anybody but its owner may still hold it: one of `Seat.earlier`, who had it before
-  and is still known, and who joined before the takeover. Once it has given a lock, it knows all about it.
-- Meanwhile who holds a lock *claims* it (`held`), so a run in the middle goes on. Nobody else can have it: the broker
-  before did not renew it for two, and is not there any more.
+- A holder that gets no answer regards its lock as lost after 25 s (`ClientLock`). A broker that was taken over grants a
+  lock only after 26 s if a client other than the owner may still hold it: one of `Seat.earlier`, which had the
+  partition before, is still known, and joined before the takeover. Once the broker has granted a lock itself, it need
+  not wait.
+- Meanwhile a holder *claims* its lock (`held`), so a run in progress goes on. No other client can have the lock: the
+  previous broker renewed it for one client only, and no longer serves.
 
 A client repeats a release until it is answered (else the next owner waits for the expiry), and does not ask for that
-partition meanwhile. So who goes without giving its lock back has died, or lost it. The message that it was at may be
-why, and counts as tried (`is_abandoned`, SPEC ORDER-8).
+partition meanwhile. So a client that goes without a release has died, or has lost the lock. The message that it was
+processing may be the cause, and counts as tried (`is_abandoned`, SPEC ORDER-8).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["ClientLock", "PullLocks"]
 
 @dataclass(slots=True)
 class _Lock:
-    """A lock that was given; `joined` is the stay of its holder."""
+    """A lock that was granted; `joined` identifies the stay of its holder."""
 
     client: str
     joined: int
@@ -48,42 +49,42 @@ class _Lock:
 class PullLocks:
     """The pull locks of one broker in one epoch, on its host's clock. In memory only; not safe for threads.
 
-    Call it only while the own lease holds, and look at the lease again before an answer leaves.
+    Call it only while the host's own lease holds, and check the lease again before an answer leaves.
     """
 
     __slots__ = ("_abandoned", "_given", "_locks", "_next_number", "_online_epoch", "_settled_ms", "_void")
 
     def __init__(self, taken_ms: int, *, epoch: int, online_epoch: int) -> None:
-        """The broker was taken at `taken_ms`, by this epoch: its numbers are above those of earlier ones.
+        """Begin at `taken_ms`, when the broker was taken in `epoch`; lock numbers exceed those of earlier epochs.
 
-        `online_epoch` is that of the online states then (`mq.meta.online.OnlineState.epoch`), or a later one.
+        `online_epoch` is `mq.meta.online.OnlineState.epoch` of that time, or a later one.
         """
         self._settled_ms = taken_ms + PULL_LOCK_SETTLE_MS
         self._online_epoch = online_epoch
         self._next_number = epoch << _NUMBER_BITS
         self._locks: dict[LaneKey, _Lock] = {}
-        #: Lanes whose locks were given here: nobody can hold one from before.
+        #: Lanes whose locks this broker has granted, so that no lock from before the takeover is left.
         self._given: set[LaneKey] = set()
-        #: Lanes in which who had a lock before does not know where the group goes on.
+        #: Lanes whose offset changed, so that holders from before the takeover must not claim their locks.
         self._void: set[LaneKey] = set()
-        #: Lanes whose last holder did not give the lock back.
+        #: Lanes whose last holder did not release the lock.
         self._abandoned: set[LaneKey] = set()
 
     def __len__(self) -> int:
-        """Locks that were given and not released or swept."""
+        """Return the number of locks that were granted and not released or swept."""
         return len(self._locks)
 
     def has(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> bool:
-        """Whether the client has the lock now: then a renewal gives nothing to anybody."""
+        """Return whether the client has the lock now: then a renewal does not change the holder."""
         lock = self._live(lane, seat, now_ms)
         return lock is not None and lock.client == client
 
     def take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, held: bool = False) -> int | None:
-        """Give the lock of `lane` to `client`, or renew it; its number, None when it is refused.
+        """Grant the lock of `lane` to `client`, or renew it; return its number, None when it is refused.
 
-        A client renews, and claims after a takeover, what it has had without a break (`held`). Asking anew, it gets
-        another number, and what it sent under the one before is void. Who has said that it goes begins nothing: it may
-        only keep what it is finishing.
+        With `held`, a client renews a lock that it has had without a break, or claims it after a takeover. Without, it
+        gets a new number, and requests under the old one are void. A leaving client gets no new lock: it may only keep
+        the locks of the work that it is finishing.
         """
         stay = seat.clients.get(client)
         if stay is None or (stay.leaving and not held):
@@ -105,21 +106,21 @@ class PullLocks:
         return self._next_number
 
     def _may_take(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, held: bool) -> bool:
-        """Whether the client may have a lock that is free, as far as this broker knows."""
+        """Return whether the client may have a lock that is free, as far as this broker knows."""
         settled = now_ms >= self._settled_ms or lane in self._given
         if held:
-            # A renewal of what is over came late, or a claim: only a broker that was taken over believes the latter.
+            # This is a late renewal of a lock that is over, or a claim. A broker accepts claims only after a takeover.
             return not settled and lane not in self._void and (client == seat.owner or client in seat.earlier)
         before = {one for one in seat.earlier if seat.clients[one].joined <= self._online_epoch}
         return client == seat.owner and (settled or before <= {client})
 
     def pull(self, lane: LaneKey, client: str, seat: Seat, now_ms: int) -> None:
-        """Return if the client may pull, and renew its lock.
+        """Check that the client may pull, and renew its lock.
 
         Raises
         ------
         Conflict
-            `not_lock_holder`; `partition_moved` when it holds the lock and must hand the partition over.
+            `not_lock_holder`; `partition_moved` when it holds the lock but must hand the partition over.
         """
         lock = self._of(lane, client, seat, now_ms)
         if seat.owner != client:
@@ -131,7 +132,7 @@ class PullLocks:
         lock.renewed_ms = now_ms
 
     def check_commit(self, lane: LaneKey, client: str, seat: Seat, now_ms: int, *, number: int | None = None) -> None:
-        """Return if the client may commit, under the lock of this number if it says one.
+        """Check that the client may commit; if the request names a lock `number`, it must be the current one.
 
         Raises
         ------
@@ -143,9 +144,9 @@ class PullLocks:
             raise _not_holder(lane)
 
     def release(self, lane: LaneKey, client: str, *, number: int | None = None) -> bool:
-        """Give the lock back if the client has it, and (if it says one) has it by this number; whether it did.
+        """Release the lock if the client holds it, under `number` if one is given; return whether it did.
 
-        Anybody else is ignored (R80), and so is a request that comes late, when the client has the lock anew.
+        A release by another client is ignored (R80), and so is a late one that names an earlier lock of the client.
         """
         lock = self._locks.get(lane)
         if lock is None or lock.client != client or number not in (None, lock.number):
@@ -154,22 +155,22 @@ class PullLocks:
         return True
 
     def is_abandoned(self, lane: LaneKey) -> bool:
-        """Whether who had the lock before went without giving it back, and that was not counted yet."""
+        """Return whether the last holder went without a release and that was not counted yet."""
         return lane in self._abandoned
 
     def counted(self, lane: LaneKey) -> None:
-        """The message that it was at counts as tried once more."""
+        """Note that the message of the last holder was counted as tried once more."""
         self._abandoned.discard(lane)
 
     def void(self, lane: LaneKey, now_ms: int) -> None:
-        """The group goes on elsewhere in the partition: whoever has the lock must ask anew where (SPEC POP-18)."""
+        """Void the lock, because the group's offset was changed: its holder must ask for both again (SPEC POP-18)."""
         self._locks.pop(lane, None)
         self._abandoned.discard(lane)
         if now_ms < self._settled_ms:
             self._void.add(lane)
 
     def sweep(self, now_ms: int) -> None:
-        """Forget what was not renewed in time, and of the time before; nothing depends on when this is called."""
+        """Forget locks that were not renewed in time, and state of the takeover; may be called at any time."""
         if now_ms >= self._settled_ms:
             self._given.clear()
             self._void.clear()
@@ -185,7 +186,7 @@ class PullLocks:
         return lock
 
     def _live(self, lane: LaneKey, seat: Seat, now_ms: int) -> _Lock | None:
-        """The lock, if it is taken."""
+        """Return the lock if it is taken, else None."""
         lock = self._locks.get(lane)
         if lock is None or now_ms - lock.renewed_ms >= PULL_LOCK_MS:
             return None
@@ -193,7 +194,7 @@ class PullLocks:
         return lock if stay is not None and stay.joined == lock.joined else None
 
 
-# Locks given in one epoch of a broker; their numbers stay in what JSON readers hold exactly (2**53) for 2**21 epochs.
+# Bits of a lock's number within one epoch of a broker; for 2**21 epochs, JSON readers hold the numbers exactly (2**53).
 _NUMBER_BITS: Final = 32
 
 
@@ -211,15 +212,15 @@ class ClientLock:
     __slots__ = ("_asked_ms", "_lost", "number")
 
     def __init__(self, number: int, sent_ms: int) -> None:
-        """The request that was sent at `sent_ms` was granted."""
+        """Begin with the grant of a request that was sent at `sent_ms`."""
         self.number = number
         self._asked_ms = sent_ms
         self._lost = False
 
     def renewed(self, number: int, sent_ms: int, now_ms: int) -> bool:
-        """A request that was sent at `sent_ms` was granted, and the answer is here; False if it came too late.
+        """Note the grant of a request that was sent at `sent_ms`; return False if it came too late.
 
-        Then the client has stopped to count on the lock: it must give back what it was granted.
+        In that case the client has already given the lock up, and must release what it was granted.
         """
         if not self.holds(now_ms):
             return False
@@ -228,14 +229,14 @@ class ClientLock:
         return True
 
     def lose(self) -> None:
-        """The broker says that another has it, or it was released."""
+        """Note that the lock is lost: the broker refused it, or it was released."""
         self._lost = True
 
     def holds(self, now_ms: int) -> bool:
-        """Whether the lock is certainly held; once lost, it is lost for good."""
+        """Return whether the lock is certainly held; a lost lock does not come back."""
         self._lost = self._lost or now_ms - self._asked_ms >= PULL_LOCK_LOST_MS
         return not self._lost
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether it should be renewed."""
+        """Return whether the lock should be renewed."""
         return now_ms - self._asked_ms >= PULL_LOCK_RENEW_MS

@@ -1,4 +1,4 @@
-"""The queue's rules: checkpoints, handles, pops, acknowledgements, retries, delays, progress of groups."""
+"""Rules of the queue: checkpoints, handles, pops, acknowledgements, retries, delays, progress of groups."""
 
 from __future__ import annotations
 

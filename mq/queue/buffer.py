@@ -1,4 +1,4 @@
-"""The in-memory match: checkpoints and acknowledgements meet here and need not be stored (SPEC POP-13, POP-14).
+"""The in-memory match: checkpoints that are acknowledged here are never stored (SPEC POP-13, POP-14).
 
     pop ----> HELD ----all acked----> DONE            nothing was stored
                 |
@@ -8,13 +8,14 @@
                 ^                  ^
     due within 4.5 s, or memory full: straight to the log
 
-Decisions come back as data (`StoreCheckpoint`, `CommitOffset`, ...); the caller stores and reports what is stored. An
-acknowledgement counts only when the answer of the log is there: until then its bits are `pending`, and nobody can
-change what is pending. So an ack and a change of the same message have one winner, and a lost answer of the log costs
-a repetition, not a message. A crash forgets what is only here; the group's offset has not passed it.
+Decisions are returned as data (`StoreCheckpoint`, `CommitOffset`, ...); the caller stores them and reports the result.
+An acknowledgement that goes to the log counts only when the log has answered. Until then its bits are `pending`, and a
+message that is pending cannot be changed. So of an ack and a change of the same message only one succeeds, and a lost
+answer of the log costs a repetition, not a message. A crash loses what is only here, but the group's committed offset
+has not passed it.
 
-Every operation costs the same whatever is in flight, and one call acknowledges a whole checkpoint. Not safe for
-threads: whoever owns the partitions calls it.
+The cost of an operation does not depend on the number of messages in flight, and one call acknowledges a whole
+checkpoint. Not safe for threads: only the process that owns the partitions calls it, one call at a time.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ _ACKED: Final = AckResult(0, 0, None)
 
 
 class Buffer:
-    """All lanes of one broker."""
+    """The in-flight state of all lanes of one broker."""
 
     def __init__(self, settings: BufferSettings | None = None) -> None:
         self._settings = settings or BufferSettings()
         self._lanes: dict[LaneKey, Lane] = {}
-        #: HELD checkpoints by when they must leave, STORED ones by when they expire.
+        #: HELD checkpoints by the time when they must leave, STORED ones by the time when they expire.
         self._due: DueTimes[Held] = DueTimes()
-        #: Lanes whose committed offset has moved since it was last asked for.
+        #: Lanes whose committed offset has moved since the last call of `commits`.
         self._moved: dict[Lane, None] = {}
         self._held_count = 0
         self._stopped = False
 
     def __len__(self) -> int:
-        """The number of checkpoints that only memory knows."""
+        """Return the number of checkpoints that are only in memory."""
         return self._held_count
 
     # Lanes.
@@ -67,7 +68,7 @@ class Buffer:
         return list(self._lanes.values())
 
     def lane(self, key: LaneKey) -> Lane | None:
-        """The lane, if it is open."""
+        """Return the lane, None if it is not open."""
         return self._lanes.get(key)
 
     def open_lane(
@@ -80,9 +81,9 @@ class Buffer:
         states: Iterable[CheckpointState] = (),
         covered: Iterable[tuple[int, int]] = (),
     ) -> Lane:
-        """A lane as the tables have it: progress in the present epoch, and what the revive log knows (META-3).
+        """Open a lane from the tables: progress in the current epoch, and the states from the revive log (META-3).
 
-        `covered` are offsets that checkpoints of this epoch hold, or have held, that are not among `states`.
+        `covered` are the offsets of checkpoints of this epoch, open or finished, that are not among `states`.
         """
         self.drop_lane(key)
         lane = self._lanes[key] = Lane(key, epoch=committed.epoch, committed=committed.offset, tenure=tenure)
@@ -93,7 +94,7 @@ class Buffer:
         return lane
 
     def _restore(self, lane: Lane, state: CheckpointState, now_ms: int) -> None:
-        """Remember a stored checkpoint if its handles, or dead ones of them, still look alive."""
+        """Keep a stored checkpoint in memory if it has handles whose invisible time has not ended, or open messages."""
         checkpoint = state.checkpoint
         over = state.replaced | state.done
         if checkpoint is None or not (state.open or over):
@@ -106,20 +107,20 @@ class Buffer:
             return
         held = self._remember(lane, checkpoint.pop, checkpoint.span)
         held.spent = state.acked | over
-        # The revive job's clock may be ahead of ours: what it has given away again nobody may acknowledge here.
+        # The revive job's clock may be ahead: messages that it has delivered again must not be acknowledged here.
         held.replaced = over
         if not state.open:
             held.state = held.state.to(_DONE)
 
     def _remember(self, lane: Lane, pop: Pop, span: Span) -> Held:
-        """A stored checkpoint that stands in no queue."""
+        """Add a stored checkpoint to the lane, outside its queue."""
         held = _stored(lane, pop, span)
         lane.live[held.key] = held
         held.bucket = self._due.add(held, pop.revive_time_ms)
         return held
 
     def drop_lane(self, key: LaneKey) -> None:
-        """Forget all of a lane: its topic or group was deleted, or its offset reset (SPEC POP-18)."""
+        """Forget a lane whose topic or group was deleted, or whose offset was reset (SPEC POP-18)."""
         lane = self._lanes.pop(key, None)
         if lane is None:
             return
@@ -131,9 +132,9 @@ class Buffer:
     # Pop.
 
     def hold(self, lane: Lane, pop: Pop, spans: Sequence[Span], next_offset: int, now_ms: int) -> list[StoreCheckpoint]:
-        """Note a pop of `spans`; the lane's next pop begins at `next_offset`.
+        """Record a pop of `spans`; the lane's next pop begins at `next_offset`.
 
-        Returns what must be stored before the pop is answered: nothing, or all of it (SPEC POP-13).
+        Returns the checkpoints that must be stored before the pop is answered: none or all (SPEC POP-13).
         """
         if not spans:
             self.skip(lane, next_offset)
@@ -174,7 +175,7 @@ class Buffer:
         )
 
     def next_read(self, lane: Lane) -> tuple[int, int | None]:
-        """Where the next pop reads, and the offset before which it must stop if there is one (SPEC POP-7)."""
+        """Return where the next pop reads, and the offset before which it must stop, if any (SPEC POP-7)."""
         before = lane.committed
         place = lane.next_read()
         if lane.committed != before:
@@ -182,14 +183,14 @@ class Buffer:
         return place
 
     def skip(self, lane: Lane, next_offset: int) -> None:
-        """A pop found nothing that passes its filter: the messages up to `next_offset` count as consumed (CONS-3)."""
+        """Count the messages up to `next_offset` as consumed: none of them passed the filter of a pop (CONS-3)."""
         before = lane.committed
         lane.pass_over(next_offset)
         if lane.committed != before:
             self._moved[lane] = None
 
     def commit_to(self, lane: Lane, offset: int) -> None:
-        """A commit from elsewhere moves the group's offset forward, whatever is in flight below."""
+        """Move the group's offset forward to a commit from elsewhere, even over messages in flight."""
         before = lane.committed
         lane.commit_to(offset)
         if lane.committed != before:
@@ -198,9 +199,10 @@ class Buffer:
     # Acknowledge.
 
     def ack(self, lane: Lane, start_offset: int, pop_time_ms: int, bits: int, now_ms: int, *, tenure: int) -> AckResult:
-        """Acknowledge messages of one checkpoint; `check_live` has passed its handle, which says `tenure` (SPEC POP-8).
+        """Acknowledge messages of one checkpoint (SPEC POP-8).
 
-        Acknowledging twice is harmless. A checkpoint that a crash has made memory forget is refused.
+        `check_live` has accepted the handle, which names `tenure`. A repeated acknowledgement is harmless. That of a
+        checkpoint that memory lost in a crash is refused.
         """
         held = lane.live.get((start_offset, pop_time_ms))
         if held is None:
@@ -215,9 +217,9 @@ class Buffer:
         return self._ack_rest(held, bits, now_ms)
 
     def _ack_rest(self, held: Held, bits: int, now_ms: int) -> AckResult:
-        """An acknowledgement of a checkpoint that is stored, or of which something was, or is being, taken over.
+        """Acknowledge messages of a checkpoint that is stored, or of which messages were or are being taken over.
 
-        What is being taken over comes again by its new checkpoint, so an acknowledgement must not be believed.
+        A message that is being taken over is delivered again by its new checkpoint, so its acknowledgement is refused.
         """
         refused = bits & (held.replaced | held.changing)
         new = bits & ~(held.spent | held.changing)
@@ -230,9 +232,9 @@ class Buffer:
         return AckResult(new, refused, held if new else None)
 
     def ack_stored(self, held: Held, bits: int, now_ms: int) -> bool:
-        """The `Ack` record is in the log.
+        """Note that the `Ack` record is in the log.
 
-        False: so late that the revive job may have passed; nobody knows what counts.
+        Returns False if it was stored so late that the revive job may have passed: then the outcome is unknown.
         """
         held.pending &= ~bits
         self._spend(held, bits)
@@ -242,7 +244,7 @@ class Buffer:
         return now_ms < held.pop.revive_time_ms + self._settings.settle_ms
 
     def ack_failed(self, held: Held, bits: int) -> None:
-        """The `Ack` record certainly is not in the log; the client may try again."""
+        """Note that the `Ack` record certainly is not in the log; the client may try again."""
         held.pending &= ~bits
 
     def _spend(self, held: Held, bits: int) -> None:
@@ -251,7 +253,7 @@ class Buffer:
             self._finish(held)
 
     def _finish(self, held: Held) -> None:
-        """All its messages are done."""
+        """Finish a checkpoint whose messages are all done."""
         lane = held.lane
         if held.state is _HELD:
             self._held_count -= 1
@@ -260,7 +262,7 @@ class Buffer:
         self._due.discard(held, held.bucket)
         lane.overdue.pop(held.key, None)
         if held.replaced:
-            # Its dead handles must be known as such for as long as they look alive.
+            # Its expired handles must be recognized until their invisible time ends.
             held.bucket = self._due.add(held, held.pop.revive_time_ms)
         elif not held.queued:
             lane.live.pop(held.key, None)
@@ -282,14 +284,14 @@ class Buffer:
         revive_queue: int,
         dead_reason: str | None = None,
     ) -> Change:
-        """Give the message at `index` a new invisible time (SPEC POP-9, POP-10); `check_live` has passed its handle.
+        """Give the message at `index` a new invisible time (SPEC POP-9, POP-10).
 
-        A handle of the new checkpoint is of the lane's tenure.
+        `check_live` has accepted the handle. The handle of the new checkpoint gets the lane's tenure.
 
         Raises
         ------
         Conflict
-            `handle_expired`: acknowledged, taken over by another handle, or forgotten.
+            `handle_expired`: the message is acknowledged, taken over by another handle, or lost in a crash.
         """
         assert 0 <= invisible_ms <= INVISIBLE_MS_CEILING, "checked at the edge"
         held = lane.live.get((start_offset, pop_time_ms))
@@ -309,7 +311,10 @@ class Buffer:
         return Change(held, bit, new)
 
     def changed(self, change: Change, now_ms: int) -> bool:
-        """The new checkpoint is in the log: the old handle is dead. False: too late, as for `ack_stored`."""
+        """Note that the new checkpoint is in the log: the old handle has expired.
+
+        Returns False if it was stored too late, as `ack_stored` does.
+        """
         held, new = change.held, change.checkpoint
         self._remember(held.lane, new.pop, new.span)
         held.pending &= ~change.bit
@@ -319,14 +324,14 @@ class Buffer:
         return self._in_time(held, now_ms)
 
     def change_failed(self, change: Change) -> None:
-        """The new checkpoint certainly is not in the log: nothing has changed."""
+        """Note that the new checkpoint certainly is not in the log: nothing has changed."""
         change.held.pending &= ~change.bit
         change.held.changing &= ~change.bit
 
     # Leaving memory.
 
     def tick(self, now_ms: int) -> list[StoreCheckpoint]:
-        """What must be stored now; call it about as often as a bucket is wide."""
+        """Return the checkpoints that must be stored now; call it about once in `BUCKET_MS`."""
         decisions = []
         for held in self._due.take(now_ms):
             if held.state is _HELD:
@@ -336,13 +341,13 @@ class Buffer:
         return decisions
 
     def stop(self) -> list[StoreCheckpoint]:
-        """What must be stored before the service may end; from now on everything goes straight to the log."""
+        """Return the checkpoints to store before the service ends; later ones go straight to the log."""
         self._stopped = True
         held = [held for held in self._due.take_all() if held.state is _HELD]
         return [self._leave(one) for one in held]
 
     def leave(self, lanes: Iterable[Lane]) -> list[StoreCheckpoint]:
-        """What must be stored before these lanes go to another process."""
+        """Return the checkpoints to store before these lanes move to another process."""
         held = [one for lane in lanes for one in lane.queue if one.state is _HELD]
         for one in held:
             self._due.discard(one, one.bucket)
@@ -353,20 +358,20 @@ class Buffer:
         return StoreCheckpoint(held, held.checkpoint())
 
     def _expire(self, held: Held) -> None:
-        """Its messages are the revive job's now; handles of it are refused by their time."""
+        """Leave a checkpoint whose invisible time has ended to the revive job; its handles have expired."""
         lane = held.lane
         lane.live.pop(held.key, None)
         if held.spent != held.full:
             lane.overdue[held.key] = held
 
     def given_again(self, held: Held, bits: int) -> None:
-        """Messages of an overdue checkpoint were delivered again, are dead letters, or lost."""
+        """Note that messages of an overdue checkpoint were delivered again, dead-lettered, or lost."""
         held.spent |= bits
         if held.spent == held.full:
             held.lane.overdue.pop(held.key, None)
 
     def stored(self, decision: StoreCheckpoint) -> None:
-        """The checkpoint is in the log: the offset may move over it."""
+        """Note that the checkpoint is in the log: the committed offset may move over it."""
         held = decision.held
         lane = held.lane
         held.state = held.state.to(_STORED)
@@ -379,7 +384,7 @@ class Buffer:
             self._moved[lane] = None
 
     def store_failed(self, decision: StoreCheckpoint, now_ms: int) -> None:
-        """The checkpoint certainly is not in the log: it waits in memory and is tried again at the next tick."""
+        """Note that the checkpoint certainly is not in the log: it stays in memory until the next tick tries again."""
         held = decision.held
         held.state = held.state.to(_HELD)
         held.bucket = self._due.add(held, now_ms + BUCKET_MS)
@@ -389,14 +394,14 @@ class Buffer:
     # The group's offsets.
 
     def commits(self) -> list[CommitOffset]:
-        """The offsets that have moved since the last call; store them in groups, as often as suits."""
+        """Return the commits of offsets that have moved since the last call."""
         moved = [CommitOffset(lane.key, lane.epoch, lane.committed) for lane in self._moved]
         self._moved.clear()
         return moved
 
 
 def _stored(lane: Lane, pop: Pop, span: Span) -> Held:
-    """A stored checkpoint that stands in no queue; which tenure it is of, the tables do not say."""
+    """Return a stored checkpoint that is in no queue; its tenure is 0, because the tables do not hold it."""
     held = Held(lane, pop, span, 0, _STORED)
     held.queued = False
     held.tenure = 0

@@ -1,4 +1,4 @@
-"""What the in-memory match decides and the caller carries out, and the limits by which it decides (SPEC POP-13)."""
+"""Decisions of the in-memory match that the caller carries out, and the limits that they depend on (SPEC POP-13)."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ["AckResult", "BufferSettings", "Change", "CommitOffset", "StoreCheckp
 class BufferSettings:
     """The limits of SPEC POP-13."""
 
-    #: Off: every checkpoint and acknowledgement is stored.
+    #: If false, every checkpoint and acknowledgement is stored.
     enabled: bool = True
     stay_ms: int = STAY_BUFFER_MS
     stay_timeout_ms: int = STAY_BUFFER_TIMEOUT_MS
     straight_to_log_ms: int = STRAIGHT_TO_LOG_MS
     checkpoints_max: int = BUFFER_CHECKPOINTS_MAX
     partition_checkpoints_max: int = PARTITION_CHECKPOINTS_MAX
-    #: An acknowledgement may be stored so long after the revive time; the revive job waits for it.
+    #: Time after the revive time in which an acknowledgement may still be stored; the revive job waits that long.
     settle_ms: int = ACK_SETTLE_MS
 
     def __post_init__(self) -> None:
         if self.stay_timeout_ms + BUCKET_MS > self.straight_to_log_ms:
-            raise ValueError("a checkpoint that enters the memory must be able to leave it in time")
+            raise ValueError("straight_to_log_ms is too short: a checkpoint must be able to leave memory in time")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Append this record to the revive log; then call `stored`, or `store_failed` when it certainly is not there.
+    """Append this record to the revive log; then call `stored`, or `store_failed` if it certainly was not stored.
 
-    While nobody knows whether it is there, repeat the append: a record that stands twice in the log counts once.
+    While the outcome is unknown, repeat the append: a record that is in the log twice counts once.
     """
 
     held: Held
@@ -61,7 +61,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset:
-    """The group's offset in the partition is now this; commits of one lane may be left out for later ones."""
+    """Commit the group's offset in the partition; a later commit of the same lane supersedes an earlier one."""
 
     lane: LaneKey
     epoch: int
@@ -69,10 +69,10 @@ class CommitOffset:
 
 
 class AckResult(NamedTuple):
-    """What became of an acknowledgement: the bits that are in neither field are acknowledged."""
+    """The result of an acknowledgement: the bits that are in neither field are acknowledged."""
 
-    #: Append an `Ack` record with these bits; then call `ack_stored`, or `ack_failed`.
+    #: Bits to append as an `Ack` record; then call `ack_stored`, or `ack_failed`.
     store: int
-    #: Answer `handle_expired` for these.
+    #: Bits to answer with `handle_expired`.
     refused: int
     held: Held | None

@@ -1,12 +1,12 @@
-"""The POP checkpoint (CK): which messages one pop of one partition gave away, until when, and which are done.
+"""The POP checkpoint (CK): which messages one pop of one partition delivered, until when, and which are done.
 
     pop of offsets 7, 8, 12 at t=1000 for 60 s       start_offset 7, diffs (0, 1, 5), num 3
     ack of offset 8                                  index 1, bit_map 0b010
     at 1000 + 60,000 ms                              indexes 0 and 2 are delivered again
 
-A checkpoint covers at most 32 messages (SPEC POP-1), so a large pop makes several; what they have in common is the
-`Pop`, what each has of its own is a `Span`. Checkpoints and acknowledgements find each other by `CheckpointKey`, a
-tuple: joined text would let topic "t1" partition "2" meet topic "t" partition "12".
+A checkpoint covers at most 32 messages (SPEC POP-1), so a large pop makes several. They share one `Pop`, and each has
+its own `Span`. Checkpoints and acknowledgements are matched by `CheckpointKey`, a tuple: as joined text, the key of
+topic "t1" partition "2" would equal that of topic "t" partition "12".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mq.queue_limits import CHECKPOINT_LEAD_MS, CHECKPOINT_MESSAGES_MAX
 
 __all__ = ["Attempts", "Checkpoint", "CheckpointKey", "LaneKey", "Pop", "Replaced", "Span", "indexes", "spans_of"]
 
-# One number for all messages of a span, or one for each.
+# Delivery attempts: one number for all messages of a span, or one for each.
 Attempts = int | tuple[int, ...]
 
 _ONE_MESSAGE: Final = 0b1
@@ -29,7 +29,7 @@ _ONE_MESSAGE: Final = 0b1
 class LaneKey(NamedTuple):
     """A lane: one partition as one group sees it, in one life of the topic.
 
-    `retry` tells the group's retry partition from the topic's own; its topic is still the user's (SPEC POP-11).
+    `retry` is true for the group's retry partition; `topic_id` is still that of the user's topic (SPEC POP-11).
     """
 
     topic_id: str
@@ -39,9 +39,9 @@ class LaneKey(NamedTuple):
 
 
 class CheckpointKey(NamedTuple):
-    """What makes a checkpoint this one and no other (SPEC POP-4, POP-12).
+    """The identity of a checkpoint (SPEC POP-4, POP-12).
 
-    `epoch` is the group's in the partition: the same offset popped after a reset is another checkpoint.
+    `epoch` is the group's epoch in the partition: the same offset popped after a reset is another checkpoint.
     """
 
     topic_id: str
@@ -58,18 +58,18 @@ class CheckpointKey(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The messages of one checkpoint. A named tuple, because a pop of 1,024 messages makes 32 of them."""
+    """The messages of one checkpoint. A named tuple for speed: a pop of 1,024 messages makes 32 of them."""
 
     start_offset: int
     num: int
-    #: Offsets relative to the first, when they are not contiguous (a filtered pop), else None.
+    #: Offsets relative to the first if they are not contiguous (a filtered pop), else None.
     diffs: tuple[int, ...] | None = None
-    #: Which delivery of its message this is, from 1 on.
+    #: Number of this delivery of each message, from 1 on.
     attempts: Attempts = 1
 
     @property
     def full(self) -> int:
-        """The bit map with every message done."""
+        """The bit map in which every message is done."""
         return (1 << self.num) - 1
 
     @property
@@ -77,34 +77,34 @@ class Span(NamedTuple):
         return self.start_offset + (self.num - 1 if self.diffs is None else self.diffs[-1])
 
     def offset_of(self, index: int) -> int:
-        """The offset of the message at `index`."""
+        """Return the offset of the message at `index`."""
         assert 0 <= index < self.num, "no such message"
         return self.start_offset + (index if self.diffs is None else self.diffs[index])
 
     def index_of(self, offset: int) -> int | None:
-        """Which bit belongs to `offset`; None when the span does not hold it (R43)."""
+        """Return the index of the bit of `offset`; None when the span does not hold the offset (R43)."""
         diff = offset - self.start_offset
         if self.diffs is None:
             return diff if 0 <= diff < self.num else None
         return self.diffs.index(diff) if diff in self.diffs else None
 
     def attempt_of(self, index: int) -> int:
-        """Which delivery of the message at `index` this is, from 1 on."""
+        """Return the number of this delivery of the message at `index`, from 1 on."""
         return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
 
     def below(self, offset: int) -> int:
-        """The bit map of the messages before `offset`."""
+        """Return the bit map of the messages below `offset`."""
         return sum(1 << index for index in range(self.num) if self.offset_of(index) < offset)
 
     def one(self, index: int) -> Span:
-        """The message at `index` alone."""
+        """Return a span that holds only the message at `index`."""
         return Span(self.offset_of(index), 1, None, self.attempt_of(index))
 
 
 def spans_of(offsets: Sequence[int], attempts: Attempts = 1) -> list[Span]:
-    """Cut popped offsets, ascending, into spans of at most 32 messages (SPEC POP-1).
+    """Divide popped offsets, ascending, into spans of at most 32 messages (SPEC POP-1).
 
-    A `range` is cut without looking at each offset. `attempts` holds one number for all or one for each message.
+    A `range` is divided without a look at each offset. `attempts` is one number for all messages, or one for each.
     """
     step = CHECKPOINT_MESSAGES_MAX
     if isinstance(offsets, range) and isinstance(attempts, int):
@@ -131,7 +131,7 @@ def _span(offsets: Sequence[int], attempts: Attempts) -> Span:
 
 
 def indexes(bits: int) -> Iterator[int]:
-    """The positions of the ones in a bit map, ascending."""
+    """Yield the positions of the ones in a bit map, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -140,7 +140,7 @@ def indexes(bits: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pop:
-    """What all checkpoints of one pop of one partition have in common (SPEC POP-4)."""
+    """The values that all checkpoints of one pop of one partition share (SPEC POP-4)."""
 
     topic: str
     topic_id: str
@@ -149,16 +149,16 @@ class Pop:
     epoch: int
     #: Written NAME@BROKER.
     partition: str
-    #: Popped from the group's retry topic; `topic` is the user's all the same.
+    #: Whether the messages were popped from the group's retry topic; `topic` is the user's topic even then.
     retry: bool = False
     pop_time_ms: int
     invisible_ms: int
-    #: The queue of the revive log for all records about these messages (SPEC POP-6).
+    #: The queue of the revive log that holds all records about these messages (SPEC POP-6).
     revive_queue: int
 
     @property
     def revive_time_ms(self) -> int:
-        """When the messages that are not acknowledged become visible again (SPEC POP-4)."""
+        """When messages that are not acknowledged become visible again (SPEC POP-4)."""
         return self.pop_time_ms + self.invisible_ms
 
     @property
@@ -175,18 +175,18 @@ class Replaced(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint: a record of the revive log, and what a handle stands for."""
+    """One checkpoint: a record of the revive log. A handle refers to one message of it."""
 
     pop: Pop
     span: Span
-    #: Messages known to be done when this was written; acknowledgements that come later are records of their own.
+    #: Messages that were done when this was written; later acknowledgements have their own records.
     bit_map: int = 0
-    #: A change of the invisible time: storing this checkpoint takes the message out of that one, in one record, so
-    #: that no crash can part the two (SPEC POP-9).
+    #: Set by a change of the invisible time: this one record also takes the message out of the named checkpoint, so a
+    #: crash cannot separate the two (SPEC POP-9).
     replaces: Replaced | None = None
-    #: Not to be delivered again but dead-lettered when due, for this reason.
+    #: If set, the messages are dead-lettered for this reason when due, not delivered again.
     dead_reason: str | None = None
-    #: Where the record lies in its revive queue; -1 as long as it is not known.
+    #: Offset of the record in its revive queue; -1 while it is not known.
     revive_offset: int = -1
 
     def __post_init__(self) -> None:
@@ -206,24 +206,24 @@ class Checkpoint:
 
     @property
     def due_time_ms(self) -> int:
-        """The deliver time of the record: 1 s before that of its acknowledgements (SPEC POP-6)."""
+        """The deliver time of the record: 1 s before the deliver time of its acknowledgements (SPEC POP-6)."""
         return self.revive_time_ms - CHECKPOINT_LEAD_MS
 
     def ack(self, offset: int) -> Checkpoint:
-        """This checkpoint with one message done; unchanged when it is not one of these (SPEC POP-8, R43)."""
+        """Return this checkpoint with one message done; unchanged if it does not hold the offset (SPEC POP-8, R43)."""
         index = self.span.index_of(offset)
         return self if index is None else self.with_bits(1 << index)
 
     def with_bits(self, bits: int) -> Checkpoint:
-        """This checkpoint with more messages done; bits of no message are left out."""
+        """Return this checkpoint with more messages done; bits without a message are ignored."""
         return replace(self, bit_map=self.bit_map | (bits & self.span.full))
 
     def changed(
         self, index: int, *, now_ms: int, invisible_ms: int, revive_queue: int, dead_reason: str | None = None
     ) -> Checkpoint:
-        """The checkpoint that takes over the message at `index` (SPEC POP-9, POP-10).
+        """Return the checkpoint that takes over the message at `index` (SPEC POP-9, POP-10).
 
-        Its pop time is later than this one's even within one millisecond, so that both have keys of their own.
+        Its pop time is later than this one's even within one millisecond, so that the two have different keys.
         """
         pop = replace(
             self.pop,

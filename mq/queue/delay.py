@@ -1,7 +1,8 @@
-"""Delayed messages: how far ahead, when they are due, and how each is forwarded once (SPEC RETRY-4, RETRY-5).
+"""Delayed messages: the longest delay, when they are due, and how each is forwarded once (SPEC RETRY-4, RETRY-5).
 
-A delayed message waits in a delay partition. The forwarder appends it to its target when it is due, as a request of an
-idempotent producer that is named after where it waits: a forwarder that was killed, or runs twice, stores it once.
+A delayed message waits in a delay partition. When it is due, the forwarder appends it to its target, as a request of an
+idempotent producer that is named after the place where it waits. So the message is stored once, even if the forwarder
+is killed or runs twice.
 
     delay partition, offset 37   -->   producer delay-<digest>-2, sequence 5     (37 = 2 * 16 + 5)
 
@@ -34,15 +35,14 @@ __all__ = [
 ]
 
 
-#: What the ids of the forwarder's producers begin with.
+#: Prefix of the ids of the forwarder's producers.
 DELAY_PRODUCER_PREFIX: Final = "delay-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delayed:
-    """A message that waits."""
+    """A delayed message in its delay partition."""
 
-    #: Where it waits.
     delay_partition: str
     offset: int
     message_id: str
@@ -60,7 +60,7 @@ class Forward:
 
     @property
     def producer_id(self) -> str:
-        """The same in every run."""
+        """The id of the producer, the same in every run."""
         digest = hashlib.sha256(self.message.delay_partition.encode()).hexdigest()
         return f"{DELAY_PRODUCER_PREFIX}{digest[:16]}-{self.message.offset // PRODUCER_REQUESTS_KEPT}"
 
@@ -73,12 +73,12 @@ class DropReason(enum.Enum):
     """Why a due message is not forwarded."""
 
     CANCELLED = "cancelled"  #: by its message id, before it was due
-    TOPIC_OVER = "topic_over"  #: its topic was deleted, and perhaps made again
+    TOPIC_OVER = "topic_over"  #: its topic was deleted, and perhaps created again
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Nobody is to get this message."""
+    """Drop this message: it is not delivered."""
 
     message: Delayed
     reason: DropReason
@@ -88,12 +88,13 @@ Decision = Forward | Drop
 
 
 def deliver_time(now_ms: int, *, deliver_time_ms: int | None = None, delay_ms: int | None = None) -> int | None:
-    """When a message that is sent now is to be delivered; None for at once (SPEC RETRY-4, RETRY-5).
+    """Return when to deliver a message that is sent now; None for at once (SPEC RETRY-4, RETRY-5).
 
     Raises
     ------
     Unprocessable
-        `invalid_value`: both are given, a negative delay, or more than 40 days ahead; `field` names which.
+        `invalid_value`: both arguments are given, the delay is negative, or the time is more than 40 days ahead;
+        `field` names the argument.
     """
     if deliver_time_ms is not None and delay_ms is not None:
         raise Unprocessable("give deliver_time or delay_ms, not both", field="delay_ms")
@@ -115,14 +116,14 @@ def _too_far(field: str) -> Unprocessable:
 
 
 def is_due(message: Delayed, now_ms: int) -> bool:
-    """Whether the message may be delivered: never before its time."""
+    """Return whether the deliver time of the message has come."""
     return message.deliver_time_ms <= now_ms
 
 
 def check_cancel(message: Delayed, now_ms: int) -> None:
     """Refuse a cancellation that comes too late, before anything is stored.
 
-    What is cancelled is the message in its place, not its id: that may be used again.
+    A cancellation concerns the message at its place, not its id: the id may be used again.
 
     Raises
     ------
@@ -130,14 +131,14 @@ def check_cancel(message: Delayed, now_ms: int) -> None:
         `already_due`.
     """
     if is_due(message, now_ms):
-        raise Conflict("the message is due already", code="already_due", field="message_id")
+        raise Conflict("the message is already due", code="already_due", field="message_id")
 
 
 def confirm_cancel(message: Delayed, stored_ms: int) -> None:
-    """Say what a cancellation is worth whose record was stored at `stored_ms`.
+    """Check that a cancellation whose record was stored at `stored_ms` is certain to take effect.
 
-    The forwarder takes its time first and reads the cancellations after it: one that was stored before the deliver
-    time is seen by every run that could forward the message, one that was stored later perhaps not.
+    The forwarder first reads the clock and then the cancellations. So every run that could forward the message sees a
+    cancellation that was stored before the deliver time, but perhaps not a later one.
 
     Raises
     ------
@@ -156,10 +157,10 @@ def decide_forwards(
     cancelled: Collection[tuple[str, int]] = (),
     topic_ids: Collection[str] = (),
 ) -> list[Decision]:
-    """What becomes of each message that is due and not `ended`, in order of deliver time and place.
+    """Decide about each message that is due and not `ended`, in order of deliver time and place.
 
-    `ended` are delay partition and offset of what earlier runs dealt with, `cancelled` those of what was cancelled,
-    `topic_ids` the ids of the topics that there are now.
+    `ended` and `cancelled` are places, as delay partition and offset: of messages that earlier runs forwarded or
+    dropped, and of messages that were cancelled. `topic_ids` are the ids of the current topics.
     """
     due = [one for one in waiting if is_due(one, now_ms) and (one.delay_partition, one.offset) not in ended]
     due.sort(key=lambda one: (one.deliver_time_ms, one.delay_partition, one.offset))

@@ -1,6 +1,6 @@
-"""What became of delayed messages, as records of the delay marks: cancelled, or dealt with (SPEC RETRY-4, RETRY-5).
+"""Delay marks: records that delayed messages were cancelled, or ended (SPEC RETRY-4, RETRY-5).
 
-Every record only adds to a set: order and repetition do not matter.
+Every record only adds to a set, so order and repetition do not matter.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["Cancelled", "DelayMark", "Ended", "mark_from_json", "mark_to_json"]
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The message that waits at `offset` of a delay partition is not to be delivered.
+    """The message at `offset` of a delay partition must not be delivered.
 
-    It names the place, and the id only for people: an id may be used again after its message was cancelled.
+    The place identifies the message. The id is only for people: it may be used again after its message was cancelled.
     """
 
     delay_partition: str = field(name="partition")
@@ -28,7 +28,7 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Offsets `[low, high)` of a delay partition are forwarded, or nobody is to get them."""
+    """Offsets `[low, high)` of a delay partition were forwarded or dropped."""
 
     delay_partition: str = field(name="partition")
     ranges: tuple[tuple[int, int], ...]
@@ -40,12 +40,12 @@ _ended: Final = msgspec.json.Decoder(Ended).decode
 
 
 def mark_to_json(mark: DelayMark) -> tuple[str, bytes]:
-    """The tag and the body of a mark."""
+    """Return the tag and the body of a mark."""
     return ("cancelled" if isinstance(mark, Cancelled) else "ended"), to_json(mark)
 
 
 def mark_from_json(tag: str, body: bytes) -> DelayMark:
-    """The mark that `mark_to_json` wrote; raises `Corrupt` (`delay_mark_corrupt`) when it is none."""
+    """Return the mark that `mark_to_json` wrote; raises `Corrupt` (`delay_mark_corrupt`) when it is damaged."""
     with corrupt_when_damaged(f"a stored {tag} mark", code="delay_mark_corrupt"):
         if tag == "cancelled":
             return _cancelled(body)

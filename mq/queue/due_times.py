@@ -1,4 +1,4 @@
-"""What is due when, in coarse buckets: constant time to add and to remove, however many wait."""
+"""Items by due time, in coarse buckets: adding and removing take constant time, whatever the number of items."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class DueTimes(Generic[Item]):
-    """Items by the time at which something must happen with them, at most a bucket's width late, never early.
+    """Items by due time; each is taken at most one bucket's width late, never early.
 
-    Items of one bucket keep the order in which they were added, so that the same calls have the same results.
+    Items of one bucket keep the order in which they were added, so that the same calls give the same results.
     """
 
     __slots__ = ("_buckets", "_heap", "_width_ms")
@@ -24,18 +24,18 @@ class DueTimes(Generic[Item]):
     def __init__(self, *, width_ms: int = BUCKET_MS) -> None:
         self._width_ms = width_ms
         self._buckets: dict[int, dict[Item, None]] = {}
-        #: The numbers of the buckets; one whose items are all gone stays until its time.
+        #: The numbers of the buckets; an empty bucket stays until its time.
         self._heap: list[int] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
 
     def bucket_of(self, time_ms: int) -> int:
-        """The bucket of that time: the first that begins at or after it."""
+        """Return the bucket of `time_ms`: the first one that begins at or after it."""
         return -(-time_ms // self._width_ms)
 
     def items(self, bucket: int) -> dict[Item, None]:
-        """The items of a bucket, to be added to."""
+        """Return the items of a bucket; the caller may add to them."""
         items = self._buckets.get(bucket)
         if items is None:
             items = self._buckets[bucket] = {}
@@ -43,13 +43,13 @@ class DueTimes(Generic[Item]):
         return items
 
     def add(self, item: Item, time_ms: int) -> int:
-        """Note that `item` is due at `time_ms`; return its bucket."""
+        """Add `item`, due at `time_ms`; return its bucket."""
         bucket = self.bucket_of(time_ms)
         self.items(bucket)[item] = None
         return bucket
 
     def discard(self, item: Item, bucket: int) -> None:
-        """Forget `item`, if it is still there."""
+        """Remove `item` from its bucket, if it is still there."""
         items = self._buckets.get(bucket)
         if items is not None:
             items.pop(item, None)

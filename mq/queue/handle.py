@@ -1,6 +1,6 @@
-"""Handles: what a client is given with each message, and gives back to acknowledge it (SPEC POP-5).
+"""Handles: a client gets one with each message, and sends it back to acknowledge the message (SPEC POP-5).
 
-The text of a handle has the source's eight fields, separated by spaces:
+The text of a handle has RocketMQ's eight fields, separated by spaces:
 
     {ckQueueOffset} {popTime} {invisibleTime} {reviveQid} {0|1 retry topic} {brokerName} {queueId} {msgQueueOffset}
 
@@ -9,11 +9,11 @@ On the wire it is opaque: version, then the head, then the index of the message 
     1 AAGL...head of the checkpoint, base64...  c Xq3v...tag, 16 characters
     all messages of a checkpoint share this     the 3rd message of it
 
-The head holds all that makes the checkpoint (topic and a digest of its id, partition, group epoch, tenure, times,
-offsets, attempts); the key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 stretches it to a tag of 96
-bits for each message: two hashes for 32 messages. (OpenSSL's HMAC lets go of the interpreter's lock, and beside threads
-that commit it waits for it longer than it computes.) So a tag covers topic id, group, epoch, partition, offset, attempt
-and expiry, and a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
+The head describes the checkpoint: topic and a digest of its id, partition, group epoch, tenure, times, offsets and
+attempts. The key of the tags is keyed BLAKE2b of group and head, and SHAKE-256 expands it to a tag of 96 bits for each
+message: two hashes for 32 messages. (OpenSSL's HMAC releases the interpreter's lock, and beside threads that commit,
+the wait to get it back is longer than the computation.) So a tag covers topic id, group, epoch, partition, offset,
+attempt and expiry; a handle of another group, or of a neighbouring message, has another tag. Secrets are passed in and
 numbered, so that they can be rotated.
 """
 
@@ -58,7 +58,7 @@ _RETRY: Final = 0b001
 _DIFFS: Final = 0b010
 _ATTEMPTS: Final = 0b100
 #: Key id, flags, start offset, pop time, invisible time, revive queue, tenure, epoch, count, attempt, life, 2 lengths.
-#: Tenure and epoch were one number before, so handles of then are of tenure 0, which nobody has.
+#: Earlier releases had one number for tenure and epoch, so their handles have tenure 0, which no process has.
 _FIXED: Final = struct.Struct(f">BBQQIHIIBI{_LIFE_BYTES}sBH")
 _DOMAIN: Final = b"deltamq handle"
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
@@ -70,23 +70,23 @@ assert INVISIBLE_MS_CEILING < 2**32
 
 @dataclass(frozen=True, slots=True)
 class HandleKeys:
-    """The secrets that handles are made and verified with, by key id; `current` makes new ones."""
+    """The secrets that sign and verify handles, by key id; `current` is the id of the key that signs new ones."""
 
     current: int
     secrets: Mapping[int, bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
         if self.current not in self.secrets or not all(0 <= key < 256 for key in self.secrets):
-            raise ValueError("key ids are 0 to 255, and the current one has a secret")
+            raise ValueError("key ids must be 0 to 255, and the current one must have a secret")
         if any(len(secret) < _SECRET_BYTES_MIN for secret in self.secrets.values()):
-            raise ValueError(f"a secret has at least {_SECRET_BYTES_MIN} bytes")
+            raise ValueError(f"a secret must have at least {_SECRET_BYTES_MIN} bytes")
 
 
 class Lease(NamedTuple):
-    """A checkpoint as its handles tell it. A named tuple, because every acknowledgement makes some."""
+    """A checkpoint as its handles describe it. A named tuple for speed: every acknowledgement makes some."""
 
     topic: str
-    #: Digest of the topic's id: a topic that was deleted and made again has another (SPEC POP-12).
+    #: Digest of the topic's id: a topic that was deleted and created again has another one (SPEC POP-12).
     life: bytes
     epoch: int
     partition: str
@@ -95,7 +95,7 @@ class Lease(NamedTuple):
     invisible_ms: int
     revive_queue: int
     span: Span
-    #: Which tenure of the broker knows the checkpoint from its beginning (see `Lane`); 0 where that decides nothing.
+    #: The tenure of the broker in which the messages were popped (see `Lane`); 0 where it does not matter.
     tenure: int
 
     @property
@@ -103,7 +103,7 @@ class Lease(NamedTuple):
         return self.pop_time_ms + self.invisible_ms
 
     def key(self, topic_id: str, group: str) -> CheckpointKey:
-        """The checkpoint's key; `check_live` has shown that `topic_id` is the one."""
+        """Return the checkpoint's key; `check_live` has verified `topic_id`."""
         start = self.span.start_offset
         return CheckpointKey(topic_id, group, self.epoch, self.retry, self.partition, start, self.pop_time_ms)
 
@@ -121,7 +121,7 @@ class Handle:
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the message this is, from 1 on."""
+        """The number of this delivery of the message, from 1 on."""
         return self.lease.span.attempt_of(self.index)
 
     @property
@@ -134,7 +134,7 @@ class Handle:
 
 
 class Opened(NamedTuple):
-    """Genuine handles of one lease: which messages, and where the handles stood in the request."""
+    """The genuine handles of one lease in a request: the bits of their messages, and their positions in the request."""
 
     lease: Lease
     bits: int
@@ -143,7 +143,7 @@ class Opened(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def life_digest(topic_id: str) -> bytes:
-    """What a handle says of the life of its topic."""
+    """Return the digest of a topic id that handles carry."""
     return hashlib.sha256(topic_id.encode()).digest()[:_LIFE_BYTES]
 
 
@@ -151,7 +151,7 @@ def life_digest(topic_id: str) -> bytes:
 
 
 def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span], *, tenure: int = 0) -> list[str]:
-    """The handles of all messages of one pop, in order; `tenure` is the lane's, if it is popped without order."""
+    """Return the handles of all messages of one pop, in order; `tenure` is the lane's if the pop is unordered."""
     handles: list[str] = []
     key_id = keys.current
     secret = keys.secrets[key_id]
@@ -182,7 +182,7 @@ def mint(keys: HandleKeys, pop: Pop, spans: Iterable[Span], *, tenure: int = 0) 
 
 
 def _variable(span: Span) -> tuple[int, int, bytes]:
-    """Flags, the attempt of all messages, and what only some spans have."""
+    """Return the flags, the attempt that all messages share (else 0), and the bytes of optional fields."""
     if span.diffs is None and isinstance(span.attempts, int):
         return 0, span.attempts, b""
     flags, attempt, more = 0, 0, b""
@@ -199,15 +199,15 @@ def _variable(span: Span) -> tuple[int, int, bytes]:
 
 @lru_cache(maxsize=16)
 def _mac_key(secret: bytes) -> bytes:
-    """The secret as a key of BLAKE2b, which takes 64 bytes at most."""
+    """Return the secret as a key of BLAKE2b, which accepts at most 64 bytes."""
     return secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(secret).digest()
 
 
-#: Most handles come back soon: of so many checkpoints the tags are remembered (10 MB at most) and not made again.
+#: Most handles come back soon, so the tags of this many checkpoints are cached (10 MB at most).
 @lru_cache(maxsize=4_096)
 def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
-    """For each message of a checkpoint what follows the head in its handle: index and tag."""
-    # The group's length comes first, so that no group and head can be mistaken for others.
+    """Return what follows the head in the handle of each message of a checkpoint: index and tag."""
+    # The group's length comes first, so that no two pairs of group and head give the same bytes.
     named = group.encode()
     said = struct.pack(">H", len(named)) + named + head.encode()
     key = hashlib.blake2b(said, key=_mac_key(secret), person=_DOMAIN, digest_size=32).digest()
@@ -225,7 +225,7 @@ def _tails(secret: bytes, group: str, head: str, num: int) -> tuple[str, ...]:
 
 
 def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
-    """The message that `handle` stands for.
+    """Verify a handle and return the message that it refers to.
 
     Raises
     ------
@@ -234,12 +234,12 @@ def open_handle(keys: HandleKeys, group: str, handle: str) -> Handle:
     """
     opened, _ = open_handles(keys, group, (handle,))
     if not opened:
-        raise Refused("this handle was not given to this group", code="handle_invalid", field="handle")
+        raise Refused("the handle is damaged or belongs to another group", code="handle_invalid", field="handle")
     return Handle(opened[0].lease, opened[0].bits.bit_length() - 1)
 
 
 def open_handles(keys: HandleKeys, group: str, handles: Sequence[str]) -> tuple[list[Opened], list[int]]:
-    """What `handles` stand for, by lease, and the positions of those that are not genuine.
+    """Verify handles; return the genuine ones by lease, and the positions of those that are not genuine.
 
     A batch that comes back whole and in order costs one comparison for 32 messages.
     """
@@ -282,7 +282,7 @@ def _open_apart(
     opened: list[Opened],
     invalid: list[int],
 ) -> None:
-    """Handles of one head that are not the whole lease in order: each is compared by itself."""
+    """Verify one by one the handles of a head that are not the whole lease in order."""
     found = _lease(keys, head)
     assert found is not None, "the head was read before"
     lease, key_id = found
@@ -301,17 +301,17 @@ def _open_apart(
 
 
 def index_of(handle: str) -> int:
-    """Which message of its lease a genuine handle stands for."""
+    """Return the index in its lease of the message of a genuine handle."""
     return _INDEX[handle[-_TAIL_CHARS]]
 
 
 def _same(given: str, expected: str) -> bool:
-    """Compare in a time that does not tell where the difference is."""
+    """Compare two texts in constant time."""
     return given.isascii() and hmac.compare_digest(given, expected)
 
 
 def _lease(keys: HandleKeys, head: str) -> tuple[Lease, int] | None:
-    """What a head says, and the id of the key that must have signed it; None when it is no head."""
+    """Return the lease that a head describes, and the id of the key that must have signed it; None if it is invalid."""
     if head[:1] != _VERSION:
         return None
     packed = head[1:]
@@ -376,9 +376,9 @@ def _read_variable(
 
 
 def check_live(lease: Lease, *, topic_id: str | None, epoch: int | None, now_ms: int) -> None:
-    """Refuse a genuine handle whose lease has ended: by time, or with the life of its topic or group.
+    """Refuse a genuine handle whose lease has ended: by time, or because its topic or group was deleted or reset.
 
-    `topic_id` and `epoch` are the present ones, None when there is no such topic or group now.
+    `topic_id` and `epoch` are the current ones, None when the topic or group does not exist.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""Ordered pops by key (`order: "key"`, SPEC POP-17): messages of one key one after another, other keys go on.
+"""Ordered pops by key (`order: "key"`, SPEC POP-17): messages of one key follow one another, other keys go on.
 
     offset   0:a  1:b  2:a  3:c  4:a          in flight: 0 (a)  1 (b)  3 (c)      waiting: a -> 2 4
     ack 0                                     in flight: 2 (a)  1 (b)  3 (c)      waiting: a -> 4
 
-A poison key stops only itself. What was in flight before a restart is known by its offset alone until it is read again;
-then it holds its key until its time is over.
+A poison message stops only its own key. After a restart, a message in flight is known only by its offset until it is
+read again; from then on it holds its key until its invisible time ends.
 
-Memory is bounded: the offsets that are in flight or wait for their key are at most `outstanding_max`; beyond, no new
-messages are read until some are done.
+Memory is bounded: at most `outstanding_max` offsets are in flight or wait for their key. At that limit, no new messages
+are read until some are done.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mq.queue_limits import ORDERED_OUTSTANDING_MAX
 
 __all__ = ["KeyedPop"]
 
-#: A message without a key follows nobody.
+#: None for a message without a key, which waits for no other.
 Key = str | None
 
 
 class KeyedPop(OrderedLane):
-    """`order: "key"` in one partition.
+    """The lane of a partition that is popped with `order: "key"`.
 
     while wanted: deliveries += take(...);  if short: read from `read_from`, `offer(...)`, take again
     """
@@ -42,24 +42,25 @@ class KeyedPop(OrderedLane):
         self._outstanding_max = outstanding_max
         #: The key of each offset that is known and not done.
         self._key_of: dict[int, Key] = {}
-        #: What these weigh in an answer, where that is known.
+        #: The size of each message in an answer, in bytes, where it is known.
         self._weights: dict[int, int] = {}
-        #: For each key, its offsets that are known and not done; the first one holds the others.
+        #: The offsets of each key that are known and not done; the first one holds back the others.
         self._lines: dict[str, deque[int]] = {}
-        #: First of their keys and not in flight: a heap, with entries to be passed over, and what it really holds.
+        #: A heap of offsets that may be delivered: first of their keys and not in flight. Entries that are not in
+        #: `_is_ready` are outdated.
         self._ready: list[int] = []
         self._is_ready: set[int] = set()
-        #: When flights end: a heap of times with offsets; entries whose time has changed are passed over.
+        #: A heap of the times at which flights end, with offsets. Entries whose time has changed are outdated.
         self._due: list[tuple[int, int]] = []
 
     @property
     def outstanding(self) -> int:
-        """Offsets that are known and not done."""
+        """The number of offsets that are known and not done."""
         return len(self._key_of)
 
     @property
     def read_from(self) -> int | None:
-        """Where to read new messages, None when too many are outstanding."""
+        """The offset at which to read new messages; None when too many are outstanding."""
         return self.next_offset if self.outstanding < self._outstanding_max else None
 
     @property
@@ -69,15 +70,15 @@ class KeyedPop(OrderedLane):
 
     @property
     def ready(self) -> int:
-        """How many messages may be delivered or dead-lettered now, as the last `take` left it."""
+        """How many messages may be delivered or dead-lettered now, as of the last `take`."""
         return len(self._is_ready)
 
     def offer(
         self, messages: Iterable[tuple[int, Key]], next_offset: int, weights: Mapping[int, int] | None = None
     ) -> None:
-        """New messages, read from `read_from` up to `next_offset`, with their keys; the rest was filtered out.
+        """Add new messages with their keys, read from `read_from` up to `next_offset`; the rest was filtered out.
 
-        `weights` says what they weigh in an answer, by offset.
+        `weights` are their sizes in an answer, in bytes, by offset.
         """
         wanted = [(offset, key) for offset, key in messages if not self.is_done(offset)]
         assert len(wanted) <= self.room, "no more than there is room for"
@@ -95,14 +96,14 @@ class KeyedPop(OrderedLane):
             self._begin(offset)
 
     def _is_first(self, offset: int) -> bool:
-        """Whether a message is known, and no other one of its key comes before it."""
+        """Return whether a message is known and is the first of its key."""
         if offset not in self._key_of:
             return False
         key = self._key_of[offset]
         return key is None or self._lines[key][0] == offset
 
     def _begin(self, offset: int) -> None:
-        """It is the first of its key now: ready, or in flight since before a restart."""
+        """Begin with a message that is now the first of its key: ready, or in flight since before a restart."""
         if offset in self.flights:
             self._note(offset)
         else:
@@ -116,10 +117,10 @@ class KeyedPop(OrderedLane):
     def take(
         self, now_ms: int, max_messages: int, invisible_ms: int, *, max_bytes: float = inf, at_least: int = 1
     ) -> tuple[list[Delivery], list[int]]:
-        """Deliver what may be delivered, the lowest offsets first; and which messages are to be dead-lettered.
+        """Deliver ready messages, the lowest offsets first; return the deliveries, and the offsets to dead-letter.
 
-        They weigh at most `max_bytes` together, but are never fewer than `at_least`; what is left out stays `ready`.
-        Report `end` for each of the latter when it is in the dead letters; until then it holds its key.
+        The deliveries have at most `max_bytes` together, but `at_least` of them are made in any case; other messages
+        stay `ready`. Call `end` for each message that was dead-lettered; until then it holds its key.
         """
         self._release(now_ms)
         offsets: list[int] = []
@@ -139,7 +140,7 @@ class KeyedPop(OrderedLane):
                 offsets.append(offset)
             self._is_ready.remove(offset)
         for offset in dead:
-            # It stays ready, so that the next pop tells it again should this caller die.
+            # It stays ready, so that the next pop returns it again if this caller dies.
             self._make_ready(offset)
         given = self.deliver(offsets, now_ms, invisible_ms)
         for offset in offsets:
@@ -147,14 +148,14 @@ class KeyedPop(OrderedLane):
         return given, dead
 
     def weight_of(self, deliveries: Iterable[Delivery]) -> int:
-        """What they weigh in an answer, as far as that is known."""
+        """Return the size of the deliveries in an answer, in bytes, as far as it is known."""
         return sum(self._weights.get(one.offset, 0) for one in deliveries)
 
     def _note(self, offset: int) -> None:
         heappush(self._due, (self.flights[offset].visible_ms, offset))
 
     def _release(self, now_ms: int) -> None:
-        """Flights whose invisible time has ended are ready again."""
+        """Make messages ready again whose invisible time has ended."""
         while self._due and self._due[0][0] <= now_ms:
             visible_ms, offset = heappop(self._due)
             flight = self.flights.get(offset)
@@ -162,7 +163,7 @@ class KeyedPop(OrderedLane):
                 self._make_ready(offset)
 
     def next_release(self) -> int | None:
-        """When a flight ends next, for a pop that waits."""
+        """Return when the next invisible time ends, for a pop that waits; None when nothing is in flight."""
         while self._due:
             visible_ms, offset = self._due[0]
             flight = self.flights.get(offset)
@@ -172,20 +173,20 @@ class KeyedPop(OrderedLane):
         return None
 
     def change(self, delivery: Delivery, now_ms: int, invisible_ms: int) -> Delivery:
-        """A new invisible time; 0 releases the message, and it is delivered again before others of its key."""
+        """Change the invisible time; 0 releases the message, which is delivered again before others of its key."""
         changed = super().change(delivery, now_ms, invisible_ms)
         self._is_ready.discard(changed.offset)
         self._note(changed.offset)
         return changed
 
     def condemn(self, delivery: Delivery, now_ms: int, reason: str | None = None) -> None:
-        """Its consumer wants it dead-lettered: the next `take` tells it as if it had failed too often."""
+        """Mark a message for the dead letters, as its consumer asked: the next `take` returns it among the dead."""
         super().condemn(delivery, now_ms, reason)
         if self._is_first(delivery.offset):
             self._make_ready(delivery.offset)
 
     def end(self, offset: int) -> None:
-        """The message is done: acknowledged, or in the dead letters."""
+        """Mark a message as done: acknowledged, or in the dead letters."""
         if self.is_done(offset):
             return
         super().end(offset)
@@ -203,8 +204,8 @@ class KeyedPop(OrderedLane):
             self._begin(line[0])
 
     def lose_below(self, min_offset: int) -> None:
-        """Retention has removed everything below: what is known there is over; the caller records the loss."""
-        # In order, so that each is the first of its key when its turn comes.
+        """End everything below `min_offset`, which retention has removed; the caller records the loss."""
+        # In order of offset, so that each one is the first of its key when it ends.
         for offset in sorted(offset for offset in {*self._key_of, *self.flights} if offset < min_offset):
             self.end(offset)
         self.skip(self.committed, min_offset)

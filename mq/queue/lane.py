@@ -1,12 +1,13 @@
-"""One partition as one group sees it: what is in flight, and how far the group's offset may move.
+"""A lane: one partition as one group sees it, with the messages in flight and the group's committed offset.
 
     offset     0        32       64       96
                | DONE   | HELD   | STORED | HELD   |
                ^committed = 32                     ^ position of the next pop
 
-Checkpoints queue in the order of their pops. The offset moves over those that are stored or finished, and stops at the
-first that only memory knows (SPEC POP-14): a crash forgets that one and all behind it that only memory knows, and
-their messages are popped again. What was stored above the committed offset is passed over then (`covered`).
+Checkpoints queue in the order of their pops. The committed offset moves over checkpoints that are stored or finished,
+and stops at the first one that is only in memory (SPEC POP-14). A crash loses all checkpoints that are only in memory,
+and their messages are popped again. Checkpoints that were stored above the committed offset are then skipped
+(`covered`).
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ __all__ = ["Held", "HeldState", "Lane"]
 
 
 class HeldState(enum.Enum):
-    """Where a checkpoint is."""
+    """The state of a checkpoint in memory."""
 
-    HELD = "held"  #: only in memory; its acknowledgements meet it here
+    HELD = "held"  #: only in memory, and so are its acknowledgements
     LEAVING = "leaving"  #: being stored; acknowledgements go to the log
-    STORED = "stored"  #: in the log; memory only remembers which of its messages are done
+    STORED = "stored"  #: in the log; memory only keeps which of its messages are done
     DONE = "done"  #: all its messages are acknowledged or taken over
 
     def to(self, state: HeldState) -> HeldState:
-        """`state`, if it may follow this one."""
+        """Return `state`; asserts that it may follow this one."""
         assert state in _NEXT[self], f"a checkpoint does not go from {self.value} to {state.value}"
         return state
 
 
 _NEXT: Final[dict[HeldState, frozenset[HeldState]]] = {
-    # A store that failed for certain puts the checkpoint back into memory only.
+    # LEAVING back to HELD: the checkpoint was certainly not stored.
     HeldState.HELD: frozenset({HeldState.LEAVING, HeldState.DONE}),
     HeldState.LEAVING: frozenset({HeldState.STORED, HeldState.HELD}),
     HeldState.STORED: frozenset({HeldState.DONE}),
@@ -49,7 +50,7 @@ _DONE: Final = HeldState.DONE
 
 
 class Held:
-    """A checkpoint in memory. Changed by `Lane` and `Buffer` only; compared by identity."""
+    """A checkpoint in memory. Only `Lane` and `Buffer` change it; compared by identity."""
 
     __slots__ = (
         "bucket",
@@ -72,38 +73,42 @@ class Held:
         self.lane = lane
         self.pop = pop
         self.span = span
-        #: What handles call it by, in its lane: where it begins, and when it was popped.
+        #: Its identity in the lane, as handles name it: start offset and pop time.
         self.key = (span.start_offset, pop.pop_time_ms)
         self.full = (1 << span.num) - 1
-        #: Handles of earlier tenures mean another checkpoint that happened to be popped at the same time.
+        #: The tenure of its pop. A handle of an earlier tenure means another checkpoint with the same key.
         self.tenure = lane.tenure
-        #: The group's offset when this checkpoint and all before it may be passed.
+        #: The group's committed offset once this checkpoint and all before it are stored or finished.
         self.next_offset = next_offset
         self.state = state
         #: Bits of messages that are acknowledged or taken over.
         self.spent = 0
-        #: Of these, the ones taken over: their handles are dead (SPEC POP-9).
+        #: The bits of `spent` that were taken over: their handles have expired (SPEC POP-9).
         self.replaced = 0
         #: Bits of acknowledgements and changes that are being stored.
         self.pending = 0
-        #: Of these, the ones that a newer checkpoint is about to take over.
+        #: The bits of `pending` that a newer checkpoint is about to take over.
         self.changing = 0
-        #: Its place in the due times.
+        #: Its bucket in the due times.
         self.bucket = 0
-        #: Whether it stands in the queue of its lane.
+        #: Whether it is in the queue of its lane.
         self.queued = True
 
     def checkpoint(self) -> Checkpoint:
-        """The record for the revive log, with the acknowledgements so far; what was taken over has its own record."""
+        """Return the record for the revive log, with the acknowledgements so far.
+
+        Messages that were taken over have their own record.
+        """
         return Checkpoint(pop=self.pop, span=self.span, bit_map=self.spent & ~self.replaced)
 
 
 class Lane:
     """The in-flight state of one group in one partition, in one epoch (SPEC POP-18). Compared by identity.
 
-    A *tenure* is one process serving the broker, from when it took it until it ends or another takes it, and has a
-    number that only grows. What was popped in this tenure memory knows until it is finished; what was popped before it
-    only as far as the tables do. Times cannot tell the two apart: the clock of before may have been ahead.
+    A *tenure* is the time for which one process serves the broker, from the takeover until the process ends or another
+    takes the broker over. Its number only grows. Memory holds every checkpoint that was popped in this tenure until it
+    is finished, but of earlier ones only those in the tables. Pop times cannot tell the two apart, because the clock of
+    the previous process may have been ahead.
     """
 
     __slots__ = (
@@ -123,24 +128,24 @@ class Lane:
         self.key = key
         self.epoch = epoch
         self.tenure = tenure
-        #: The group's offset as far as it may be stored.
+        #: The group's committed offset.
         self.committed = committed
-        #: Where the pops that memory knows have come to.
+        #: The offset up to which messages were popped or skipped.
         self.latest = committed
-        #: Checkpoints in memory only, for the limits.
+        #: The number of checkpoints that are only in memory, for the limits.
         self.held_count = 0
-        #: Checkpoints in order of pop; the first one is what the committed offset waits for.
+        #: Checkpoints in order of pop; the committed offset waits for the first one.
         self.queue: deque[Held] = deque()
-        #: Everything that can still be acknowledged or changed, what is finished but still queued, and finished
-        #: checkpoints of which a message was taken over, until they expire.
+        #: Checkpoints that can still be acknowledged or changed, finished ones that are still queued, and, until they
+        #: expire, finished ones of which a message was taken over.
         self.live: dict[tuple[int, int], Held] = {}
-        #: Whose time is over, and of which not everything is known to be delivered again (SPEC POP-11).
+        #: Checkpoints whose invisible time has ended, with messages not yet known to be delivered again (SPEC POP-11).
         self.overdue: dict[tuple[int, int], Held] = {}
         #: Offsets above the committed one whose checkpoints were stored before a restart.
         self.covered = OffsetRanges()
 
     def next_read(self) -> tuple[int, int | None]:
-        """Where the next pop reads, and the offset before which it must stop if there is one (SPEC POP-7)."""
+        """Return where the next pop reads, and the offset before which it must stop, if any (SPEC POP-7)."""
         high = self.covered.gap_from(self.latest)
         if high > self.latest:
             self.pass_over(high)
@@ -148,7 +153,7 @@ class Lane:
         return self.latest, self.covered.next_from(self.latest)
 
     def pass_over(self, next_offset: int) -> None:
-        """Everything up to `next_offset` needs no delivery: filtered out (SPEC CONS-3), or dealt with before."""
+        """Skip the messages up to `next_offset`: filtered out (SPEC CONS-3), or handled before."""
         assert next_offset >= self.latest, "pops do not go back"
         self.latest = next_offset
         if self.queue:
@@ -159,16 +164,16 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        """Messages that are given away and not done."""
+        """The number of messages that are delivered and not done."""
         return sum((held.full & ~held.spent).bit_count() for held in self.live.values())
 
     @property
     def waiting(self) -> int:
-        """Messages that are neither done nor delivered again, though their time is over."""
+        """The number of messages whose invisible time has ended and that are neither done nor delivered again."""
         return sum((held.full & ~held.spent).bit_count() for held in self.overdue.values())
 
     def advance(self) -> bool:
-        """Move the committed offset over what is stored or finished, in order of pop; False if it stays."""
+        """Move the committed offset over stored and finished checkpoints, in order of pop; return whether it moved."""
         before = self.committed
         queue = self.queue
         while queue:
@@ -183,12 +188,12 @@ class Lane:
         return self.committed != before
 
     def commit_to(self, offset: int) -> None:
-        """A commit from elsewhere: the offset moves forward to it, whatever is in flight below."""
+        """Move the committed offset forward to a commit from elsewhere, even over messages in flight."""
         self.committed = max(self.committed, offset)
         self.latest = max(self.latest, offset)
 
     def cover(self, done: Iterable[tuple[int, int]], states: Iterable[CheckpointState]) -> None:
-        """After a restart: do not pop again what is done, or what stored checkpoints of this epoch hold."""
+        """Exclude messages from pops after a restart: those that are done, or in stored checkpoints of this epoch."""
         for low, high in done:
             self.covered.add(low, high)
         for state in states:
@@ -198,15 +203,16 @@ class Lane:
         self.covered.drop_below(self.latest)
 
     def is_over(self, start_offset: int, pop_time_ms: int, tenure: int) -> bool:
-        """Whether a checkpoint is finished, given that it is not live: handles of it name that tenure.
+        """Return whether a checkpoint that is not live is finished; `tenure` is the one that its handles name.
 
-        An older one may be finished, or forgotten by a crash and popped again by now: nobody can tell, so its
-        acknowledgement must not be believed. Nor may that of an overdue one, when the clock is set back.
+        A checkpoint of an earlier tenure is either finished, or was lost in a crash and may have been popped again. The
+        two cannot be told apart, so its acknowledgement is refused. So is that of an overdue checkpoint after the clock
+        was set back.
         """
         return tenure == self.tenure and (start_offset, pop_time_ms) not in self.overdue
 
 
-# What a marker in the queue has instead of a pop.
+# Pop and span of a marker in the queue, which stands for skipped messages.
 _NOTHING: Final = Span(-1, 0)
 _NOBODY: Final = Pop(
     topic="", topic_id="", group="", epoch=0, partition="@", pop_time_ms=-1, invisible_ms=0, revive_queue=0

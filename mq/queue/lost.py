@@ -1,4 +1,4 @@
-"""Messages that a group can no longer have: recorded with the reason, never skipped silently (SPEC POP-12)."""
+"""Records of messages that a group has lost, each with the reason: no loss is silent (SPEC POP-12)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LostRecord"]
 
 
 class _Stored(msgspec.Struct):
-    """A loss as it is stored."""
+    """The stored form of a loss."""
 
     group: str
     topic: str
@@ -32,7 +32,7 @@ _read: Final = msgspec.json.Decoder(_Stored).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRecord:
-    """Offsets `[low, high)` of one lane that were gone before the group was done with them."""
+    """Offsets `[low, high)` of one lane that were removed before the group was done with them."""
 
     lane: LaneKey
     topic: str
@@ -46,7 +46,7 @@ class LostRecord:
 
     @classmethod
     def from_json(cls, body: bytes) -> LostRecord:
-        """The record that `to_json` wrote; raises `Corrupt` (`lost_record_corrupt`) when it is damaged."""
+        """Return the record that `to_json` wrote; raises `Corrupt` (`lost_record_corrupt`) when it is damaged."""
         with corrupt_when_damaged("a stored loss", code="lost_record_corrupt"):
             stored = _read(body)
         return cls(

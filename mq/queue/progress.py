@@ -1,8 +1,8 @@
-"""How far a group is in a partition: where it starts, what it has committed, where it pops next, how far behind it is.
+"""The progress of a group in a partition: where it starts, its committed offset, its next pop, and its lag.
 
-The committed offset only grows, but for an explicit reset, and a reset is a new epoch (SPEC CONS-4, POP-18). So the
-state of a partition is the greatest (epoch, offset) that was ever recorded: records may come in any order, twice, and
-from a service that does not know of the reset yet.
+The committed offset only grows, except at an explicit reset, and a reset begins a new epoch (SPEC CONS-4, POP-18). So
+the progress is the greatest (epoch, offset) that was ever recorded: records may come in any order, twice, and from a
+service that does not know of the reset yet.
 
     (epoch 1, 120)   (epoch 1, 80)   (epoch 2, 0)   (epoch 1, 150)     -->   (epoch 2, 0)
 """
@@ -44,47 +44,47 @@ __all__ = [
 ]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: How the producers begin that commit offsets beside the service that serves the broker: streaming queries.
+#: Prefix of the ids of producers that commit offsets from outside the broker's service: streaming queries.
 STREAM_PRODUCER_PREFIX: Final = "stream/"
 
 
 class StartKind(enum.Enum):
     """Where a group begins in a partition in which it has no committed offset (SPEC CONS-2)."""
 
-    FIRST = "first"  #: at the first message that is still stored
+    FIRST = "first"  #: at the first message that is stored
     LAST = "last"  #: at the end
     TIME = "time"  #: at the first message appended at or after a time
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: also the target of a reset."""
+    """A place to begin at, or the target of a reset."""
 
     kind: StartKind = StartKind.FIRST
     time_ms: int | None = None
 
     def to_json(self) -> str:
-        """As the API writes it: `first`, `last`, or an RFC 3339 time."""
+        """Return the form that the API uses: `first`, `last`, or an RFC 3339 time."""
         if self.time_ms is None:
             return self.kind.value
         return (_EPOCH + timedelta(milliseconds=self.time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     @classmethod
     def from_json(cls, value: object, *, field: str) -> Start:
-        """What `to_json` writes; other values are refused, naming `field`."""
+        """Return the start that `to_json` wrote; other values are refused with an error that names `field`."""
         if not isinstance(value, str):
-            raise Refused(f"{field} must be text", code="invalid_type", field=field)
+            raise Refused(f"{field} must be a string", code="invalid_type", field=field)
         if value in (StartKind.FIRST.value, StartKind.LAST.value):
             return cls(StartKind(value))
         moment = zoned_time(value)
         if moment is None:
-            raise Unprocessable(f"{field} must be first, last, or an RFC 3339 time with its zone", field=field)
+            raise Unprocessable(f"{field} must be first, last, or an RFC 3339 time with a zone", field=field)
         return cls(StartKind.TIME, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition holds: offsets `[min_offset, end_offset)`, and where the time of a `Start` lies in it."""
+    """The offsets `[min_offset, end_offset)` that a partition holds, and the offset of the time of a `Start`."""
 
     min_offset: int
     end_offset: int
@@ -92,10 +92,10 @@ class Bounds:
 
 
 def first_position(start: Start, bounds: Bounds, *, pop: bool) -> int:
-    """Where a group begins that never consumed this partition.
+    """Return where a group begins in a partition that it never consumed.
 
-    A pop with `last` gets the last message that is there, and the group commits that start (SPEC POP-7); a pull with
-    `last` begins at the end.
+    With `last`, a pop gets the last stored message, and the group commits that start (SPEC POP-7); a pull begins at the
+    end.
     """
     if start.kind is StartKind.LAST:
         return max(bounds.min_offset, bounds.end_offset - 1) if pop else bounds.end_offset
@@ -103,7 +103,7 @@ def first_position(start: Start, bounds: Bounds, *, pop: bool) -> int:
 
 
 def reset_position(target: Start | int, bounds: Bounds) -> int:
-    """Where a reset to `target` puts the group: inside what the partition holds."""
+    """Return the offset of a reset to `target`, limited to the offsets that the partition holds."""
     if isinstance(target, int):
         offset = target
     elif target.kind is StartKind.FIRST:
@@ -111,29 +111,29 @@ def reset_position(target: Start | int, bounds: Bounds) -> int:
     elif target.kind is StartKind.LAST:
         offset = bounds.end_offset
     else:
-        assert bounds.time_offset is not None, "the caller looks the time up"
+        assert bounds.time_offset is not None, "the caller must look up the offset of the time"
         offset = bounds.time_offset
     return min(max(offset, bounds.min_offset), bounds.end_offset)
 
 
 class Delivered(NamedTuple):
-    """A message of an ordered lane that was delivered and is not done: its newest lease. Greater is later."""
+    """The newest lease of a message of an ordered lane that was delivered and is not done. Greater is later."""
 
     offset: int
-    #: How often it was delivered; a change of the invisible time is no delivery, but has a later pop time.
+    #: The number of deliveries; a change of the invisible time does not count, but has a later pop time.
     attempt: int
     pop_time_ms: int
-    #: When it may be delivered again; 0 where no lease says it: an exclusive client tries it in place (`tried`).
+    #: When the message may be delivered again; 0 without a lease: an exclusive client tries it in place (`tried`).
     visible_ms: int
 
     @classmethod
     def tried(cls, offset: int, attempts: int, now_ms: int) -> Delivered:
-        """A message that clients of an exclusive group have tried so often, and that is not done (SPEC ORDER-8)."""
+        """Return a message, not done, that clients of an exclusive group have tried `attempts` times (SPEC ORDER-8)."""
         return cls(offset, attempts, now_ms, 0)
 
     @property
     def is_leased(self) -> bool:
-        """Whether it was popped, so that its lease says what becomes of it."""
+        """Whether the message has a lease, because it was popped."""
         return self.visible_ms > 0
 
 
@@ -141,8 +141,8 @@ class Delivered(NamedTuple):
 class Committed:
     """A group's progress in a partition; greater is later.
 
-    `done` and `delivered` are used by ordered groups alone (SPEC POP-16, POP-17): offsets above the committed one that
-    are finished, and the leases of those that were delivered and are not. Of an exclusive group, `delivered` tells how
+    Only ordered groups use `done` and `delivered` (SPEC POP-16, POP-17): the ranges above the committed offset that are
+    done, and the leases of messages that were delivered and are not done. In an exclusive group, `delivered` holds how
     often the message at the committed offset was tried (ORDER-8).
     """
 
@@ -158,7 +158,7 @@ class Committed:
         return first.attempt if first is not None and first.offset == self.offset and not first.is_leased else 0
 
     def join(self, other: Committed) -> Committed:
-        """The later of both epochs; within one epoch all progress of both. Order and repetition do not matter."""
+        """Return the progress in the later epoch, the union of both within one. Order and repetition do not matter."""
         epoch = max(self.epoch, other.epoch)
         parts = [part for part in (self, other) if part.epoch == epoch]
         done = OffsetRanges(ranges for part in parts for ranges in part.done)
@@ -172,7 +172,7 @@ class Committed:
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """A commit as it is stored; only ordered groups have what is behind `offset`, both or neither."""
+    """The stored form of a commit; ordered groups have both fields after `offset`, others have neither."""
 
     group: str
     topic: str
@@ -205,7 +205,7 @@ class OffsetRecord:
 
     @classmethod
     def from_json(cls, body: bytes) -> OffsetRecord:
-        """The record that `to_json` wrote; raises `Corrupt` (`offset_record_corrupt`) when it is damaged."""
+        """Return the record that `to_json` wrote; raises `Corrupt` (`offset_record_corrupt`) when it is damaged."""
         with corrupt_when_damaged("a stored offset commit", code="offset_record_corrupt"):
             stored = _read(body)
         return cls(
@@ -216,7 +216,7 @@ class OffsetRecord:
 
 
 def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRecord]) -> dict[LaneKey, Committed]:
-    """`known` and `records` together; in any order, with any of them repeated, the result is the same."""
+    """Return `known` with `records` joined in; their order and repetitions do not change the result."""
     folded = dict(known)
     for record in records:
         before = folded.get(record.lane)
@@ -225,14 +225,14 @@ def committed_of(known: Mapping[LaneKey, Committed], records: Iterable[OffsetRec
 
 
 def decide_commit(present: Committed, offset: int, bounds: Bounds, *, attempts: int = 0, now_ms: int = 0) -> Committed:
-    """A client's own commit (API `PUT .../offsets`): moves forward, or leaves things as they are (SPEC CONS-4).
+    """Return the progress after a client's commit (API `PUT .../offsets`), which never moves it back (SPEC CONS-4).
 
     `attempts` is how often the message at `offset` was tried in place, until `now_ms`.
 
     Raises
     ------
     Unprocessable
-        `offset_out_of_range` for an offset that the partition does not have yet.
+        `offset_out_of_range` for an offset behind the end of the partition.
     """
     if not 0 <= offset <= bounds.end_offset:
         raise Unprocessable(
@@ -246,14 +246,14 @@ def decide_commit(present: Committed, offset: int, bounds: Bounds, *, attempts: 
 
 
 def check_epoch(partition: str, meant: int | None, present: int) -> None:
-    """Refuse a commit of somebody who read where the group is before its offsets were reset (SPEC POP-18).
+    """Refuse a commit by a client that read the group's offsets before they were reset (SPEC POP-18).
 
-    `meant` is the epoch that was read with the offsets; None where nobody says it.
+    `meant` is the epoch that the client read with the offsets; None if the request does not name one.
 
     Raises
     ------
     Conflict
-        `epoch_over`: what was consumed before the reset says nothing about what the group wants now.
+        `epoch_over`: progress from before a reset does not count after it.
     """
     if meant is not None and meant < present:
         raise Conflict(
@@ -266,25 +266,25 @@ def check_epoch(partition: str, meant: int | None, present: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to read, and the messages before it that retention removed before the group could have them, as ranges."""
+    """The offset to read from, and the ranges below it that retention removed before the group consumed them."""
 
     offset: int
     lost: tuple[tuple[int, int], ...]
 
     def lost_offsets(self) -> Iterator[int]:
-        """The same one by one."""
+        """Return the lost offsets one by one."""
         return chain.from_iterable(range(low, high) for low, high in self.lost)
 
 
 def read_position(offset: int, bounds: Bounds, done: OffsetRanges) -> Position:
-    """Move `offset` past what retention has removed; `lost` is to be recorded, never skipped silently (POP-12).
+    """Move `offset` past the messages that retention has removed; the caller must record `lost` (POP-12).
 
-    What the group is `done` with, or has in checkpoints that are stored, is not lost with it.
+    `done` are the offsets that the group is done with, or that stored checkpoints hold: these are not lost.
     """
     at = max(offset, bounds.min_offset)
     return Position(at, tuple(done.gaps(offset, at)))
 
 
 def lag_messages(committed: int | None, bounds: Bounds) -> int:
-    """How many stored messages the group has not committed; all of them when it never consumed."""
+    """Return how many stored messages the group has not committed; all of them if it never consumed."""
     return max(0, bounds.end_offset - max(committed or 0, bounds.min_offset))

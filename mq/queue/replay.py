@@ -1,7 +1,7 @@
-"""Dead letters that are sent back: each is a request of an idempotent producer, named after where it lies.
+"""Replays of dead letters: each is a request of an idempotent producer, named after the dead letter's place.
 
-Whoever repeats a replay, because its answer was lost or by mistake, stores nothing twice in a partition as long as that
-remembers the request (see `mq.producer`). A message that dies again is another dead letter, with another name.
+A replay that is repeated, because its answer was lost or by mistake, stores nothing twice while the partition remembers
+the request (see `mq.producer`). A message that dies again is another dead letter, with another name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ class Replay(NamedTuple):
 
     group: str
     group_epoch: int
-    #: The dead letters' partition, and the offset there.
+    #: The partition of dead letters, and the offset in it.
     partition: str
     offset: int
 
     @property
     def producer_id(self) -> str:
-        """The same for every copy of the request; as many share one as a partition remembers requests of each."""
+        """The producer of this replay, the same at each repetition; 16 offsets share one.
+
+        A partition remembers that many requests of each producer.
+        """
         digest = hashlib.sha256(json.dumps([self.group, self.group_epoch, self.partition]).encode()).hexdigest()
         return f"replay-{digest[:16]}-{self.offset // PRODUCER_REQUESTS_KEPT}"
 
@@ -38,9 +41,9 @@ class Replay(NamedTuple):
 
 
 def origin_of(partition: str, key: str | None, offset: int, places: Places) -> str:
-    """Where a dead letter that came from `partition` goes in its topic; `offset` is its own, among the dead letters.
+    """Return the partition of its topic to which a dead letter goes: `partition`, where it came from, if that exists.
 
-    The topic may have been made again, with other partitions: then it goes by its key.
+    If the topic was created again with other partitions, the key decides; without a key, the dead letter's `offset`.
     """
     if partition in places.partitions:
         return partition
@@ -49,7 +52,10 @@ def origin_of(partition: str, key: str | None, offset: int, places: Places) -> s
 
 
 def retry_broker(dead_partition: str, partitions: tuple[str, ...]) -> str:
-    """On which broker a dead letter is retried: on its own if the topic is there, since groups look on the topic's."""
+    """Return the broker on which a dead letter is retried: its own if the topic has a partition there.
+
+    Groups look for retried messages only on the topic's brokers.
+    """
     brokers = [broker_of(partition) for partition in partitions]
     own = broker_of(dead_partition)
     return own if own in brokers else brokers[0]

@@ -39,7 +39,7 @@ __all__ = [
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
-#: SPEC RETRY-2.
+#: The waits of the default policy (SPEC RETRY-2).
 DEFAULT_WAITS_MS: Final = (
     10 * _SECOND,
     30 * _SECOND,
@@ -49,13 +49,13 @@ DEFAULT_WAITS_MS: Final = (
     1 * _HOUR,
     2 * _HOUR,
 )
-#: The header of a dead letter that says why it is one.
+#: The header of a dead letter with its reason.
 DEAD_REASON_HEADER: Final = "mq-dead-reason"
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A list: the wait after attempt 1, after attempt 2, ...; the last one goes on."""
+    """A list of waits: after attempt 1, after attempt 2, ...; the last one is repeated."""
 
     waits_ms: tuple[int, ...] = DEFAULT_WAITS_MS
 
@@ -68,7 +68,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential:
-    """`initial_ms`, then `multiplier` times as long each time, never over `max_ms`, give or take `jitter` (0 to 1)."""
+    """Waits that begin at `initial_ms` and grow by `multiplier` up to `max_ms`; `jitter` (0 to 1) varies each one."""
 
     initial_ms: int = 5 * _SECOND
     multiplier: float = 2.0
@@ -86,7 +86,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same wait."""
+    """The same wait after every attempt."""
 
     fixed_ms: int
 
@@ -110,9 +110,9 @@ def _check_between(name: str, value: float, low: float, high: float) -> None:
 
 
 def wait_ms(policy: RetryPolicy, attempt: int, draw: float = 0.5) -> int:
-    """How long a message waits after its `attempt`-th delivery failed (R101, R103).
+    """Return how long a message waits after its `attempt`-th delivery failed (R101, R103).
 
-    `draw` is a random number from 0 to 1, of which only a policy with jitter makes use.
+    `draw` is a random number from 0 to 1; only a policy with jitter uses it.
     """
     assert attempt >= 1 and 0.0 <= draw <= 1.0
     if isinstance(policy, Fixed):
@@ -124,27 +124,27 @@ def wait_ms(policy: RetryPolicy, attempt: int, draw: float = 0.5) -> int:
 
 
 class DeadReason(enum.Enum):
-    """Why DeltaMQ itself gave a message up; a client that condemns one gives a reason of its own."""
+    """Why DeltaMQ itself dead-letters a message; a client that dead-letters one gives its own reason."""
 
     MAX_ATTEMPTS = "max_attempts"  #: delivered as often as the group allows, never acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Deliver it again after this wait."""
+    """Deliver the message again after this wait."""
 
     wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Dead-letter it."""
+    """Dead-letter the message."""
 
     reason: str
 
 
 def after_failure(policy: RetryPolicy, *, attempt: int, max_attempts: int, draw: float = 0.5) -> Again | Dead:
-    """What becomes of a message whose `attempt`-th delivery failed or was never answered (SPEC RETRY-3, POP-11)."""
+    """Decide about a message whose `attempt`-th delivery failed or was never acknowledged (SPEC RETRY-3, POP-11)."""
     if attempt >= max_attempts:
         return Dead(DeadReason.MAX_ATTEMPTS.value)
     return Again(wait_ms(policy, attempt, draw))
@@ -154,7 +154,7 @@ def after_failure(policy: RetryPolicy, *, attempt: int, max_attempts: int, draw:
 
 
 def policy_to_json(policy: RetryPolicy) -> object:
-    """The policy as the API writes it."""
+    """Return the policy in the form of the API."""
     if isinstance(policy, Fixed):
         return {"fixed_ms": policy.fixed_ms}
     if isinstance(policy, Waits):
@@ -170,12 +170,12 @@ def policy_to_json(policy: RetryPolicy) -> object:
 
 
 def policy_from_json(value: object) -> RetryPolicy:
-    """A list of waits in milliseconds, `{"exponential": {...}}` or `{"fixed_ms": n}`.
+    """Return the policy of a list of waits in milliseconds, of `{"exponential": {...}}` or of `{"fixed_ms": n}`.
 
     Raises
     ------
     Refused
-        `invalid_type`, `unknown_field`; `field` names what is wrong.
+        `invalid_type`, `unknown_field`; `field` names the wrong field.
     Unprocessable
         `invalid_value` for a number out of bounds.
     """
@@ -239,10 +239,10 @@ def check_reason(reason: str) -> str:
 
 
 def with_reason(headers: Mapping[str, str], reason: str) -> dict[str, str]:
-    """The headers of a dead letter: the message's own, and why it is one."""
+    """Return the headers of a dead letter: those of the message, and the reason."""
     return {**headers, DEAD_REASON_HEADER: reason}
 
 
 def without_reason(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a dead letter that is sent back."""
+    """Return the headers of a dead letter that is sent back: all but the reason."""
     return {name: value for name, value in headers.items() if name != DEAD_REASON_HEADER}

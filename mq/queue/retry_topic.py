@@ -1,4 +1,4 @@
-"""Where retried and dead messages lie: the system's own topics, one for each group (SPEC RETRY-1, RETRY-3, POP-11)."""
+"""System topics of retried and dead messages (SPEC RETRY-1, RETRY-3, POP-11)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["DeadLetterTopic", "RetryTopic", "retry_lane"]
 
 @dataclass(frozen=True, slots=True)
 class RetryTopic:
-    """Messages of one topic that one group gets again. The pair is its identity (SPEC POP-11, R70).
+    """The messages of one topic that one group retries. The pair is the identity (SPEC POP-11, R70).
 
-    The source's name `%RETRY%{group}_{topic}` is for people: group `a_b` of topic `c` and group `a` of topic `b_c`
+    RocketMQ's name `%RETRY%{group}_{topic}` is only for display: group `a_b` of topic `c` and group `a` of topic `b_c`
     share it. No name holds a slash, so `storage_name` is one to one.
     """
 
@@ -27,23 +27,23 @@ class RetryTopic:
 
     @property
     def storage_name(self) -> str:
-        """What names its folder."""
+        """The name from which its folder is made."""
         return f"{self.group}/{self.topic}"
 
     @classmethod
     def of_storage_name(cls, storage_name: str) -> RetryTopic:
-        """The inverse of `storage_name`."""
+        """Return the retry topic with this `storage_name`."""
         group, _, topic = storage_name.partition("/")
         return cls(group, topic)
 
     def partition(self, broker: str) -> str:
-        """Its only partition on a broker."""
+        """Return the name of its only partition on a broker."""
         return partition_name(self.name, broker)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """Messages that a group gave up, of all its topics (SPEC RETRY-3)."""
+    """The dead letters of a group, of all its topics (SPEC RETRY-3)."""
 
     group: str
 
@@ -53,15 +53,15 @@ class DeadLetterTopic:
 
     @property
     def storage_name(self) -> str:
-        """What names its folder."""
+        """The name from which its folder is made."""
         return self.group
 
     def partition(self, broker: str) -> str:
-        """Its only partition on a broker."""
+        """Return the name of its only partition on a broker."""
         return partition_name(self.name, broker)
 
 
 def retry_lane(lane: LaneKey, topic: str) -> LaneKey:
-    """The lane of the group's retried messages on the broker of `lane`."""
+    """Return the lane of the group's retried messages on the broker of `lane`."""
     broker = broker_of(lane.partition)
     return lane._replace(retry=True, partition=RetryTopic(lane.group, topic).partition(broker))

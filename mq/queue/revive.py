@@ -1,18 +1,19 @@
-"""What is due, and what becomes of each message (SPEC POP-11, POP-12).
+"""Revive: which messages are due, and what becomes of each (SPEC POP-11, POP-12).
 
     states of checkpoints --due--> not acknowledged --decide_redelivery--> Revive | DeadLetter | Skip | Lost | Later
 
 A job may run twice, be killed at any line, and run again: each message ends in one place once. The messages that go to
-one place are requests of idempotent producers, named after where the messages lie and numbered with a bit map of them.
-So the destination itself says what it already holds, message by message, even when the group's settings have changed
-since, and also when another checkpoint has taken a message over that was delivered again already: a lease that was
-renewed while this job, whose clock is ahead, called it over (POP-9). Whatever the clocks say, it is delivered once:
+one destination are requests of idempotent producers, named after the place of the messages and numbered with a bit map
+of them. So the destination itself shows which messages it already holds, even if the group's settings have changed
+since. That holds also for a message that was delivered again and then taken over by another checkpoint: the job's clock
+was ahead, and it found a lease over that was just being renewed (POP-9). Whatever the clocks say, a message is
+delivered again once:
 
     1 read states and logs up to now          4 append each request with its stamp   (a repeated one is stored once)
     2 ask both destinations what they hold     5 append the `Done` record            (a repeated one counts once)
     3 decide
 
-A message that cannot be read stays in its checkpoint for a later run and holds up nothing else.
+A message that cannot be read stays in its checkpoint for a later run and delays nothing else.
 """
 
 from __future__ import annotations
@@ -57,37 +58,37 @@ __all__ = [
 ]
 
 
-#: What the ids of this job's producers begin with.
+#: Prefix of the ids of this job's producers.
 REVIVE_PRODUCER_PREFIX: Final = "revive-"
-#: Neighbours that share a producer: each may be a request of its own, and a partition must remember all of them.
+#: Neighbouring offsets that share a producer: each may be its own request, and a partition must remember all of them.
 _BLOCK: Final = PRODUCER_REQUESTS_KEPT
 
 
 class Life(enum.Enum):
-    """Whether a checkpoint belongs to the present life of its topic and group."""
+    """Whether a checkpoint belongs to the current life of its topic and group."""
 
     PRESENT = "present"
-    TOPIC_OVER = "topic_over"  #: the topic was deleted, and perhaps made again
-    GROUP_OVER = "group_over"  #: the group was deleted, and perhaps made again
+    TOPIC_OVER = "topic_over"  #: the topic was deleted, and perhaps created again
+    GROUP_OVER = "group_over"  #: the group was deleted, and perhaps created again
     EPOCH_OVER = "epoch_over"  #: the group's offsets were reset
 
 
 class LostReason(enum.Enum):
-    """Why a message that nobody acknowledged cannot be delivered again. Recorded in a table, never silent."""
+    """Why a message that was not acknowledged cannot be delivered again. Recorded in a table, never silent."""
 
     RETENTION = "retention"  #: its partition no longer has it
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A checkpoint with the bits of the messages that are to be delivered again."""
+    """A checkpoint with the bits of the messages that must be delivered again."""
 
     checkpoint: Checkpoint
     bits: int
 
 
 class Copy(NamedTuple):
-    """One message to append to a destination: the body and all else come from where it lies."""
+    """One message to append to a destination; its content is read from `offset`."""
 
     offset: int
     #: Failed deliveries so far, to be stored with the copy.
@@ -95,15 +96,15 @@ class Copy(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Messages that lie side by side, as a request of an idempotent producer."""
+    """Neighbouring messages as a request of an idempotent producer."""
 
     producer_id: str
-    #: The messages themselves: what is stored can be read from the number.
+    #: The bit map of the messages, so that the number shows which ones are stored.
     producer_seq: int
 
     @property
     def messages(self) -> int:
-        """How many these are."""
+        """The number of messages."""
         return self.producer_seq.bit_count()
 
 
@@ -115,11 +116,11 @@ class _Append:
     bits: int
 
     def requests(self) -> list[Request]:
-        """What the messages are stored as, in order."""
+        """Return the requests that store the messages, in order."""
         return requests(self.checkpoint.key, self.checkpoint.span, self.bits)
 
     def copies(self) -> Iterator[Copy]:
-        """The messages, in order."""
+        """Yield the messages, in order."""
         span = self.checkpoint.span
         for index in indexes(self.bits):
             yield Copy(span.offset_of(index), span.attempt_of(index))
@@ -127,19 +128,19 @@ class _Append:
 
 @dataclass(frozen=True, slots=True)
 class Revive(_Append):
-    """Append to the group's retry topic on the same broker."""
+    """Append the messages to the group's retry topic on the same broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(_Append):
-    """Append to the group's dead letters, with the reason."""
+    """Append the messages to the group's dead letters, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Nobody is to get these: their checkpoint is of an earlier life (SPEC POP-12)."""
+    """Skip the messages: their checkpoint belongs to an earlier life (SPEC POP-12)."""
 
     checkpoint: Checkpoint
     bits: int
@@ -148,7 +149,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These are gone: record group, topic, partition, offsets and reason."""
+    """Record the messages as lost, with group, topic, partition, offsets and reason."""
 
     checkpoint: Checkpoint
     bits: int
@@ -160,7 +161,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """These cannot be read now: leave them in their checkpoint, and try again at that time."""
+    """Leave the messages in their checkpoint, since they cannot be read now, and try again at `at_ms`."""
 
     checkpoint: Checkpoint
     bits: int
@@ -172,7 +173,7 @@ Decision = Revive | DeadLetter | Skip | Lost | Later
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the two destinations hold of a checkpoint's messages, as bit maps."""
+    """The messages of a checkpoint that the two destinations hold, as bit maps."""
 
     retry: int = 0
     dead: int = 0
@@ -186,27 +187,27 @@ _NOTHING: Final = Stored()
 
 
 def producer_id(key: CheckpointKey, offset: int) -> str:
-    """The idempotent producer of copies of the message at `offset`, and of its neighbours: the same in every run.
+    """Return the producer of copies of the message at `offset` and of its neighbours, the same in every run.
 
-    It is named after the lane, its epoch and the place there, not after the lease: in an epoch a message is given to
-    its group again once, whichever of its leases the job finds over.
+    It is named after the lane, its epoch and the place, not after the lease: in an epoch, a message is delivered again
+    to its group once, whichever of its leases the job finds over.
     """
     return _producer((*key.lane, key.epoch, offset // _BLOCK))
 
 
 def loss_producer_id(key: CheckpointKey) -> str:
-    """The idempotent producer of the records of what a checkpoint lost."""
+    """Return the idempotent producer of the records of messages that a checkpoint lost."""
     return _producer(key)
 
 
-#: Both destinations are asked for the same producers, which then append.
+#: Cached, because each id is used three times: to ask both destinations, and to append.
 @lru_cache(maxsize=4_096)
 def _producer(named: tuple[object, ...]) -> str:
     return f"{REVIVE_PRODUCER_PREFIX}{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:32]}"
 
 
 def requests(key: CheckpointKey, span: Span, bits: int) -> list[Request]:
-    """The requests that messages of a checkpoint are stored as, in order of their offsets."""
+    """Return the requests that store messages of a checkpoint, in order of their offsets."""
     return [
         Request(producer_id(key, block * _BLOCK), sum(1 << offset % _BLOCK for _, offset in those))
         for block, those in _blocks(span, bits)
@@ -214,7 +215,7 @@ def requests(key: CheckpointKey, span: Span, bits: int) -> list[Request]:
 
 
 def stored_bits(key: CheckpointKey, span: Span, bits: int, sequences: Callable[[str], Iterable[int]]) -> int:
-    """Which messages of a checkpoint a destination holds; `sequences` are those that it has of a producer."""
+    """Return the bits of the messages that a destination holds; `sequences` returns those that it has of a producer."""
     found = 0
     for block, those in _blocks(span, bits):
         held = 0
@@ -226,17 +227,17 @@ def stored_bits(key: CheckpointKey, span: Span, bits: int, sequences: Callable[[
 
 
 def _blocks(span: Span, bits: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Indexes and offsets of messages, by the blocks that share a producer."""
+    """Yield the indexes and offsets of messages, by the blocks that share a producer."""
     placed = ((index, span.offset_of(index)) for index in indexes(bits))
     for block, those in groupby(placed, key=lambda one: one[1] // _BLOCK):
         yield block, list(those)
 
 
 def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, group_epoch: int | None) -> Life:
-    """Whether a checkpoint is still of this life (SPEC POP-12).
+    """Return whether a checkpoint belongs to the current life of its topic and group (SPEC POP-12).
 
-    `topic_id` and `group_epoch` are those of the present topic and group of these names, `epoch` the group's in the
-    partition; None when there is none. Times are not compared: RocketMQ lost messages by that (#7914).
+    `topic_id` and `group_epoch` are those of the current topic and group with these names, `epoch` is the group's in
+    the partition; None when there is none. Times are not compared: RocketMQ lost messages that way (#7914).
     """
     pop = checkpoint.pop
     if topic_id != pop.topic_id:
@@ -247,7 +248,7 @@ def life_of(checkpoint: Checkpoint, *, topic_id: str | None, epoch: int | None, 
 
 
 def due(states: Iterable[CheckpointState], now_ms: int, *, settle_ms: int = ACK_SETTLE_MS) -> list[Due]:
-    """What must be delivered again at `now_ms`, in an order that depends on nothing but the states."""
+    """Return the messages that must be delivered again at `now_ms`, in an order that only depends on the states."""
     found = [
         Due(state.checkpoint, bits) for state in states if state.checkpoint and (bits := state.due(now_ms, settle_ms))
     ]
@@ -264,16 +265,16 @@ def decide_redelivery(
     gone: Collection[int] = (),
     unreadable: Mapping[int, int] = {},
 ) -> list[Decision]:
-    """What becomes of each due message; each is in at most one decision, those that are stored already in none.
+    """Decide about each due message; each is in at most one decision, those that are stored already in none.
 
     Parameters
     ----------
     stored
-        What the destinations hold of the checkpoint from earlier runs.
+        The messages of the checkpoint that the destinations hold from earlier runs.
     gone
         Offsets that the partition no longer has.
     unreadable
-        Offsets that could not be read this time, with the number of times that has happened.
+        Offsets that could not be read, with the number of attempts that have failed so far.
     """
     checkpoint = due.checkpoint
     bits = due.bits & ~stored.bits
@@ -296,7 +297,7 @@ def decide_redelivery(
 
 
 def _appends(checkpoint: Checkpoint, bits: int, max_attempts: int) -> list[Decision]:
-    """Again, or to the dead letters: the attempt limit holds for consumers that only time out, too (POP-11)."""
+    """Divide messages into redeliveries and dead letters; attempts that only timed out count, too (POP-11)."""
     if checkpoint.dead_reason is not None:
         return [DeadLetter(checkpoint, bits, checkpoint.dead_reason)] if bits else []
     attempt_of = checkpoint.span.attempt_of
@@ -310,12 +311,12 @@ def _appends(checkpoint: Checkpoint, bits: int, max_attempts: int) -> list[Decis
 
 
 def _backoff_ms(times: int) -> int:
-    """R58: a message that cannot be read is tried less and less often."""
+    """Return the wait before the next try of a message that could not be read `times` times; it grows (R58)."""
     return DEFAULT_WAITS_MS[min(max(times, 1), len(DEFAULT_WAITS_MS)) - 1]
 
 
 def settle(due: Due, decisions: Iterable[Decision]) -> Done | None:
-    """The record that ends what was decided, to be appended when all of it is stored; None when all must wait.
+    """Return the record to append when all that was decided is stored; None when every message must wait.
 
     Messages that earlier runs stored count as ended, too.
     """

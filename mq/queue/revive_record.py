@@ -1,6 +1,6 @@
-"""The records of the revive log as JSON: checkpoint, acknowledgement, and what the revive job has dealt with.
+"""The records of the revive log as JSON: checkpoint, acknowledgement, and messages that the revive job is done with.
 
-The field names are RocketMQ's where it has the field; the tag of the message tells the kinds apart:
+The field names are RocketMQ's where it has the field. The tag of the message gives the kind of record:
 
 | tag           | record       | body                                                                       |
 |---------------|--------------|----------------------------------------------------------------------------|
@@ -9,7 +9,7 @@ The field names are RocketMQ's where it has the field; the tag of the message te
 | `done`        | `Done`       | key, `b` bits, `rt` revive time                                            |
 
 The key is `ti` topic id, `c` group, `e` epoch, `r` retry, `q` + `bn` partition and broker, `so` start offset, `pt` pop
-time. Every record changes only the checkpoint that it names, by setting bits: order and repetition do not matter.
+time. A record only sets bits of the checkpoints that it names, so order and repetition do not matter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The revive job has delivered these messages again, dead-lettered them, or given them up for good."""
+    """The revive job has delivered these messages again, dead-lettered them, or given them up."""
 
     key: CheckpointKey
     bits: int
@@ -68,7 +68,7 @@ Record = Checkpoint | Ack | Done
 
 
 class _Key(msgspec.Struct, gc=False):
-    """A checkpoint's key as it is stored."""
+    """The stored form of a checkpoint's key."""
 
     topic_id: str = field(name="ti")
     group: str = field(name="c")
@@ -80,7 +80,7 @@ class _Key(msgspec.Struct, gc=False):
     pop_time_ms: int = field(name="pt")
 
     def key(self) -> CheckpointKey:
-        """The key; its names are those of other keys, too: of a million checkpoints they would take up a quarter."""
+        """Return the key; its names are interned, because many keys share them: copies take a quarter of the memory."""
         return CheckpointKey(
             sys.intern(self.topic_id),
             sys.intern(self.group),
@@ -98,20 +98,20 @@ def _key_fields(key: CheckpointKey) -> tuple[str, str, int, bool, str, str, int,
 
 
 class _Acked(_Key, gc=False):
-    """An acknowledgement, or what the revive job has dealt with, as it is stored."""
+    """The stored form of an `Ack` and of a `Done`."""
 
     bits: _Bits = field(name="b")
     revive_time_ms: int = field(name="rt")
 
 
 class _Replaced(_Key, gc=False):
-    """What a checkpoint took over, as it is stored."""
+    """The stored form of the messages that a checkpoint took over."""
 
     bits: _Bits = field(name="b")
 
 
 class _Checkpoint(_Key, gc=False, omit_defaults=True):
-    """A checkpoint as it is stored."""
+    """The stored form of a checkpoint."""
 
     topic: str = field(name="t")
     invisible_ms: _Natural = field(name="it")
@@ -140,7 +140,7 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
         )
 
     def checkpoint(self, revive_offset: int) -> Checkpoint:
-        """The checkpoint; `ValueError` where its numbers do not fit each other."""
+        """Return the checkpoint; raises `ValueError` when its numbers contradict each other."""
         key = self.key()
         span = Span(key.start_offset, self.num, self.diffs, self.attempts)
         _check(span, self.bit_map)
@@ -169,11 +169,11 @@ class _Checkpoint(_Key, gc=False, omit_defaults=True):
 def _check(span: Span, bit_map: int) -> None:
     diffs, attempts = span.diffs, span.attempts
     if bit_map > span.full:
-        raise ValueError("a bit without a message")
+        raise ValueError("the bit map has a bit without a message")
     if diffs is not None and (len(diffs) != span.num or diffs[0] != 0 or sorted(set(diffs)) != list(diffs)):
-        raise ValueError("offset differences that do not ascend from 0")
+        raise ValueError("the offset differences do not ascend from 0")
     if not isinstance(attempts, int) and len(attempts) != span.num:
-        raise ValueError("an attempt for each message, or one for all")
+        raise ValueError("the number of attempts is not the number of messages")
 
 
 _checkpoint: Final = msgspec.json.Decoder(_Checkpoint).decode
@@ -181,7 +181,7 @@ _acked: Final = msgspec.json.Decoder(_Acked).decode
 
 
 def record_to_json(record: Record) -> tuple[str, bytes]:
-    """The tag and the body of a record."""
+    """Return the tag and the body of a record."""
     if isinstance(record, Checkpoint):
         return "ck", to_json(_Checkpoint.of(record))
     tag = "done" if isinstance(record, Done) else "ack" if record.bits.bit_count() == 1 else "bAck"
@@ -189,7 +189,7 @@ def record_to_json(record: Record) -> tuple[str, bytes]:
 
 
 def record_from_json(tag: str, body: bytes, *, revive_offset: int = -1) -> Record:
-    """The record that `record_to_json` wrote; `revive_offset` is where a checkpoint was found.
+    """Return the record that `record_to_json` wrote; `revive_offset` is the offset at which a checkpoint was found.
 
     Raises
     ------

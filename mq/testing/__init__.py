@@ -1,4 +1,4 @@
-"""The queue in memory: for your own tests, and the model in ours.
+"""The queue in memory, for your own tests; DeltaMQ's tests use it as a model.
 
 from mq.testing import MemoryQueue
 

@@ -1,7 +1,7 @@
-"""The broker of the in-memory twin: what a crash forgets, and how pops, acknowledgements and changes go.
+"""The broker of the in-memory queue: the state that a crash loses, and pops, acknowledgements and changes.
 
-A lane is popped in one of two ways, and cannot change it while anything is in flight there: without order, by the
-in-memory match and the revive log; or in order, where the progress is stored with all that is in flight.
+A lane is popped either without order, with the in-memory match and the revive log, or in order, where its progress is
+stored with all messages in flight. It cannot change between the two while messages are in flight.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = ["MemoryBroker", "Popped", "Wish"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popped:
-    """One message as a client gets it."""
+    """One popped message."""
 
     topic: str
     partition: str
     row: Row
     handle: str
-    #: Which delivery of the message this is, from 1 on.
+    #: The number of this delivery of the message, from 1 on.
     delivery_attempt: int
     pop_time_ms: int
     invisible_ms: int
@@ -63,7 +63,7 @@ class Popped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a pop of one lane asks for."""
+    """A request to pop one lane."""
 
     topic: str
     lane: LaneKey
@@ -71,7 +71,7 @@ class Wish:
     order: Ordering
     max_messages: int
     invisible_ms: int
-    #: None takes every message (SPEC CONS-3).
+    #: The tags of the filter; None for no filter (SPEC CONS-3).
     tags: Collection[str] | None
 
     def takes(self, row: Row) -> bool:
@@ -93,16 +93,16 @@ class MemoryBroker:
     # Lanes.
 
     def forget(self, lane: LaneKey) -> None:
-        """The lane's epoch is over (SPEC POP-18)."""
+        """Forget a lane whose epoch is over (SPEC POP-18)."""
         self._buffer.drop_lane(lane)
         self._ordered.pop(lane, None)
 
     def _known(self, lane: LaneKey) -> Committed | None:
-        """The group's progress in its present epoch; None when it never consumed."""
+        """Return the group's progress in its current epoch; None when it never consumed."""
         return self._tables.groups.committed_in(lane, self._tables.committed.get(lane))
 
     def _begin(self, wish: Wish) -> Committed:
-        """The group's progress; where it never consumed, it begins by its settings and says so (SPEC POP-7)."""
+        """Return the group's progress; if it never consumed, begin by its settings and commit that (SPEC POP-7)."""
         lane = wish.lane
         known = self._known(lane)
         if known is None:
@@ -116,7 +116,7 @@ class MemoryBroker:
         return known
 
     def _lane(self, key: LaneKey, now_ms: int) -> Lane | None:
-        """The lane as it is in memory, or as the tables have it; None when the group never consumed there."""
+        """Return the lane from memory or from the tables; None when the group never consumed there."""
         lane, known = self._buffer.lane(key), self._known(key)
         if known is None or (lane is not None and lane.epoch == known.epoch):
             return lane
@@ -153,7 +153,7 @@ class MemoryBroker:
     # Pop.
 
     def pop(self, wish: Wish, now_ms: int) -> list[Popped]:
-        """Messages of one lane for a client."""
+        """Pop messages of one lane."""
         if wish.order is False:
             return self._pop_any(wish, now_ms)
         ordered = self._ordered_lane(wish)
@@ -269,7 +269,7 @@ class MemoryBroker:
     def _bury(
         self, ordered: OrderedLane, wish: Wish, offsets: Sequence[int], now_ms: int, reason: str | None = None
     ) -> None:
-        """Dead-letter messages of an ordered lane; its progress, which says so, is stored before and after."""
+        """Dead-letter messages of an ordered lane; its progress is stored before and after."""
         lane = wish.lane
         for offset in offsets:
             self._tables.commit(lane, ordered.progress())
@@ -314,7 +314,7 @@ class MemoryBroker:
         return result.refused
 
     def _ordered_of_handle(self, key: LaneKey) -> OrderedLane:
-        """The lane in order that a live handle belongs to, as it is in memory, or as the tables have it."""
+        """Return the ordered lane of a live handle, from memory or from the tables."""
         ordered, known = self._ordered.get(key), self._known(key)
         assert known is not None, "it was popped"
         if ordered is None or ordered.epoch != known.epoch:
@@ -334,7 +334,7 @@ class MemoryBroker:
         return refused
 
     def change(self, handle: Handle, wish: Wish, now_ms: int, invisible_ms: int, dead_reason: str | None = None) -> str:
-        """A new invisible time, or a death sentence, for one message; returns its new handle (SPEC POP-9)."""
+        """Change the invisible time of one message, or dead-letter it; returns its new handle (SPEC POP-9)."""
         lease, lane = handle.lease, wish.lane
         if lease.revive_queue == ORDERED_REVIVE_QUEUE:
             return self._change_ordered(handle, wish, now_ms, invisible_ms, dead_reason)
@@ -372,15 +372,15 @@ class MemoryBroker:
         pop = self._pop(wish, delivery.pop_time_ms, invisible_ms, ORDERED_REVIVE_QUEUE)
         return mint(self._keys, pop, [Span(delivery.offset, 1, None, delivery.attempt)])[0]
 
-    # What a service does all the time.
+    # Periodic work of the service.
 
     def tick(self, now_ms: int) -> None:
-        """Store what must leave memory, then the offsets that have moved."""
+        """Store the checkpoints that must leave memory, then the offsets that have moved."""
         self._store(self._buffer.tick(now_ms))
         self.flush()
 
     def stop(self) -> None:
-        """Store everything that only memory knows."""
+        """Store everything that is only in memory."""
         self._store(self._buffer.stop())
         self.flush()
 
@@ -395,7 +395,7 @@ class MemoryBroker:
             self._buffer.stored(decision)
 
     def in_flight(self, lane: LaneKey) -> int:
-        """Messages of a lane that are given away and not done."""
+        """Return how many messages of a lane are delivered and not done."""
         held, ordered = self._buffer.lane(lane), self._ordered.get(lane)
         if held is not None:
             settle_overdue(self._tables, self._buffer, held)
@@ -403,7 +403,7 @@ class MemoryBroker:
 
 
 def _read(log: MemoryLog, start: int, limit: int | None, wish: Wish, most: int) -> tuple[list[Row], int]:
-    """At most `most` messages that pass the filter, and where reading ended."""
+    """Return at most `most` messages that pass the filter, and the offset at which reading ended."""
     rows: list[Row] = []
     stop = log.end_offset if limit is None else min(limit, log.end_offset)
     for row in log.read(start, stop):

@@ -1,6 +1,6 @@
-"""The scheduled jobs over the in-memory twin: revive and delay, step by step, so that tests can kill them anywhere.
+"""The scheduled jobs of the in-memory queue: revive and delay, step by step, so that tests can kill them anywhere.
 
-Each step stores one thing. A run that is killed between two steps leaves what it stored; the next run finishes.
+Each step stores one thing. A run that is killed between two steps leaves what it has stored, and the next run finishes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ DELAY_PARTITION = "delay@memory"
 def revive_steps(
     tables: Tables, now_ms: int, *, settle_ms: int, unreadable: Collection[tuple[str, int]] = ()
 ) -> Iterator[None]:
-    """Deliver again what nobody acknowledged in time (SPEC POP-11); stops after each thing that it has stored.
+    """Deliver again messages that were not acknowledged in time (SPEC POP-11); yields after each step.
 
-    `unreadable` are partition and offset of messages that cannot be read this time.
+    `unreadable` are partition and offset of messages that cannot be read in this run.
     """
     for one in due(tables.states.values(), now_ms, settle_ms=settle_ms):
         yield from _revive(tables, one, now_ms, unreadable)
@@ -107,13 +107,13 @@ def _life(tables: Tables, checkpoint: Checkpoint) -> Life:
 
 
 def given_again(tables: Tables, key: CheckpointKey, topic: str, span: Span, bits: int) -> int:
-    """Which messages of a lease revive has called over: its clock may be ahead of the service's (SPEC POP-9)."""
+    """Return the messages of a lease that revive has delivered again, perhaps early by a clock ahead (SPEC POP-9)."""
     places = tables.lane_log(retry_lane(key.lane, topic)), tables.dead_letters(key.group)
     return stored_bits(key, span, bits, lambda producer: [seq for log in places for seq in log.stored_seqs(producer)])
 
 
 def settle_overdue(tables: Tables, buffer: Buffer, lane: Lane) -> None:
-    """See what was delivered again, and what is gone, of what waited for it."""
+    """Update a lane's overdue messages: note which ones were delivered again, and which ones retention removed."""
     low = tables.lane_log(lane.key).min_offset
     for held in list(lane.overdue.values()):
         key, span = held.checkpoint().key, held.span
@@ -136,13 +136,13 @@ def _append(target: MemoryLog, source: MemoryLog, decision: Revive | DeadLetter,
 
 
 def again(row: Row, topic: str, partition: str, reconsume_times: int) -> Row:
-    """A message to be delivered again: all that its producer gave it, and where it first was (SPEC RETRY-1)."""
+    """Return the copy of a message for redelivery, with its producer's data and its first place (SPEC RETRY-1)."""
     origin = row.origin or Origin(topic, partition, row.offset)
     return replace(row, origin=origin, reconsume_times=reconsume_times, deliver_time_ms=None)
 
 
 def delay_steps(tables: Tables, now_ms: int) -> Iterator[None]:
-    """Forward what is due (SPEC RETRY-4); stops after each thing that it has stored."""
+    """Forward due messages (SPEC RETRY-4); yields after each step."""
     log = tables.log("delay")
     waiting = [delayed_of(row) for row in log.read(0, log.end_offset)]
     ids = {topic.id for topic in tables.topics.values()}
@@ -162,7 +162,7 @@ def delay_steps(tables: Tables, now_ms: int) -> Iterator[None]:
 
 
 def delayed_of(row: Row) -> Delayed:
-    """What waits in a row of the delay partition."""
+    """Return the delayed message in a row of the delay partition."""
     assert row.origin is not None and row.deliver_time_ms is not None, "written by `MemoryQueue.send`"
     topic_id, _, topic = row.origin.topic.partition("/")
     return Delayed(

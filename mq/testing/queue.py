@@ -1,4 +1,4 @@
-"""The in-memory twin of the queue, for users' tests and as the model in ours.
+"""The queue in memory, for users' tests; DeltaMQ's tests use it as a model.
 
     queue = MemoryQueue()
     queue.create_topic("orders")
@@ -9,8 +9,8 @@
     queue.advance(61_000)
     queue.run_jobs()
 
-The same rules decide as in the service, from the same modules; but time passes only in `advance`, jobs run only when
-they are asked to, and nothing is random: what a test sees once it sees always. `crash` forgets what the service would.
+It has the rules of the service, from the same modules. But time passes only in `advance`, jobs run only on request, and
+nothing is random, so a test always sees the same. `crash` forgets what a crash of the service would lose.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _BROKER = "memory"
 
 @dataclass(frozen=True, slots=True)
 class AckAnswer:
-    """What became of the handles of one call."""
+    """The results of the handles of one call."""
 
     acked: int
-    #: By position in the call: `handle_invalid` or `handle_expired`.
+    #: The code of each handle that failed, by position: `handle_invalid` or `handle_expired`.
     failed: Mapping[int, str]
 
 
@@ -87,7 +87,7 @@ class MemoryQueue:
     # Topics and groups.
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic; one that exists stays as it is."""
+        """Create a topic; an existing one is not changed."""
         check_client_topic(name)
         if name not in self.tables.topics:
             self.tables.lives += 1
@@ -95,7 +95,7 @@ class MemoryQueue:
             self.tables.topics[name] = MemoryTopic(name, f"{name}-{self.tables.lives}", route)
 
     def delete_topic(self, name: str) -> None:
-        """End a topic's life: its handles, checkpoints and retried messages are void (SPEC POP-12)."""
+        """Delete a topic: its handles, checkpoints and retried messages are void (SPEC POP-12)."""
         topic = self._topic(name)
         del self.tables.topics[name]
         self.tables.groups = self.tables.groups.without_topic(topic.id)
@@ -107,12 +107,12 @@ class MemoryQueue:
         self.tables.groups = groups.apply_all(decide_put_group(groups, name, request, self.now_ms))
 
     def delete_group(self, name: str) -> None:
-        """End a group's life: its progress, handles, retried and dead messages are void (SPEC POP-12)."""
+        """Delete a group: its progress, handles, retried and dead messages are void (SPEC POP-12)."""
         groups = self.tables.groups
         self.tables.groups = groups.apply_all(decide_delete_group(groups, name))
 
     def reset_offsets(self, group: str, topic: str, to: Start | int, *, keep_retries: bool = True) -> None:
-        """Go on elsewhere in every partition of a topic, in a new epoch (SPEC POP-18)."""
+        """Reset a group's offsets in every partition of a topic, in a new epoch (SPEC POP-18)."""
         offsets = {}
         for lane in self.lanes(group, topic):
             log = self.tables.lane_log(lane)
@@ -127,7 +127,7 @@ class MemoryQueue:
             self._broker.forget(lane)
 
     def lanes(self, group: str, topic: str) -> list[LaneKey]:
-        """The partitions of a topic as the group sees them, its retry partition last."""
+        """Return the group's lanes in a topic, its retry partition last."""
         found = self._topic(topic)
         lanes = [LaneKey(found.id, group, False, partition) for partition in found.route.partitions]
         return [*lanes, retry_lane(lanes[0], topic)]
@@ -152,7 +152,7 @@ class MemoryQueue:
         delay_ms: int | None = None,
         deliver_time_ms: int | None = None,
     ) -> Origin:
-        """Send one message; returns where it is, or where it waits if it is delayed (SPEC RETRY-4)."""
+        """Send one message; returns its place, or the place where it waits if it is delayed (SPEC RETRY-4)."""
         found = self._topic(topic)
         at_ms = deliver_time(self.now_ms, delay_ms=delay_ms, deliver_time_ms=deliver_time_ms)
         index = self._sent % len(found.route.partitions) if key is None else found.route.partition_of(key)
@@ -171,7 +171,7 @@ class MemoryQueue:
         return Origin(topic, partition, log.append([row], self.now_ms))
 
     def cancel(self, topic: str, message_id: str) -> None:
-        """Cancel a delayed message before it is due; `NotFound` (`message_not_found`) when none waits."""
+        """Cancel a delayed message before it is due; raises `NotFound` (`message_not_found`) when none waits."""
         found = self._topic(topic)
         log = self.tables.log("delay")
         waiting = [delayed_of(row) for row in log.read(0, log.end_offset) if row.message_id == message_id]
@@ -194,7 +194,7 @@ class MemoryQueue:
         order: Ordering | None = None,
         tags: Collection[str] | None = None,
     ) -> list[Popped]:
-        """Take messages (SPEC POP-1): from all partitions, retried ones first every fifth time and else last."""
+        """Pop messages from all partitions (SPEC POP-1); retried ones come first every fifth time, else last."""
         assert 0 < max_messages <= POP_MESSAGES_MAX
         settings = self.tables.groups.group(group).settings
         how = settings.order if order is None else order
@@ -209,7 +209,7 @@ class MemoryQueue:
                 topic=topic,
                 lane=lane,
                 settings=settings,
-                # Retried messages have lost their place already.
+                # Retried messages have lost their place in the order already.
                 order=False if lane.retry else how,
                 max_messages=max_messages - len(popped),
                 invisible_ms=invisible,
@@ -219,7 +219,7 @@ class MemoryQueue:
         return popped
 
     def ack(self, group: str, handles: Sequence[str]) -> AckAnswer:
-        """Acknowledge messages (SPEC POP-8); each handle is answered by itself."""
+        """Acknowledge messages (SPEC POP-8); each handle has its own result."""
         self.tables.groups.group(group)
         opened, invalid = open_handles(self._keys, group, handles)
         failed = dict.fromkeys(invalid, "handle_invalid")
@@ -237,7 +237,7 @@ class MemoryQueue:
         return AckAnswer(len(handles) - len(failed), failed)
 
     def _live(self, lease: Lease, group: str) -> LaneKey:
-        """The lane of a lease that has not ended."""
+        """Return the lane of a lease; raises `Conflict` when the lease has ended."""
         topic = self.tables.topics.get(lease.topic)
         topic_id = topic.id if topic else None
         lane = LaneKey(topic_id or "", group, lease.retry, lease.partition)
@@ -245,12 +245,12 @@ class MemoryQueue:
         return lane
 
     def change(self, group: str, handle: str, invisible_ms: int) -> str:
-        """Give a message another invisible time (SPEC POP-9); returns its new handle. 0 returns it at once."""
+        """Change the invisible time of a message (SPEC POP-9); returns its new handle. 0 makes it visible at once."""
         self._invisible.check(invisible_ms, zero=True)
         return self._change(group, open_handle(self._keys, group, handle), invisible_ms)
 
     def nack(self, group: str, handle: str, *, delay_ms: int | None = None, draw: float = 0.5) -> str:
-        """The message failed: again by the retry policy, or dead after the last attempt (SPEC POP-10, RETRY-3)."""
+        """Report a failure: the message is retried by policy, or dead after the last attempt (SPEC POP-10, RETRY-3)."""
         opened = open_handle(self._keys, group, handle)
         settings = self.tables.groups.group(group).settings
         after = after_failure(
@@ -263,7 +263,7 @@ class MemoryQueue:
         return self._change(group, opened, after.wait_ms if delay_ms is None else delay_ms)
 
     def dead(self, group: str, handle: str, reason: str) -> None:
-        """Straight to the dead letters: at once in an ordered lane, else with the next run of revive."""
+        """Dead-letter a message: at once in an ordered lane, else with the next run of revive."""
         self._change(group, open_handle(self._keys, group, handle), 0, check_reason(reason))
 
     def _change(self, group: str, handle: Handle, invisible_ms: int, dead_reason: str | None = None) -> str:
@@ -282,7 +282,7 @@ class MemoryQueue:
     # Time, jobs, faults.
 
     def advance(self, ms: int) -> None:
-        """Let time pass; the service stores what must leave its memory."""
+        """Let time pass; the service stores the checkpoints that must leave its memory."""
         assert ms >= 0, "time does not go back"
         self.now_ms += ms
         self._broker.tick(self.now_ms)
@@ -290,16 +290,16 @@ class MemoryQueue:
     def run_revive(
         self, *, steps: int | None = None, unreadable: Collection[tuple[str, int]] = (), ahead_ms: int = 0
     ) -> None:
-        """Run the revive job (SPEC POP-11); killed after so many things that it stored, if `steps` is given.
+        """Run the revive job (SPEC POP-11), or only its first `steps` steps, as if it was killed then.
 
-        Its clock is ahead of the service's by `ahead_ms`, or behind.
+        Its clock is ahead of the service's by `ahead_ms`; a negative value means behind.
         """
         run = revive_steps(self.tables, self.now_ms + ahead_ms, settle_ms=ACK_SETTLE_MS, unreadable=unreadable)
         for _ in islice(run, steps):
             pass
 
     def run_delay(self, *, steps: int | None = None) -> None:
-        """Run the delay job (SPEC RETRY-4); killed after so many things that it stored, if `steps` is given."""
+        """Run the delay job (SPEC RETRY-4), or only its first `steps` steps, as if it was killed then."""
         for _ in islice(delay_steps(self.tables, self.now_ms), steps):
             pass
 
@@ -309,29 +309,29 @@ class MemoryQueue:
         self.run_revive()
 
     def crash(self) -> None:
-        """Kill the service and start it again, 1 ms later: what was only in its memory is forgotten (POP-14)."""
+        """Kill the service and start it again 1 ms later: the state that was only in its memory is lost (POP-14)."""
         self.now_ms += 1
         self._broker = MemoryBroker(self.tables, self._keys, self._buffer_settings)
 
     def restart(self) -> None:
-        """Stop the service in order and start it again: nothing is forgotten (SPEC POP-13)."""
+        """Stop the service in order and start it again: nothing is lost (SPEC POP-13)."""
         self._broker.stop()
         self.crash()
 
     def expire(self, topic: str, partition: str, min_offset: int) -> None:
-        """Retention removes the messages below `min_offset`."""
+        """Remove the messages below `min_offset`, as retention does."""
         log = self.tables.log("topic", self._topic(topic).id, partition)
         log.min_offset = min(max(log.min_offset, min_offset), log.end_offset)
 
     # Look.
 
     def dead_letters(self, group: str) -> list[Row]:
-        """The group's dead letters, in the order in which they came."""
+        """Return the group's dead letters, in the order in which they came."""
         log = self.tables.dead_letters(group)
         return log.read(0, log.end_offset)
 
     def lag(self, group: str, topic: str) -> int:
-        """Messages that the group has not committed, retried ones included."""
+        """Return how many messages the group has not committed, retried ones included."""
         return sum(self._lag(lane) for lane in self.lanes(group, topic))
 
     def _lag(self, lane: LaneKey) -> int:
@@ -339,5 +339,5 @@ class MemoryQueue:
         return lag_messages(committed.offset if committed else None, self.tables.lane_log(lane).bounds)
 
     def in_flight(self, group: str, topic: str) -> int:
-        """Messages that clients of the group hold."""
+        """Return how many messages clients of the group hold."""
         return sum(self._broker.in_flight(lane) for lane in self.lanes(group, topic))
