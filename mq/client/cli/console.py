@@ -32,7 +32,7 @@ _REMEDIES: Final = {
     "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
     "group_exclusive": "consume it in order: `--order exclusive`",
     "handle_expired": "the message is delivered again: use a longer invisible time",
-    "handle_invalid": "pass the handle unchanged, and for the group that popped the message",
+    "handle_invalid": "pass the handle unchanged, with the group that popped the message",
     "message_not_found": "only a delayed message that is not due yet can be cancelled",
     "already_due": "the message is delivered already, or about to be",
     "offset_too_small": "retention has removed the offset: use --from first",

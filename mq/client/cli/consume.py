@@ -39,7 +39,7 @@ def parse_start(text: str) -> Start:
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", help="Consume for this group: printed messages are acknowledged, clients share the topic.")
+@click.option("--group", help="Consume as a client of this group; printed messages are acknowledged.")
 @click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
 @click.option("--from", "start", help="first (default), last, OFFSET or TIME (RFC 3339); not with --group.")
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after this number of messages.")

@@ -68,7 +68,9 @@ def group() -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--consume-from", help="Where to begin in a new partition: first (default), last, or TIME (RFC 3339).")
+@click.option(
+    "--consume-from", help="Where to begin in a partition never consumed: first (default), last, or TIME (RFC 3339)."
+)
 @click.option("--max-attempts", type=click.IntRange(1), help="Deliveries before a message becomes a dead letter (16).")
 @click.option(
     "--retry-policy", help='Waits in ms by attempt (1000,5000,60000), {"fixed_ms": n} or {"exponential": {...}}.'

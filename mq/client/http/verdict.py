@@ -1,4 +1,4 @@
-"""Decides what becomes of a request whose attempt failed: retry, failure, or unknown outcome. Nothing else does.
+"""The only place that decides what becomes of a request after a failed attempt: retry, failure, unknown outcome.
 
 may an attempt have been applied?      this answer                               verdict
 -------------------------------------  ----------------------------------------  -----------------------------
