@@ -1,4 +1,4 @@
-"""Rows of `state/pop_checkpoints`, as the merge job would have written them."""
+"""Rows of `state/pop_checkpoints`, as the merge job writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in CHECKPOINT_C
 
 
 def rows_of_states(states: Mapping[CheckpointKey, CheckpointState]) -> pa.Table:
-    """One row for each."""
+    """Return a row for each state."""
     return pa.Table.from_pylist([_row(key, state) for key, state in states.items()], schema=_SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, as tests see it: it says when it is ready, and is killed, paused, or stopped."""
+"""A consumer in a process of its own, which reports when it is ready; tests kill, pause or stop it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import IO, Final
 
 __all__ = ["READY", "ConsumerProcess"]
 
-#: What it prints once it can be told to end.
+#: The line that the process prints once it can be stopped.
 READY: Final = "ready"
 _END_S: Final = 60
 
 
 class ConsumerProcess:
-    """`python -m MODULE ARGUMENTS`, which prints `READY`; what it logs goes to `log`."""
+    """A process `python -m MODULE ARGUMENTS`, which prints `READY`; its log goes to `log`."""
 
     def __init__(self, module: str, *arguments: str, log: IO[bytes] | None = None) -> None:
         command = [sys.executable, "-m", module, *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
 
     def wait_ready(self) -> None:
-        """Until it can be told to end."""
+        """Wait until the process can be stopped."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"{READY}\n".encode()
 
@@ -31,7 +31,7 @@ class ConsumerProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the process with SIGKILL, as a crash would."""
         self._process.kill()
         self._buried()
 
@@ -42,12 +42,12 @@ class ConsumerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """As an operator would: finish, commit, hand over; the exit status."""
+        """Stop the process as an operator would: it finishes, commits and hands over. Returns the exit status."""
         self._process.terminate()
         return self._buried()
 
     def close(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """End the process, whatever the test did."""
         if self._process.poll() is None:
             self.resume()
             self._process.kill()

@@ -1,8 +1,8 @@
-"""The table of faults: what each test of a fault did, and what it found (RELIABILITY 6). `make faults` loads it.
+"""The table of faults: what each test of a fault did and found (RELIABILITY 6). `make faults` loads this plugin.
 
-A test belongs to the fault that its name begins with (`test_f1_...`); those without one belong to the model or to the
-checker. What a test says of itself by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) is summed or
-shown; the whole goes to `out/faults.md`, and to `out/faults.json` for machines.
+A test belongs to the fault that its name begins with (`test_f1_...`); other tests belong to the model or to the
+checker. Figures that a test reports by `record_property` (`faults`, `acknowledged`, `anomalies`, ...) are summed or
+shown; the table goes to `out/faults.md`, and to `out/faults.json` for machines.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ FAULTS: Final = {
     "checker": "the checker: planted faults, broken builds",
     "model": "the log against a list",
 }
-#: Figures that are added up; of others the largest is shown.
+#: Figures that are summed; of other figures the largest is shown.
 _SUMS: Final = ("runs", "faults", "acknowledged", "deliveries", "handled", "anomalies", "redelivered")
 _SHOWN: Final = ("acknowledged", "deliveries", "handled", "faults", "redelivered", "serving again max s", "said")
 
 
 @dataclass
 class Row:
-    """One fault."""
+    """The row of one fault."""
 
     fault: str
     tests: int = 0
@@ -58,7 +58,7 @@ class Row:
     said: list[str] = field(default_factory=list)
 
     def add(self, name: str, report: pytest.TestReport) -> None:
-        """What one test was."""
+        """Count one test with its figures."""
         self.tests += 1
         self.seconds += report.duration
         if report.failed:
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def runs(self) -> int:
-        """Runs of the system, or tests where a test does not say."""
+        """Number of runs of the system, or of tests if they report no runs."""
         return int(self.figures.get("runs", 0)) or self.tests
 
     @property
@@ -90,7 +90,7 @@ class Table:
         self.rows: dict[str, Row] = {}
 
     def add(self, report: pytest.TestReport) -> None:
-        """Count a test when it was called, or could not be set up."""
+        """Count a test after its call, or after its setup failed."""
         if report.when != "call" and not (report.failed and report.when == "setup"):
             return
         if report.skipped:
@@ -100,7 +100,7 @@ class Table:
         self.rows.setdefault(fault, Row(fault)).add(name, report)
 
     def lines(self) -> list[str]:
-        """The table, as Markdown."""
+        """Return the table as Markdown."""
         lines = [
             "| fault | what | runs | anomalies | failed | seconds | figures | seeds |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -118,7 +118,7 @@ class Table:
 
 
 def fault_of(nodeid: str) -> str:
-    """Which row a test belongs to."""
+    """Return the row that a test belongs to."""
     path, _, name = nodeid.rpartition("::")
     found = re.match(r"test_f(\d+)_", name)
     if found and f"F{found[1]}" in FAULTS:
@@ -144,12 +144,12 @@ _table = Table()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Called by pytest after each phase of a test."""
+    """Add the report of each phase of a test; called by pytest."""
     _table.add(report)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Called by pytest at the end: print the table and leave it in `out`."""
+    """Print the table and write it to `out`; called by pytest at the end."""
     if not _table.rows:
         return
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A store that fails as it is told, around one that works."""
+"""A store around another one, which fails as a test demands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fault = Callable[[str], None]
 
 
 def failing(error: Exception) -> Fault:
-    """A fault that raises."""
+    """Return a fault that raises `error`."""
 
     def fail(key: str) -> None:
         raise error
@@ -28,10 +28,10 @@ def failing(error: Exception) -> Fault:
 
 
 class FaultyStore:
-    """Passes every call on. `before[name]` and `after[name]` run around the call of that name, with its key.
+    """Forwards every call; `before[name]` and `after[name]` run before and after the call of that name, with its key.
 
-    What they raise is what the caller sees: before the call, nothing happened; after it, everything did. A fault stays
-    until it is removed, unless it was set by `once`. `calls` are those that began, in order.
+    The caller sees their exceptions: after one of `before`, nothing was done; after one of `after`, everything was. A
+    fault stays until it is removed, unless it was set by `once`. `calls` are all calls that began, in order.
     """
 
     def __init__(self, store: Store, *, cheap_look: bool | None = None) -> None:
@@ -53,7 +53,7 @@ class FaultyStore:
         faults[name] = run
 
     def keys(self, name: str) -> list[str]:
-        """The keys of the calls of `name`, in order."""
+        """Return the keys of the calls of `name`, in order."""
         return [key for called, key in self.calls if called == name]
 
     def _around(self, name: str, key: str, call: Callable[[], T]) -> T:
@@ -112,6 +112,6 @@ class FaultyStore:
 
 
 def faulty_disk(folder: Path) -> FaultyStore:
-    """A store around a folder of the local disk, as a service opens it."""
+    """Return a faulty store around a folder of the local disk, as a service opens it."""
     folder.mkdir(parents=True, exist_ok=True)
     return FaultyStore(LocalStore(folder, RecyclingFiles(str(folder))))

@@ -1,4 +1,4 @@
-"""What the merge job leaves of the revive logs, made without Spark: the state table and the plan of its batch."""
+"""The output of the merge job for the revive logs, made without Spark: the state table and the plan of its batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["MergedCheckpoints"]
 
 
 class MergedCheckpoints:
-    """The table of a warehouse; each run replaces all of it."""
+    """The state table of a warehouse; each run replaces all of it."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
         self._warehouse = warehouse
@@ -36,14 +36,14 @@ class MergedCheckpoints:
     def run(
         self, *, files: int = 2, statistics: bool = True, due_time: bool = True
     ) -> dict[CheckpointKey, CheckpointState]:
-        """Merge all that the logs hold now.
+        """Merge everything in the logs now.
 
         Parameters
         ----------
         statistics
-            Whether Delta keeps the bounds of each file.
+            Whether the table has statistics for each file.
         due_time
-            Whether the table has that column: earlier releases made it without.
+            Whether the table has that column: earlier releases created it without.
         """
         states: dict[CheckpointKey, CheckpointState] = {}
         spans = {}
@@ -94,7 +94,7 @@ def _table(states: dict[CheckpointKey, CheckpointState], *, due_time: bool) -> p
 
 
 def _stats(rows: pa.Table) -> dict[str, object]:
-    """As Delta writes them: times with milliseconds."""
+    """Return statistics as Delta writes them, with times in milliseconds."""
     bounds: dict[str, dict[str, object]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in {"pop_time", "due_time"} & set(rows.column_names):
         found = pc.min_max(rows.column(name)).as_py()

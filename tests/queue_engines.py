@@ -1,7 +1,7 @@
-"""The jobs `revive` and `delay` by both engines, for tests that must hold for each (SPEC SPARK-7).
+"""The jobs `revive` and `delay` with both engines, for tests that must hold for each (SPEC SPARK-7).
 
-The Spark engine runs here without Spark: its driver and its tasks are the real ones, only what carries a task to an
-executor is replaced. `tests/spark` has them with it.
+The Spark engine runs here without Spark: driver and tasks are the real ones, but the tasks run in this process and not
+in executors. `tests/spark` tests them with Spark.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tables.log.warehouse import Warehouse
 __all__ = ["COLD", "ENGINES", "QueueJob", "delay_job", "revive_job"]
 
 ENGINES: Final = ("local", "spark")
-#: The Spark engine with tasks of which each begins in a process that knows nothing.
+#: The Spark engine with each task in a new process, without cached state.
 COLD: Final = "cold"
 
-#: Of the work of a task: what its items are, and what is done with each.
+#: Work of a task: the functions that list its items, and that do the work of one.
 _WORK: Final[dict[Any, tuple[Callable[[Any], Sequence[Any]], Callable[[TaskMemory, Any], pa.RecordBatch]]]] = {
     revive_shards: (tuple, run_shard),
     forward_shard: (lambda item: (item,), run_delay_shard),
@@ -38,13 +38,13 @@ _WORK: Final[dict[Any, tuple[Callable[[Any], Sequence[Any]], Callable[[TaskMemor
 
 
 class QueueJob(Protocol):
-    """A job between its runs."""
+    """A job that can run several times."""
 
     def run(self, now_ms: int) -> Facts: ...
 
 
 class _InProcess:
-    """Carries tasks out here, one after another."""
+    """Runs tasks in this process, one after another."""
 
     def __init__(self, warehouse: Warehouse, bounds: BatchBounds, *, cold: bool) -> None:
         self._new_memory = partial(TaskMemory, warehouse, bounds)
@@ -60,7 +60,7 @@ class _InProcess:
 
 
 class _ByTasks:
-    """The driver's side, with tasks in this process."""
+    """A job with its driver, and with tasks in this process."""
 
     def __init__(self, driver: Any, tasks: _InProcess) -> None:
         self._driver = driver
@@ -72,14 +72,14 @@ class _ByTasks:
 
 
 def revive_job(engine: str, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> QueueJob:
-    """The job `revive` as it starts."""
+    """Return a new job `revive`."""
     if engine == "local":
         return Reviver(warehouse, conf, bounds)
     return _ByTasks(TaskReviver(warehouse, conf), _InProcess(warehouse, bounds, cold=engine == COLD))
 
 
 def delay_job(engine: str, warehouse: Warehouse, conf: Config, bounds: BatchBounds = BOUNDS) -> QueueJob:
-    """The job `delay` as it starts."""
+    """Return a new job `delay`."""
     if engine == "local":
         return Forwarder(warehouse, conf, bounds)
     return _ByTasks(TaskForwarder(warehouse, conf), _InProcess(warehouse, bounds, cold=engine == COLD))

@@ -1,6 +1,6 @@
-"""What a service would have left in the tables: topics, groups, messages, pops, acknowledgements, delayed messages.
+"""Tables as a service leaves them: topics, groups, messages, pops, acknowledgements, delayed messages.
 
-Made by `tables` alone and in a process of its own kind, so that jobs can be tested without a service.
+They are made with `tables` alone, so that jobs can be tested without a service.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _INTERNAL = {field.name: field.type for field in INTERNAL_SCHEMA}
 
 
 def config(folder: Path | str) -> Config:
-    """The settings of jobs that work there."""
+    """Return the settings of jobs that work in `folder`."""
     return replace(Config(), warehouse=WarehouseSettings(uri=str(folder)))
 
 
 def with_spark_engine(conf: Config) -> Config:
-    """The same settings, with jobs in Spark's tasks."""
+    """Return the same settings with the Spark engine."""
     return replace(conf, jobs=replace(conf.jobs, engine=Engine.SPARK))
 
 
 def at(now_ms: int) -> datetime:
-    """A clock's milliseconds as the time that jobs are given."""
+    """Return milliseconds since 1970 as a `datetime`, which jobs take."""
     return datetime.fromtimestamp(now_ms / 1_000, UTC)
 
 
 class QueueTables:
-    """One warehouse as a service leaves it."""
+    """A warehouse as a service leaves it."""
 
     def __init__(self, folder: Path | str, store: Store | None = None) -> None:
         self.conf = config(folder)
@@ -69,31 +69,31 @@ class QueueTables:
         self.meta = MetaLog(self.warehouse)
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Close the tables."""
         self.warehouse.close()
 
     # Metadata.
 
     def topic(self, name: str = "orders", partitions: int = 1, brokers: Sequence[str] = (BROKER,)) -> Topic:
-        """A topic, made if it is not there."""
+        """Return a topic; creates it if it does not exist."""
         request = TopicRequest(partitions=partitions)
         made = self.meta.submit(lambda s: decide_put_topic(s, name, request, brokers, uuid.uuid4().hex, 0))
         return made.topics[name]
 
     def delete_topic(self, topic: Topic) -> None:
-        """As the service does: the event, then the data."""
+        """Delete a topic as the service does: first the event, then the data."""
         self.meta.submit(lambda s: decide_delete_topic(s, topic.name))
         self.warehouse.drop_topic(Space.TOPICS, topic.name, topic.generation)
 
     def group(self, name: str = "billing", **settings: Any) -> Group:
-        """A group, made if it is not there."""
+        """Return a group; creates it if it does not exist."""
         request = GroupRequest(**settings)
         return self.meta.submit_groups(lambda m: decide_put_group(m.groups, name, request, 0)).groups.group(name)
 
     # Messages.
 
     def send(self, topic: Topic, *bodies: str, partition: int = 0, **columns: Sequence[Any]) -> list[int]:
-        """Append messages to one partition of a topic; their offsets."""
+        """Append messages to one partition of a topic; returns their offsets."""
         count = len(bodies)
         arrays = {
             "body": pa.array([body.encode() for body in bodies], pa.binary()),
@@ -105,12 +105,12 @@ class QueueTables:
         return list(range(base, base + count))
 
     def log(self, topic: Topic, partition: int = 0) -> PartitionLog:
-        """One partition of a topic."""
+        """Return the log of one partition of a topic."""
         name = topic.route.partitions[partition]
         return self.warehouse.create(PartitionRef(Space.TOPICS, topic.name, name, topic.generation))
 
     def rows(self, ref: PartitionRef) -> list[dict[str, Any]]:
-        """Everything in a partition; nothing when it is not made yet."""
+        """Return all rows of a partition; none if it does not exist yet."""
         if not self.warehouse.exists(ref):
             return []
         log = self.warehouse.open_partition(ref)
@@ -118,15 +118,15 @@ class QueueTables:
         return [row for page in pages(log, log.min_offset) for row in page.rows.to_pylist()]
 
     def retried(self, group: Group, topic: Topic, broker: str = BROKER) -> list[dict[str, Any]]:
-        """What lies in a retry partition."""
+        """Return the rows of a retry partition."""
         return self.rows(retry_ref(group.name, group.epoch, topic.name, topic.generation, broker))
 
     def dead(self, group: Group, broker: str = BROKER) -> list[dict[str, Any]]:
-        """A group's dead letters."""
+        """Return a group's dead letters."""
         return self.rows(dead_ref(group.name, group.epoch, broker))
 
     def lost(self, broker: str = BROKER) -> list[LostRecord]:
-        """What was recorded as lost."""
+        """Return the records of lost messages."""
         return [one for page in self._pages(system_ref(LOST, CLUSTER, broker)) for one in lost_records_of(page)]
 
     def _pages(self, ref: PartitionRef) -> list[pa.Table]:
@@ -153,7 +153,7 @@ class QueueTables:
         dead_reason: str | None = None,
         epoch: int | None = None,
     ) -> Checkpoint:
-        """What a pop of at most 32 messages makes, not stored yet."""
+        """Return the checkpoint that a pop of at most 32 messages makes, without storing it."""
         name = topic.route.partitions[partition]
         if retry:
             name = RetryTopic(group.name, topic.name).partition(broker_of(name))
@@ -172,7 +172,7 @@ class QueueTables:
         return Checkpoint(pop=pop, span=span, dead_reason=dead_reason)
 
     def pop(self, group: Group, topic: Topic, offsets: Sequence[int], **options: Any) -> Checkpoint:
-        """The same, stored."""
+        """Store the checkpoint of a pop, and return it."""
         made = self.checkpoint(group, topic, offsets, **options)
         self.record(made)
         return made
@@ -184,7 +184,7 @@ class QueueTables:
         self.record(ack, queue=checkpoint.pop.revive_queue, broker=broker_of(checkpoint.pop.partition))
 
     def record(self, *records: Record, queue: int | None = None, broker: str = BROKER) -> None:
-        """Append records to the revive log, checkpoints where they say."""
+        """Append records to the revive log; a checkpoint goes to the queue and broker that it names."""
         for record in records:
             at = (queue or 0, broker)
             if isinstance(record, Checkpoint):
@@ -193,14 +193,14 @@ class QueueTables:
             log.append([Batch(rows_of_records([record]))])
 
     def done(self, queue: int = 0, broker: str = BROKER) -> list[Done]:
-        """What the revive job says it has dealt with."""
+        """Return the records of finished checkpoints that the revive job has written."""
         found = [one for page in self._pages(revive_ref(CLUSTER, queue, broker)) for one in records_of(page)]
         return [one for one in found if isinstance(one, Done)]
 
     # Delayed messages.
 
     def delay(self, topic: Topic, *messages: tuple[str, int], partition: int = 0, broker: str = BROKER) -> list[int]:
-        """Store bodies, each with its deliver time in milliseconds, in the delay log; their offsets there."""
+        """Store bodies, each with its deliver time in milliseconds, in the delay log; returns their offsets there."""
         count = len(messages)
         origin = {"topic": f"{topic.id}/{topic.name}", "partition": topic.route.partitions[partition], "offset": -1}
         arrays = {
@@ -219,9 +219,9 @@ class QueueTables:
         log.append([Batch(rows_of_delay_marks(marks))])
 
     def cancel(self, offset: int, broker: str = BROKER) -> None:
-        """Cancel what waits at an offset."""
+        """Cancel the delayed message at an offset of the delay log."""
         self.mark(Cancelled(system_ref(DELAY, CLUSTER, broker).name, offset, "id"), broker=broker)
 
     def delivered(self, topic: Topic, partition: int = 0) -> list[dict[str, Any]]:
-        """What lies in a partition of a topic."""
+        """Return the rows of a partition of a topic."""
         return self.rows(PartitionRef(Space.TOPICS, topic.name, topic.route.partitions[partition], topic.generation))

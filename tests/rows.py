@@ -1,4 +1,4 @@
-"""Messages for tests of the log, and what the log holds of them."""
+"""Messages for tests of the log, and functions that read a log."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _BODY = pa.schema([("body", pa.binary())])
 
 
 def rows(bodies: Sequence[bytes]) -> pa.RecordBatch:
-    """A producer's rows with nothing but bodies."""
+    """Return a producer's rows with nothing but bodies."""
     return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=_BODY)
 
 
 def batch(*bodies: bytes, producer: str | None = None, seq: int = 0) -> Batch:
-    """One request, of an idempotent producer if `producer` is named."""
+    """Return one request, of an idempotent producer if `producer` is given."""
     stamp = ProducerStamp(producer, seq, None, len(bodies)) if producer else None
     return Batch(rows(bodies), stamp)
 
 
 def numbered_bodies(prefix: str, count: int) -> list[bytes]:
-    """`count` bodies that tell who sent them and which they are."""
+    """Return `count` bodies of prefix and number."""
     return [f"{prefix}-{i}".encode() for i in range(count)]
 
 
 def all_rows(log: PartitionLog, *, step: int = 1_000_000) -> pa.Table:
-    """Every row from the first offset to the end, read as a consumer would, in steps of at most `step` messages."""
+    """Return all rows from the first offset to the end, read as a consumer would, at most `step` messages at once."""
     found = []
     at = log.min_offset
     while True:
@@ -50,5 +50,5 @@ def all_rows(log: PartitionLog, *, step: int = 1_000_000) -> pa.Table:
 
 
 def all_bodies(log: PartitionLog, *, step: int = 1_000_000) -> list[bytes]:
-    """The bodies of `all_rows`: position `i` is offset `min_offset + i`."""
+    """Return the bodies of `all_rows`: position `i` is offset `min_offset + i`."""
     return [bytes(body) for body in all_rows(log, step=step).column("body").to_pylist()]

@@ -1,7 +1,7 @@
 """A real S3 API server on this machine: `versitygw`, built once with Go and kept in `.tools/`.
 
 Its posix backend stores objects as files and its conditional puts are exclusive across requests, so the contract of
-the object store is proved against something that is not ours. A machine without Go proves it with the other stores.
+the object store is tested against an independent server. A machine without Go tests only the other stores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECRET: Final = "tests-only-secret"
 
 
 class ServerUnavailable(Exception):
-    """There is no server and none can be built; the message says why."""
+    """No server exists and none can be built; the message says why."""
 
 
 class S3Server:
@@ -44,7 +44,7 @@ class S3Server:
         self.endpoint = endpoint
 
     def store(self, prefix: str) -> ObjectStore:
-        """A store below its own prefix: what one process of ours would open."""
+        """Return a store below `prefix`, as one process of DeltaMQ opens it."""
         remote = S3Store(
             _BUCKET,
             prefix=prefix,
@@ -58,7 +58,7 @@ class S3Server:
         return ObjectStore(f"s3://{_BUCKET}/{prefix}", remote)
 
     def environment(self) -> dict[str, str]:
-        """What processes of ours need to open `s3://` addresses here: what every tool for S3 reads."""
+        """Return the environment with which processes of DeltaMQ, as every S3 tool, open `s3://` addresses here."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": _USER,
@@ -68,11 +68,11 @@ class S3Server:
         }
 
     def uri(self, prefix: str) -> str:
-        """The address of a warehouse."""
+        """Return the address of a warehouse."""
         return f"s3://{_BUCKET}/{prefix}"
 
     def reader_options(self) -> dict[str, str]:
-        """What another Delta reader needs to open `s3://` addresses here."""
+        """Return the options with which another Delta reader opens `s3://` addresses here."""
         return {
             "aws_endpoint": self.endpoint,
             "aws_access_key_id": _USER,

@@ -30,12 +30,12 @@ class SetClock:
             self._wall_us += ms * 1_000
 
     def set_wall_us(self, wall_us: int) -> None:
-        """Somebody set the machine's time."""
+        """Set the wall clock, as if the machine's time were changed."""
         self._wall_us = wall_us
 
 
 class AheadClock(SystemClock):
-    """The machine's clocks, the wall's so many milliseconds ahead."""
+    """The machine's clocks, with the wall clock `ahead_ms` ahead."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms

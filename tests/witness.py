@@ -1,7 +1,7 @@
-"""An independent witness: what a Delta table holds, read from its files with pyarrow and nothing of this project.
+"""An independent witness: reads a Delta table's files with pyarrow and no code of this project.
 
 It reads as the Delta protocol says: the newest checkpoint, then every commit after it; live files are those added and
-not removed. It believes nothing: it demands that offsets be dense and end at the table's `mq.offset`.
+not removed. It fails unless offsets are dense and end at the table's `mq.offset`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Testimony", "testify"]
 
 @dataclass(slots=True)
 class Testimony:
-    """What the files say: rows by offset, the `mq.offset` transaction, live files."""
+    """The contents of the files: rows by offset, the `mq.offset` transaction, live files."""
 
     version: int = -1
     end_offset: int = 0
@@ -29,12 +29,12 @@ class Testimony:
 
     @property
     def bodies(self) -> dict[int, bytes]:
-        """The bodies by offset."""
+        """Return the bodies by offset."""
         return {offset: bytes(row["body"]) for offset, row in self.rows.items()}
 
 
 def testify(table: Path, columns: tuple[str, ...] = ("offset", "message_id", "body")) -> Testimony:
-    """Read the table in `table`; an AssertionError says what is wrong with it."""
+    """Read the table in folder `table`; raises an AssertionError for each fault."""
     log = table / "_delta_log"
     found = Testimony()
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))

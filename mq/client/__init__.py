@@ -1,9 +1,9 @@
-"""The Python SDK: what users import, over HTTP; of DeltaMQ it knows only `mq`.
+"""The Python SDK: the names that users import. It speaks HTTP and depends on no layer of DeltaMQ but `mq`.
 
     from mq import Admin, OrderlyConsumer, PopConsumer, Producer, PullConsumer
 
-Every name is loaded when it is first used, so that the command line and the checks of other layers, which share this
-package, do not wait for Arrow.
+Every name is loaded on first use, so that the command line and the checks of other layers, which share this package, do
+not wait for the import of Arrow.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ __all__ = [
     "Verdict",
 ]
 
-#: Which room each name lies in.
+#: The room that each name is imported from.
 _ROOMS = {
     "Admin": "admin",
     "BrokerInfo": "admin",

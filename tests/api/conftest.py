@@ -14,7 +14,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A service that makes topics when they are produced to."""
+    """A service that creates topics on their first message."""
     with running(config_for(tmp_path_factory.mktemp("warehouse"))) as found:
         yield found
 

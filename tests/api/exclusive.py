@@ -1,4 +1,4 @@
-"""Clients of an exclusive group, as they speak to a service."""
+"""Clients of an exclusive group, for tests of the service's REST calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Member:
     group: str
     topic: str
     id: str
-    #: The locks that it was given, by partition.
+    #: Numbers of the locks that the client was granted, by partition.
     numbers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -43,7 +43,7 @@ class Member:
         return answer
 
     def allocated(self) -> list[str]:
-        """What it may consume now."""
+        """Return the partitions that the client may consume now."""
         found: list[str] = self.beat()["allocation"][self.topic]
         return found
 

@@ -1,4 +1,4 @@
-"""A queue in a service whose time tests move by hand: consumers, the revive job, and what the tables know."""
+"""A queue in a service with a clock that tests move: consumers, the revive job, and the contents of the tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Consumer:
         return Popped(answer["messages"], answer["rest"], answer["invisible_ms"], failed)
 
     def pop_again(self, count: int, **request: Any) -> Popped:
-        """Pop until so many have come: another process has appended them, and the service sees it in a moment."""
+        """Pop until `count` messages have come: another process has appended them, and the service soon sees them."""
         found = self.pop(count, wait_ms=WAIT_MS_MAX, **request)
         while len(found.messages) < count:
             more = self.pop(count - len(found.messages), wait_ms=WAIT_MS_MAX, **request)
@@ -95,7 +95,7 @@ class Consumer:
         return reply
 
     def pop_all(self, **request: Any) -> list[Json]:
-        """Pop until nothing is left."""
+        """Pop until no message is left; returns all of them."""
         found: list[Json] = []
         while messages := self.pop(1_024, **request).messages:
             found += messages
@@ -105,7 +105,7 @@ class Consumer:
         return self.api.call("POST", f"{self.path}/{what}", request)
 
     def handles_call(self, what: str, handles: list[str], **request: Any) -> dict[str, str]:
-        """Ack, nack or dead; the codes of the handles that were refused, and a check of the count."""
+        """Call ack, nack or dead, and check the count; returns the codes of the refused handles."""
         reply = self.call(what, handles=handles, **request)
         assert reply.status == 200, reply
         failed = reply.json["failed"]
@@ -126,7 +126,7 @@ class Consumer:
         return self.call("invisible", handle=handle, invisible_ms=invisible_ms)
 
     def lanes(self, *, retry: bool = False) -> list[LaneKey]:
-        """The group's lanes, of partitions or of its retries."""
+        """Return the group's lanes of the topic's partitions, or of its retry partitions."""
         subscription = self.api.service.lanes.subscription(
             self.api.service.topics.state.topic(self.topic), self.api.service.groups.state.group(self.group)
         )
@@ -144,7 +144,7 @@ class Queue:
     def __init__(self, folder: Path, clock: SetClock, config: Config, ports: Ports) -> None:
         self.folder = folder
         self.clock = clock
-        #: Which one carries out the jobs (`tests.queue_engines`).
+        #: The engine of the jobs (`tests.queue_engines`).
         self.engine = "local"
         self.config = config
         self._ports = replace(ports, clock=clock)
@@ -153,13 +153,13 @@ class Queue:
         self.start()
 
     def start(self, **queue: Any) -> None:
-        """Start a service, with other settings of the queue if there are any."""
+        """Start a service, with changed settings of the queue if any are given."""
         if queue:
             self.config = replace(self.config, queue=replace(self.config.queue, **queue))
         self.api = self._stack.enter_context(running(self.config, self._ports))
 
     def stop(self) -> None:
-        """Stop it in order."""
+        """Stop the service cleanly."""
         self._stack.close()
 
     def restart(self, **queue: Any) -> None:
@@ -167,14 +167,14 @@ class Queue:
         self.start(**queue)
 
     def crash(self, **queue: Any) -> None:
-        """Stop it so that what is only in its memory is forgotten; a process that is killed is in tests/faults."""
+        """Restart without storing what is only in memory; tests/faults kill real processes."""
         lanes = self.api.service.lanes
 
         async def forgetful() -> None:
             for timer in lanes._timers:
                 timer.cancel()
 
-        lanes.stop = forgetful  # type: ignore[method-assign] # what a killed process does not do
+        lanes.stop = forgetful  # type: ignore[method-assign] # a killed process stores nothing
         self.clock.advance_ms(1)
         self.restart(**queue)
 
@@ -183,18 +183,18 @@ class Queue:
         return self.clock.wall_us() // 1_000
 
     def advance(self, ms: int) -> None:
-        """Let time pass; returns when the service has stored what must leave its memory."""
+        """Advance the clock; returns when the service has stored everything that is due."""
         self.clock.advance_ms(ms)
         self.settle()
 
     def settle(self) -> None:
-        """Store what is due by the clock, and the offsets that have moved."""
+        """Let the service store everything that is due, and the offsets that have moved."""
         lanes = self.api.service.lanes
         self.run(lanes.store_due())
         self.run(lanes.flush())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the service's event loop."""
+        """Run a coroutine on the service's event loop; returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self.api.service.loop).result(30)
 
     def consumer(self, group: str, topic: str = "orders") -> Consumer:
@@ -214,12 +214,12 @@ class Queue:
         assert reply.status == 200, reply
 
     def revive(self, *, ahead_ms: int = 0, store: Store | None = None) -> None:
-        """Run the revive job once, as another process does, whose clock may be ahead, and whose disk another."""
+        """Run the revive job once, as another process would, with its clock ahead or another store if given."""
         warehouse = Warehouse.open(str(self.folder), clock=self.clock, store=store)
         with contextlib.closing(warehouse):
             revive_job(self.engine, warehouse, self.config).run(self.now_ms + ahead_ms)
 
-    # What the tables have.
+    # Contents of the tables.
 
     def committed(self, lane: LaneKey) -> Committed | None:
         return self._recovered()[0].get(lane)
@@ -234,7 +234,7 @@ class Queue:
         return dict(found.committed), {lane: list(states) for lane, states in found.states.items()}
 
     def rows(self, ref: PartitionRef) -> list[Json]:
-        """All rows of a partition, none if there is no such table."""
+        """Return all rows of a partition; none if there is no such table."""
         warehouse = Warehouse.open(str(self.folder))
         with contextlib.closing(warehouse):
             if not warehouse.exists(ref):
@@ -259,7 +259,7 @@ class Queue:
 def queue_in(
     folder: Path, ports: Ports = REAL, service: Mapping[str, Any] = MappingProxyType({}), **queue: Any
 ) -> Iterator[Queue]:
-    """A queue whose clock stands still; `service` and `queue` are settings."""
+    """Yield a queue with a clock that only tests advance; `service` and `queue` are settings."""
     config = replace(config_for(folder, **service), queue=QueueSettings(**queue))
     found = Queue(folder, SetClock(), config, ports)
     try:

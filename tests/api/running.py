@@ -56,7 +56,7 @@ class Api:
     service: Service = field(repr=False)
 
     def call(self, method: str, path: str, body: Any = None, kind: str | None = None, **headers: str) -> Reply:
-        """One request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
+        """Send one request. A `dict` or `list` is sent as JSON; header names have `_` for `-`."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if isinstance(body, (dict, list)):
             body, kind = json.dumps(body).encode(), kind or JSON
@@ -74,7 +74,7 @@ class Api:
         return reply.json
 
     def send(self, topic: str, *messages: dict[str, object] | str, query: str = "", **request: object) -> Reply:
-        """Produce as JSON; a text is a message with that body."""
+        """Produce as JSON; a plain text becomes a message with that body."""
         listed = [{"body": m} if isinstance(m, str) else m for m in messages]
         return self.call("POST", f"/v1/topics/{quote(topic, safe='')}/messages{query}", {"messages": listed, **request})
 
@@ -86,26 +86,26 @@ class Api:
         return self.call("GET", path + query, Accept=accept)
 
     def partitions(self, topic: str) -> dict[str, Any]:
-        """The topic's partitions by name."""
+        """Return the topic's partitions by name."""
         reply = self.call("GET", f"/v1/topics/{quote(topic, safe='')}")
         return {p["partition"]: p for p in reply.json["partitions"]} if reply.status == 200 else {}
 
     def stored(self, topic: str) -> dict[str, int]:
-        """End offsets by partition; empty when there is no such topic."""
+        """Return the end offsets by partition; empty if there is no such topic."""
         return {name: p["max_offset"] for name, p in self.partitions(topic).items()}
 
     def bodies(self, topic: str) -> dict[str, list[str]]:
-        """All text bodies by partition."""
+        """Return all text bodies by partition."""
         return {name: self.bodies_of(topic, name) for name in self.partitions(topic)}
 
     def bodies_of(self, topic: str, partition: str) -> list[str]:
-        """All text bodies of one partition."""
+        """Return all text bodies of one partition."""
         answer = self.fetch(topic, partition, "?max_messages=100000&max_bytes=67108864").json
         return [m["body"] for m in answer["messages"]]
 
 
 def arrow_stream(**columns: object) -> bytes:
-    """An Arrow stream of one batch; a value is an Arrow array or a list."""
+    """Return an Arrow stream of one batch; each value is an Arrow array or a list."""
     batch = pa.RecordBatch.from_pydict(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -114,13 +114,13 @@ def arrow_stream(**columns: object) -> bytes:
 
 
 def config_for(warehouse: Path | str, **service: Any) -> Config:
-    """Settings for a test's service."""
+    """Return the settings of a test's service."""
     settings = replace(ServiceSettings(port=0), **service)
     return Config(warehouse=WarehouseSettings(uri=str(warehouse)), service=settings)
 
 
 class _ThreadServer(Server):
-    """The service's server without signals, which belong to the main thread."""
+    """The service's server without signal handlers, which only the main thread may have."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -133,7 +133,7 @@ class _ThreadServer(Server):
             self.up.set()
 
     def announce(self) -> None:
-        """Tests ask for the port."""
+        """Announce nothing: tests read the port from the server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -141,16 +141,16 @@ class _ThreadServer(Server):
 
 
 def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    """Return when `condition` holds; the service's threads have the interpreter meanwhile."""
+    """Wait until `condition` holds; the service's threads run meanwhile."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
 
 
 @contextlib.contextmanager
 def running(config: Config, ports: Ports = REAL) -> Iterator[Api]:
-    """A service with these settings until the block ends; its queues are flushed then."""
+    """Run a service with these settings until the block ends; then its queues are flushed."""
     listener = bind(config)
     app = create_app(config, ports)
     server = _ThreadServer(app, config, listener)

@@ -1,4 +1,4 @@
-"""What contract tests share: the S3 server, started once, and tables that are opened again and again."""
+"""Fixtures of the contract tests: the S3 server, started once, and tables that are opened several times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.s3_server import S3Server, ServerUnavailable, s3_server
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 API server; without one the tests that need it are skipped and say why."""
+    """A real S3 API server; if there is none, tests that need it are skipped with the reason."""
     try:
         with s3_server(tmp_path_factory.mktemp("s3")) as server:
             yield server
@@ -25,7 +25,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(params=["local", "memory"])
 def warehouses(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Warehouse]]:
-    """Opens the same tables again and again, as one process after (or beside) another."""
+    """A function that opens the same tables, at each call as a further process would."""
     opened: list[Warehouse] = []
     memory = MemoryStore()
 

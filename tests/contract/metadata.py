@@ -1,4 +1,4 @@
-"""What tests of the metadata log share: decisions, a store that forgets to answer, racing writers, and a kill."""
+"""Helpers of tests of the metadata log: decisions, a store that loses answers, racing writers, and a kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def delete(name: str) -> Callable[[MetaState], tuple[Event, ...]]:
 
 
 class ForgetfulStore(MemoryStore):
-    """Stores, and then says for `lost` times in a row that it does not know: neither the put nor a look is answered."""
+    """A store that stores, and then fails `lost` calls in a row as unknown: the put, and the reads that look it up."""
 
     lost = 0
 
@@ -46,7 +46,7 @@ class ForgetfulStore(MemoryStore):
 
 
 def race(write: Callable[[int], None], writers: int) -> None:
-    """Let so many threads write at the same moment, each with its number."""
+    """Call `write` in `writers` threads at the same moment, each with its number."""
     failures: list[BaseException] = []
     start = threading.Barrier(writers)
 
@@ -66,7 +66,7 @@ def race(write: Callable[[int], None], writers: int) -> None:
 
 
 def killed(program: str, *arguments: str) -> None:
-    """Run a program that arms a failpoint, says so, and is killed there."""
+    """Run a program that arms a failpoint, prints that, and is killed there."""
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr

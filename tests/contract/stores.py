@@ -1,4 +1,4 @@
-"""The stores on which a contract is proved: memory, local disk (plain and recycling), and a real S3 API server."""
+"""The stores that must keep a contract: memory, local disk (plain and recycling), and a real S3 API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OpenAgain = Callable[[], Store]
 
 
 def opened_again(request: pytest.FixtureRequest, folder: Path) -> Iterator[OpenAgain]:
-    """For a fixture with `params=STORES`: a store on the same files at each call, as another process would have it."""
+    """Return, in a fixture with `params=STORES`, a function that opens a store on the same files as another process."""
     memory = MemoryStore()
     opened: list[Store] = []
     prefix = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""A TCP proxy between client and service that loses answers: the connection breaks at a random byte of one.
+"""A TCP proxy between client and service that loses answers: it breaks the connection at a random byte of an answer.
 
 Requests always reach the service whole, so the client cannot know whether they were applied (RELIABILITY F15).
 """
@@ -30,7 +30,7 @@ class ChaosProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Wakes the accept; a plain close would not.
+        # A shutdown wakes the accept; a plain close would not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""One service process for a module's tests, one of its own for tests that kill it, and one main job for all."""
+"""A service process for each module, one for each test that kills it, and one main job for all tests."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def topic() -> str:
 
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
-    """A main job that has printed its report and goes on serving; at the end Ctrl-C ends it well."""
+    """A main job that has printed its report and continues to serve; at the end Ctrl-C ends it cleanly."""
     job = MainJob(tmp_path_factory.mktemp("main-job") / "warehouse", "--events", str(EVENTS))
     try:
         job.wait_for("until Ctrl-C")
         yield job
         left = job.processes()
-        assert [line for line in job.commands() if "jobs.flights" in line] == [], "only service and jobs go on"
+        assert [line for line in job.commands() if "jobs.flights" in line] == [], "only service and jobs continue"
         assert job.interrupt() == 0, job.output
         assert still_there(left) == []
     finally:

@@ -1,4 +1,4 @@
-"""The main job as a process, with what it printed so far."""
+"""The main job as a process, with its output so far."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any, Final
 import psutil
 
 ROOT: Final = Path(__file__).parents[2]
-#: What the suite replays; `make run` replays all.
+#: Number of events that the tests replay; `make run` replays all.
 EVENTS: Final = 20_000
-#: A minute on an idle machine; two Spark applications on a busy one take their time.
+#: It takes a minute on an idle machine, and longer with two Spark applications on a busy one.
 PATIENCE_S: Final = 480
 
 
 class MainJob:
-    """`python -m jobs.flights`, in a session of its own as under a terminal."""
+    """A process `python -m jobs.flights`, in a session of its own as under a terminal."""
 
     def __init__(self, warehouse: Path, *arguments: str, port: int = 0) -> None:
         self.warehouse = warehouse
@@ -50,18 +50,18 @@ class MainJob:
 
     @property
     def url(self) -> str:
-        """The address that the service got."""
+        """The address of the service."""
         return self._found(r"^service +(\S+),")
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report that it left for machines."""
+        """The machine-readable report."""
         folder = self._found(r"^logs +(\S+)")
         read: dict[str, Any] = json.loads((Path(folder) / "report.json").read_text(encoding="utf-8"))
         return read
 
     def wait_for(self, words: str) -> None:
-        """Wait until the output has these words."""
+        """Wait until the output contains these words."""
         deadline = time.monotonic() + PATIENCE_S
         while words not in self.output:
             assert self._process.poll() is None or self._reader.is_alive(), self.output
@@ -70,7 +70,7 @@ class MainJob:
                 self._grown.wait(0.2)
 
     def wait(self) -> int:
-        """Wait for its end; return its status."""
+        """Wait for the process to end; return its status."""
         status = self._process.wait(PATIENCE_S)
         self._reader.join(10)
         return status
@@ -81,11 +81,11 @@ class MainJob:
         return self.wait()
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that it started, and what that started."""
+        """Return all processes below the main job."""
         return list(psutil.Process(self._process.pid).children(recursive=True))
 
     def commands(self) -> list[str]:
-        """The command lines of all these; Spark's workers come and go while they are asked."""
+        """Return their command lines; Spark's workers may start and end meanwhile."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -93,7 +93,7 @@ class MainJob:
         return found
 
     def service(self) -> psutil.Process:
-        """The service's process."""
+        """Return the service's process."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 if "serve" in process.cmdline():
@@ -101,7 +101,7 @@ class MainJob:
         raise AssertionError(f"there is no service\n{self.output}")
 
     def end(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """End all processes, whatever the test did."""
         if self._process.poll() is None:
             left = self.processes()
             self._process.send_signal(signal.SIGINT)
@@ -129,5 +129,5 @@ class MainJob:
 
 
 def still_there(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Which processes run; one that only waits to be buried does not."""
+    """Return the processes that still run; zombies do not count."""
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

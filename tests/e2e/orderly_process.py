@@ -1,8 +1,8 @@
-"""An ordered consumer in a process of its own, which notes what it hears in a file; tests kill it, and stop it.
+"""An ordered consumer in a process of its own, which notes each message in a journal file; tests kill and stop it.
 
 python -m tests.e2e.orderly_process URL GROUP TOPIC CLIENT_ID JOURNAL WORK_MS DEADLY
 
-The message whose number is DEADLY ends the process that hears it.
+The message whose number is DEADLY ends the process that receives it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Heard", "OrderlyProcess", "heard_in", "journal_to", "until"]
 
 
 class Heard(NamedTuple):
-    """One message in the hands of a listener, from when to when (0: never ended) by the machine's monotonic clock."""
+    """One message in a listener, with begin and end (0: never ended) by the machine's monotonic clock."""
 
     client: str
     partition: str
@@ -36,7 +36,7 @@ class Heard(NamedTuple):
 
 
 def journal_to(path: Path, client: str, work_ms: float = 0.0, deadly: int = -1) -> Callable[[OrderedMessage], Verdict]:
-    """A listener that notes each message before and after its work; bodies are numbers, and `deadly` kills."""
+    """Return a listener that notes each message before and after its work; bodies are numbers, and `deadly` kills."""
 
     def note(line: str) -> None:
         with path.open("a", encoding="utf-8") as journal:
@@ -56,7 +56,7 @@ def journal_to(path: Path, client: str, work_ms: float = 0.0, deadly: int = -1) 
 
 
 def heard_in(*paths: Path) -> list[Heard]:
-    """Everything that was heard, in the order of its beginning; a line that was cut off by a kill is left out."""
+    """Return all noted messages, in the order of their begin; a line that a kill cut off is left out."""
     found: list[Heard] = []
     for path in paths:
         open_ones: dict[str, int] = {}
@@ -76,10 +76,10 @@ def heard_in(*paths: Path) -> list[Heard]:
 
 
 def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
-    """Wait for what other processes bring about."""
+    """Wait until other processes have made `condition` true."""
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)
 
 
@@ -108,7 +108,7 @@ def _main(url: str, group: str, topic: str, client: str, journal: str, work_ms: 
     signal.signal(signal.SIGTERM, stop)
     print(READY, flush=True)
     consumer.run()
-    # Whether everything was handed over.
+    # 0 if everything was handed over.
     return 0 if consumer.close() else 1
 
 

@@ -1,4 +1,4 @@
-"""`deltamq serve` as users start it: a process of its own that tests may kill, pause and start again."""
+"""`deltamq serve` as users start it, in a process that tests may kill, pause and restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READY = re.compile(r"serving (http://\S+) warehouse (.+)")
 
 
 class ServiceProcess:
-    """One service on one warehouse; after a restart it has the same port. `program` is what knows `serve`."""
+    """A service on one warehouse; after a restart it has the same port. `program` is the command that has `serve`."""
 
     def __init__(self, warehouse: Path, *flags: str, program: Sequence[str] = DELTAMQ) -> None:
         self.warehouse = warehouse
@@ -45,16 +45,16 @@ class ServiceProcess:
         return Path(self._log.name).read_text(errors="replace")[-2_000:]
 
     def kill(self) -> None:
-        """As a crash would: SIGKILL."""
+        """Kill the process with SIGKILL, as a crash would."""
         self._process.kill()
         self._end()
 
     def wait(self) -> int:
-        """Until it ends by itself; returns the exit status."""
+        """Wait until the process ends by itself; returns the exit status."""
         return self._end()
 
     def stop(self) -> int:
-        """As an operator would: SIGTERM; returns the exit status."""
+        """Stop the process with SIGTERM, as an operator would; returns the exit status."""
         self._process.terminate()
         return self._end()
 
@@ -74,6 +74,6 @@ class ServiceProcess:
         if self._process.poll() is None:
             self.resume()
             self._process.kill()
-        # Also of one that ended by itself: nobody has read its last words.
+        # Also if the process ended by itself: its last output is not read yet.
         self._end()
         self._log.close()

@@ -1,8 +1,8 @@
-"""A task of the job `compact` in a process of its own, which a test kills at a named point.
+"""A task of the job `compact` in a process of its own, which a test kills at a failpoint.
 
     python -m tests.faults.compaction_process WAREHOUSE FAILPOINTS [once]
 
-Prints the first offset, the end offset and what was done of each range; without `once` it looks for more until killed.
+It prints first offset, end offset and outcome of each range; without `once` it looks for more ranges until killed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tables import failpoints
 from tables.config import Config, load
 from tests.rows import REF
 
-#: Kept long enough for any test.
+#: Long enough that no test sees retention.
 _KEEP_MS: Final = 10**12
-#: As small as the tests' files.
+#: Sizes as small as the tests' files.
 SETTINGS: Final = {"jobs.compact_target_bytes": 65_536, "log.rollup_bytes_max": 2, "log.rollup_files": 1_000_000}
 
 
 def conf_of(folder: str) -> Config:
-    """The settings of a test's job."""
+    """Return the settings of a test's job."""
     return load(overrides={"warehouse.uri": folder, **SETTINGS}, environ={})
 
 
 def run(conf: Config) -> list[dict[str, object]]:
-    """What the tasks of one run say."""
+    """Return the reports of the tasks of one run."""
     (planned,) = plan_partitions(PlanItem(conf, ((REF, _KEEP_MS),)))
     ranges = [(row["start"], row["end"]) for row in planned.to_pylist()]
     return [

@@ -1,4 +1,4 @@
-"""What fault tests share: a zygote, and the look at what killed writers left."""
+"""Fixtures of the fault tests: a zygote, and a judge of the files that killed writers left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge(tmp_path: Path) -> Judge:
 
 
 def judged(folder: Path) -> Judge:
-    """No acknowledged message is lost, none stands twice, none was never sent (RELIABILITY 3, with pyarrow alone)."""
+    """Return a check that no message is lost, stored twice, or invented (RELIABILITY 3, with pyarrow alone)."""
 
     def check(notes: Sequence[Path]) -> Testimony:
         found = testify(folder / REF.folder)
@@ -47,14 +47,14 @@ def judged(folder: Path) -> Judge:
 
 
 def _check_order(acks: list[Ack]) -> None:
-    """A producer that waits for each answer has its requests in their order."""
+    """Check that the requests of each producer, which waits for each answer, are in order."""
     for producer in {ack.producer for ack in acks}:
         offsets = [ack.base_offset for ack in acks if ack.producer == producer]
         assert offsets == sorted(offsets), f"{producer} is out of order"
 
 
 def _check_phantoms(bodies: list[bytes], acks: list[Ack]) -> None:
-    """What is there was acknowledged, or is the one request of its producer that was under way."""
+    """Check that each message was acknowledged, or is of its producer's one request that was under way."""
     done: dict[str, int] = {}
     for ack in acks:
         done[ack.producer] = max(done.get(ack.producer, -1), ack.seq)

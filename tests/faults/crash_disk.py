@@ -1,19 +1,18 @@
 """A disk that remembers what is durable, and every state in which a power cut may leave it.
 
-`CrashDisk` is a `FileSystem` in memory: the log runs on it, and each call is a moment at which the power may go. The
-model of what survives is the weakest that POSIX allows, weaker than any file system of today:
+`CrashDisk` is a `FileSystem` in memory: the log runs on it, and the power may fail after each call. The model of what
+survives is the weakest that POSIX allows, weaker than any file system of today:
 
-- A file's content is what was last synced. What was written since may be there in whole, not at all (the file is empty,
-  or has what a recycled file had before), cut in half, or as long as it should be but zeros.
-- A folder's entries are what was last synced. Of the changes since (create, link, rename, unlink, mkdir) any subset may
+- A file has the content of its last sync. Later writes may be there in whole, not at all (the file is empty, or has the
+  earlier content of a recycled file), cut in half, or in full length but all zeros.
+- A folder has the entries of its last sync. Of the changes since (create, link, rename, unlink, mkdir) any subset may
   have happened, whatever their order; one rename inside one folder happens as a whole or not, one between two folders
   may happen in each of them alone.
 - Syncing a file says nothing about its name; syncing a folder says nothing about its files.
-- A sync that fails drops what it was to write and calls it clean: a later one that succeeds proves nothing (this is
-  what Linux does).
+- A sync that fails drops the data and marks it as clean: a later one that succeeds proves nothing (as on Linux).
 
-`outcomes` yields each state once, with all that had been acknowledged by the last moment at which it could arise.
-Names of temporary files, which nobody reads, do not make a new state.
+`outcomes` returns each state once, with all acknowledgements up to the last moment at which it could arise. Names of
+temporary files, which are never read, do not make a new state.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from tables.store.store import Entry, FileMissing, sparse_buffer
 
 __all__ = ["CrashDisk", "DiskStore", "Outcome", "outcomes"]
 
-#: What a disk holds: content by path below the root.
+#: The contents of a disk: file content by path below the root.
 Image: TypeAlias = dict[str, bytes]
-#: One atomic change of a folder: names and the files they then stand for, None for a name that goes.
+#: One atomic change of a folder: names with their new files, None for a name that is removed.
 Change: TypeAlias = tuple[tuple[str, int | None], ...]
-#: More changes than this are not taken in every subset but in this many at random, and those that differ by one
-#: from none and from all.
+#: Maximum number of subsets of changes that are tried. If there are more, this many are drawn at random, besides those
+#: that differ by one from none and from all.
 _SUBSETS_MAX: Final = 4_096
 _FOLDER: Final = -1
 _POOL: Final = ".pool-model"
@@ -47,7 +46,7 @@ _POOL: Final = ".pool-model"
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder's durable entries and the changes since its last sync; those that a failed sync dropped are lost."""
+    """A folder's durable entries and the changes since its last sync; changes that a failed sync dropped are lost."""
 
     durable: dict[str, int] = field(default_factory=dict)
     pending: list[tuple[Change, bool]] = field(default_factory=list)
@@ -67,7 +66,7 @@ class _Folder:
         self.pending = [(change, True) for change, _ in self.pending]
 
     def possible(self, drawn: random.Random) -> list[dict[str, int]]:
-        """Every entry list that may be found after a cut."""
+        """Return every list of entries that may be found after a power cut."""
         changes = [change for change, _ in self.pending]
         found = {}
         for subset in _subsets(len(changes), drawn):
@@ -117,7 +116,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The disk right after one call: `label` says which; `acked` is how many acknowledgements had been given."""
+    """The disk right after the call named by `label`; `acked` is the number of acknowledgements until then."""
 
     label: str
     acked: int
@@ -136,16 +135,16 @@ class CrashDisk:
         self._recycle = recycle
         self.moments: list[Moment] = []
         self.acked: list[object] = []
-        #: Called before each call with its name and path; what it raises, the call raises.
+        #: Called before each call with its name and path; an exception of it becomes that of the call.
         self.before: Callable[[str, str], None] = lambda name, path: None
 
     def ack(self, what: object) -> None:
-        """Somebody was told that `what` is stored."""
+        """Note an acknowledgement: a client was told that `what` is stored."""
         self.acked.append(what)
         self._note(f"ack {what}")
 
     def forget_moments(self) -> None:
-        """What happened so far was looked at, or is of no interest."""
+        """Drop the moments noted so far."""
         self.moments.clear()
 
     def _note(self, label: str) -> None:
@@ -153,16 +152,16 @@ class CrashDisk:
         files = {number: _File(f.durable, f.visible, f.dirty) for number, f in self._files.items()}
         self.moments.append(Moment(label.replace(self.root, ""), len(self.acked), folders, files))
 
-    # What a running process reads.
+    # Reads of a running process.
 
     def content(self, path: str) -> bytes | None:
-        """A file's content; None when there is no such file."""
+        """Return a file's content; None if there is no such file."""
         folder, name = os.path.split(path)
         number = self._folders[folder].now().get(name) if folder in self._folders else None
         return None if number is None or number == _FOLDER else self._files[number].visible
 
     def entries(self, path: str) -> dict[str, int | None]:
-        """What is in a folder: a file's size, or None for a folder."""
+        """Return the entries of a folder: size by name of a file, None for a folder."""
         if path not in self._folders:
             return {}
         found = self._folders[path].now()
@@ -237,12 +236,12 @@ class CrashDisk:
         self._add(path, _FOLDER, f"mkdir {path}")
 
     def refill(self) -> None:
-        """Nothing is made in advance."""
+        """Do nothing: no files are made in advance."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is open."""
 
-    # The pool of dead files, with the calls of `tables.store.file_pool` in their order.
+    # The pool of dead files, with the calls of `tables.store.file_pool` in the same order.
 
     def _bury(self, path: str, number: int) -> str:
         pool = f"{self.root}/{_POOL}"
@@ -313,7 +312,7 @@ class DiskStore(LocalStore):
 
 @dataclass(slots=True)
 class Outcome:
-    """One state of the disk after a cut: its files, and how many acknowledgements it may not break."""
+    """One state of the disk after a power cut: its files, and the number of acknowledgements that it must keep."""
 
     image: Image
     acked: int
@@ -321,7 +320,7 @@ class Outcome:
 
 
 def outcomes(disk: CrashDisk, *, seed: int = 0) -> list[Outcome]:
-    """Every state that a cut at any noted moment may leave."""
+    """Return every state in which a power cut at any noted moment may leave the disk."""
     found: dict[tuple[tuple[str, int], ...], Outcome] = {}
     contents: dict[bytes, int] = {}
     drawn = random.Random(seed)
@@ -334,7 +333,7 @@ def outcomes(disk: CrashDisk, *, seed: int = 0) -> list[Outcome]:
                     if TEMP_PREFIX not in path
                 )
             )
-            # Later moments have more acknowledged: the last at which a state can arise asks the most of it.
+            # Later moments have more acknowledgements: the last one at which a state can arise demands the most.
             found[key] = Outcome(image, moment.acked, moment.label)
     return list(found.values())
 
@@ -351,7 +350,7 @@ def _images(moment: Moment, root: str, drawn: random.Random) -> Iterator[Image]:
 
 
 def _reachable(entries: Mapping[str, dict[str, int]], root: str) -> dict[str, int]:
-    """Files by their path below the root, but for those in the pool: nobody looks there after a start."""
+    """Return files by their path below the root, without the pool, which is not read after a start."""
     found = {}
     waiting = [root]
     while waiting:

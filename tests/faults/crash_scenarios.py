@@ -1,4 +1,4 @@
-"""What happens to a log on a disk that keeps every state a power cut may leave (see `test_crash_states`)."""
+"""Scenarios of a log on a disk that keeps every state a power cut may leave (see `test_crash_states`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS: Final = LogSettings(
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What a producer was told: this request is at these offsets."""
+    """The answer to a producer: this request is at these offsets."""
 
     seq: int
     bodies: tuple[bytes, ...]
@@ -43,38 +43,38 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What retention was told: nothing below this offset is in the log any more."""
+    """The answer to retention: nothing below this offset is in the log any more."""
 
     below: int
 
 
 @dataclass(frozen=True, slots=True)
 class PutUp:
-    """What whoever put a fence up was told: it is there, and the log ended here; all before it is durable."""
+    """The answer to the writer of a fence: the log ended here, and everything before the fence is durable."""
 
     epoch: int
     end_offset: int
 
 
 class Machine:
-    """Writers on one disk. Each request is one producer's next, so that a repeat can be tried after any cut."""
+    """Writers on one disk. All requests are one producer's, so that a repeat can be tried after any power cut."""
 
     def __init__(self, root: Path, *, recycle: bool) -> None:
         self.disk = CrashDisk(root, recycle=recycle)
         self.clock = SetClock()
         self.sent: dict[bytes, int] = {}
-        #: Offsets below which everything was to be removed; files end there.
+        #: Offsets below which retention was to remove everything; files end there.
         self.edges = {0}
         self._warehouses: list[Warehouse] = []
 
     def writer(self) -> PartitionLog:
-        """Another process on this machine, with the partition made or opened."""
+        """Return the log of a further process on this machine, which creates or opens the partition."""
         store = DiskStore(self.disk)
         self._warehouses.append(Warehouse.open("", store=store, settings=SETTINGS, clock=self.clock))
         return self._warehouses[-1].create(REF)
 
     def append(self, log: PartitionLog, count: int = 1, *, flush: Flush = Flush.SYNC) -> None:
-        """Send one request of `count` messages, and note that it was acknowledged."""
+        """Append one request of `count` messages, and note its acknowledgement."""
         seq = len(self.sent)
         bodies = tuple(f"{seq}-{i}".encode() for i in range(count))
         self.sent |= dict.fromkeys(bodies, seq)
@@ -82,14 +82,14 @@ class Machine:
         self.disk.ack(Acked(seq, bodies, result.base_offset, result.durable))
 
     def remove(self, log: PartitionLog, below: int) -> None:
-        """Let everything below an offset at which a file ends go, and note that it is gone."""
+        """Remove everything below an offset at which a file ends, and note the answer."""
         self.edges.add(below)
         log.delete_below(below)
         assert log.min_offset == below
         self.disk.ack(Gone(below))
 
     def fence(self, log: PartitionLog, epoch: int) -> None:
-        """Put a fence up, and note where the log ended."""
+        """Write a fence, and note where the log ended."""
         self.disk.ack(PutUp(epoch, log.fence("broker", epoch)))
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def appends(machine: Machine) -> None:
 
 
 def upkeep(machine: Machine) -> None:
-    """Appends with roll-ups, checkpoints and clean-up between; several of each."""
+    """Appends with several roll-ups, checkpoints and clean-ups between them."""
     log = machine.writer()
     machine.append(log)
     machine.disk.forget_moments()
@@ -138,7 +138,7 @@ def one_inside_the_other(machine: Machine) -> None:
 
 
 def made_by_two(machine: Machine) -> None:
-    """Two processes make the partition: the second acknowledges in folders that the first has not synced yet."""
+    """Two processes create the partition: the second acknowledges in folders that the first has not synced yet."""
     done: list[bool] = []
 
     def between(name: str, path: str) -> None:
@@ -159,7 +159,7 @@ def async_appends(machine: Machine) -> None:
 
 
 def async_after_clean_up(machine: Machine) -> None:
-    """The files that are not durable were commits and data before, and may be found as that."""
+    """Async appends into recycled files: those were commits and data before, and may be found with that content."""
     upkeep(machine)
     log = machine.writer()
     machine.disk.forget_moments()
@@ -168,7 +168,7 @@ def async_after_clean_up(machine: Machine) -> None:
 
 
 def async_then_durable(machine: Machine) -> None:
-    """What was not durable becomes so before anything behind it is said to be."""
+    """A durable append behind an async one is acknowledged only after both are durable."""
     log = machine.writer()
     machine.append(log, flush=Flush.ASYNC)
     machine.disk.forget_moments()
@@ -176,7 +176,7 @@ def async_then_durable(machine: Machine) -> None:
 
 
 def async_of_a_killed_writer(machine: Machine) -> None:
-    """The process that did not sync is gone; its successor acknowledges durably behind it."""
+    """A durable append behind an async one of a process that was killed before its sync."""
     machine.append(machine.writer(), flush=Flush.ASYNC)
     successor = machine.writer()
     machine.disk.forget_moments()
@@ -184,7 +184,7 @@ def async_of_a_killed_writer(machine: Machine) -> None:
 
 
 def async_of_another_writer(machine: Machine) -> None:
-    """It arrives in the middle of a durable append of ours, which therefore loses its race."""
+    """An async append of another process in the middle of a durable append, which therefore loses its race."""
     one, two = machine.writer(), machine.writer()
     machine.append(one)
     machine.disk.forget_moments()
@@ -200,7 +200,7 @@ def async_of_another_writer(machine: Machine) -> None:
 
 
 def async_and_upkeep(machine: Machine) -> None:
-    """A roll-up and a checkpoint over appends that are not durable."""
+    """A roll-up and a checkpoint of appends that are not durable."""
     log = machine.writer()
     machine.append(log)
     machine.append(log)
@@ -223,7 +223,7 @@ def async_then_checkpoint(machine: Machine) -> None:
 
 
 def retention(machine: Machine) -> None:
-    """Some and all files go, between appends, a roll-up, a checkpoint, and the deletion of what went."""
+    """Retention of some and of all files, between appends, a roll-up, a checkpoint, and the deletion of files."""
     log = machine.writer()
     for count in (1, 2, 1):
         machine.append(log, count)
@@ -240,7 +240,7 @@ def retention(machine: Machine) -> None:
 
 
 def retention_by_another(machine: Machine) -> None:
-    """One process removes what another appends, in the middle of an append."""
+    """Retention by one process in the middle of an append by another."""
     one, two = machine.writer(), machine.writer()
     machine.append(one)
     machine.append(one)
@@ -258,7 +258,7 @@ def retention_by_another(machine: Machine) -> None:
 
 
 def retention_of_async(machine: Machine) -> None:
-    """What is removed was not durable yet."""
+    """Retention of appends that were not durable yet."""
     log = machine.writer()
     machine.append(log)
     machine.disk.forget_moments()
@@ -290,7 +290,7 @@ def fences(machine: Machine) -> None:
 
 
 def fence_behind_async(machine: Machine) -> None:
-    """What was not durable becomes so before the fence behind it is there, by the same process or by another."""
+    """A fence behind async appends, of the same process or of another: they become durable before it."""
     one, two = machine.writer(), machine.writer()
     machine.append(one)
     machine.disk.forget_moments()
@@ -329,11 +329,11 @@ def failing_folder_syncs(machine: Machine) -> None:
             machine.disk.ack(Acked(seq, (body,), result.base_offset, result.durable))
             break
         else:
-            raise AssertionError("never acknowledged though the disk is well again")
+            raise AssertionError("never acknowledged though the disk works again")
 
 
 def failing_flushes(machine: Machine) -> None:
-    """What was not durable cannot be synced at first; then a durable append comes behind it."""
+    """Async appends cannot be synced at first; then a durable append comes behind them."""
     log = machine.writer()
     machine.append(log, flush=Flush.ASYNC)
     machine.disk.forget_moments()

@@ -1,6 +1,6 @@
-"""`deltamq jobs run` as users start it: a process of its own that tests may kill at a named point or at any moment.
+"""`deltamq jobs run` as users start it, in a process that tests may kill at a failpoint or at any moment.
 
-Runs that do what is due and end are forked from one process that has imported everything, since there are dozens:
+There are dozens of single runs (`--once`), so they are forked from one process that has imported everything:
 
     python -m tests.faults.job_process        orders on stdin, exit statuses on stdout, one JSON document a line
 """
@@ -37,7 +37,7 @@ class JobRuns:
     def once(
         self, warehouse: Path, *jobs: str, failpoints: str = "", environment: Mapping[str, str] | None = None
     ) -> int:
-        """Do what is due now; the exit status, negative for a signal. The failpoints act in tasks of Spark, too."""
+        """Run the due jobs; returns the exit status, negative for a signal. Failpoints act in tasks of Spark, too."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
@@ -53,7 +53,7 @@ class JobRuns:
 
 @contextmanager
 def job_runs() -> Iterator[JobRuns]:
-    """The process that forks them."""
+    """Start the process that forks the runs."""
     command = [sys.executable, "-m", "tests.faults.job_process"]
     with subprocess.Popen(
         command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -65,7 +65,7 @@ def job_runs() -> Iterator[JobRuns]:
 
 
 class JobProcess:
-    """A driver on its schedules."""
+    """A process that runs jobs on their schedules."""
 
     def __init__(
         self,
@@ -76,14 +76,14 @@ class JobProcess:
         program: Sequence[str] = _DELTAMQ,
         engine: str | None = None,
     ) -> None:
-        """`program` is what knows `jobs run`; one that `waits` stands by while another application runs."""
+        """Start `program`, the command that has `jobs run`; if it `waits`, it stands by while another one runs."""
         flags = [] if every_s is None else ["--every", str(every_s)]
         flags += [] if waits else ["--no-wait"]
         flags += [] if engine is None else ["--engine", engine]
         command = [*program, "jobs", "run", *jobs, "--warehouse", str(warehouse), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        #: What it said of its first run, or that it stands by.
+        #: The first output line: the first run, or that the process stands by.
         self.first_line = self._process.stdout.readline()
 
     @property
@@ -91,15 +91,15 @@ class JobProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the process with SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
-        """As an operator would; the exit status."""
+        """Stop the process as an operator would; returns the exit status."""
         return self._end(by)
 
     def wait(self) -> tuple[int, str]:
-        """Until it ends by itself: its status and what it said about errors."""
+        """Wait until the process ends by itself; returns its status and standard error."""
         _, errors = self._process.communicate(timeout=_PATIENCE_S)
         return self._process.returncode, errors
 
@@ -110,12 +110,12 @@ class JobProcess:
 
 
 def _run(arguments: Sequence[str], points: str, environment: Mapping[str, str]) -> NoReturn:
-    """The forked process: its exit is the command's."""
+    """Run the command in the forked process, and exit with its status."""
     status = 99
     try:
-        # Python processes of Spark's executors arm what their environment says.
+        # Python processes of Spark's executors arm the failpoints of their environment.
         os.environ.update(environment, MQ_FAILPOINTS=points)
-        # Standard output belongs to the orders.
+        # Standard output is for the answers to orders.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         failpoints.arm(points)
         jobs_command.main(list(arguments), prog_name="jobs")

@@ -1,9 +1,9 @@
-"""An application with one job, whose shards a test names in a file; a run proves that nobody else works on its shards.
+"""An application with one job, whose shards a test names in a file; a run proves that no other process has its shards.
 
     python -m tests.faults.shard_process <folder>       the shards are the lines of <folder>/shards
 
-A run locks a file for each of its shards and writes to <folder>/twice what another process has locked. The system lets
-go of those locks when a process is killed, so what is there was at work at the same time.
+A run locks a file for each of its shards and writes to <folder>/twice the shards that another process has locked. The
+system releases the locks of a killed process, so each shard noted there had two processes at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORK_S = 0.02
 
 
 class Probe:
-    """The runner, and the job."""
+    """The runner and the job in one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class Probe:
 
 
 def _never(spark: object, conf: Config, now: datetime, shards: object = None) -> Facts:
-    raise AssertionError("the runner carries it out")
+    raise AssertionError("the runner runs the job, never this function")
 
 
 def main() -> None:

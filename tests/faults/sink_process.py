@@ -1,7 +1,7 @@
 """A driver of the sink that is killed at a failpoint: `python -m tests.faults.sink_process WAREHOUSE ROWS.. `
 
-It stages and commits batches one after another on a local disk, from the batch that its caller names, as a streaming
-query does that Spark has restarted: with the rows of a batch in another order each time.
+It stages and commits batches one after another on a local disk, from a given batch on, as a restarted streaming query
+of Spark does: with the rows of a batch in another order each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS = 60
 
 
 def main(folder: str, first: int, last: int, seed: int) -> None:
-    """Write batches `[first, last)`, each of the same rows whoever writes it; print what Spark would call done."""
+    """Write batches `[first, last)`, each always of the same rows; print each batch that Spark would take as done."""
     sink = Sink(LocalStore(folder))
     shuffled = random.Random(seed)
     for batch in range(first, last):

@@ -1,4 +1,4 @@
-"""A small file system of its own, which a test fills and empties."""
+"""A small file system that a test fills and empties."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PAGE_BYTES = 4_096
 
 
 class SmallDisk:
-    """In memory; mounted at `folder`."""
+    """A file system in memory, mounted at `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @contextmanager
     def with_room_for(self, pages: int) -> Iterator[None]:
-        """Meanwhile there is room for so many pages of 4 KiB only."""
+        """Leave room for only this number of pages of 4 KiB until the block ends."""
         ballast = self.folder / _BALLAST
         with ballast.open("wb", buffering=0) as file:
             try:
@@ -43,13 +43,13 @@ class SmallDisk:
             ballast.unlink()
 
     def remount(self, options: str) -> None:
-        """Give it another size, or make it read only."""
+        """Change the size, or make the file system read only."""
         subprocess.run(["mount", "-o", f"remount,{options}", str(self.folder)], check=True)
 
 
 @contextmanager
 def mounted(folder: Path, mib: int) -> Iterator[SmallDisk]:
-    """A file system of so many megabytes; skips the test where none can be mounted."""
+    """Mount a file system of `mib` MiB; skips the test if that is not possible."""
     if shutil.which("mount") is None or os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
     size = f"size={mib * MIB}"

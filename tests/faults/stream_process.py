@@ -1,10 +1,10 @@
-"""A streaming query as an application of its own, to be killed: a topic into a table until it is told to end.
+"""A streaming query in an application of its own, which tests kill: it copies a topic into a table until told to end.
 
     python -m tests.faults.stream_process WAREHOUSE FOLDER         into a Delta table
     python -m tests.faults.stream_process WAREHOUSE FOLDER TOPIC   into another topic
 
-It ends by itself when the file FOLDER/end is there and a batch has found nothing more. Whoever starts it makes a new
-process group, so that Spark's JVM and its Python processes die with it.
+It ends by itself when the file FOLDER/end exists and a batch has found nothing more. It must be started in a new
+process group, so that Spark's JVM and Python processes die with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIONS: Final = {"topic": "orders", "startingOffsets": "earliest", "group": "ki
 
 
 def start_query(spark: SparkSession, warehouse: str, folder: Path, into: str | None = None) -> StreamingQuery:
-    """Start the query, from its checkpoint if there is one; another topic gets the place of each message."""
+    """Start the query, from its checkpoint if there is one; into a topic, it writes the place of each message."""
     options = {**OPTIONS, "warehouse": warehouse, "columns": "partition, offset, body"}
     frame = spark.readStream.format("mq").options(**options).load()
     place = str(folder / "checkpoint")
@@ -39,7 +39,7 @@ def start_query(spark: SparkSession, warehouse: str, folder: Path, into: str | N
 
 
 class StreamProcess:
-    """The application, from outside."""
+    """The application as its test controls it."""
 
     def __init__(self, warehouse: str, folder: Path, failpoints: str = "", into: str | None = None) -> None:
         command = [sys.executable, "-m", "tests.faults.stream_process", warehouse, str(folder)]
@@ -49,14 +49,14 @@ class StreamProcess:
         )
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit code; None if it still runs after this time."""
+        """Return the exit code; None if the application still runs after this time."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """Kill all of it: driver, JVM, planner, workers."""
+        """Kill the whole application: driver, JVM, planner, workers."""
         with contextlib.suppress(ProcessLookupError):  # a query that failed has ended its application
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

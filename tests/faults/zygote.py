@@ -1,8 +1,8 @@
-"""Writer processes by the dozen: one process imports everything once and forks a writer for each order.
+"""Dozens of writer processes: the zygote imports everything once and forks a writer for each order.
 
 A writer appends numbered requests of one idempotent producer to one partition and notes each acknowledgement in a
-file of its own, by one system call, so that a kill -9 right after it loses no note. What it sends can be told from the
-bodies: `<producer>/<sequence>/<index>`.
+file of its own, by one system call, so that a kill -9 right after it loses no note. The bodies identify each message:
+`<producer>/<sequence>/<index>`.
 
     python -m tests.faults.zygote        orders on stdin, answers on stdout, one JSON document a line
 """
@@ -36,13 +36,13 @@ __all__ = ["Ack", "Order", "Zygote", "acks_of", "bodies_of", "zygote"]
 
 _ROOT: Final = Path(__file__).parents[2]
 _ANSWER_S: Final = 60
-#: How long a writer repeats a request before it calls the partition lost.
+#: Seconds for which a writer repeats a request before it gives up.
 _PATIENCE_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one writer does: requests `[first, first + count)` of `producer`, of the `messages` sizes in turn."""
+    """The order to a writer: requests `[first, first + count)` of `producer`, of the `messages` sizes in turn."""
 
     folder: str
     producer: str
@@ -52,14 +52,14 @@ class Order:
     messages: tuple[int, ...] = (1,)
     failpoints: str = ""
     maintain_every: int = 4
-    #: After each request, let all but so many messages go; -1 keeps everything.
+    #: Number of messages to retain after each request; -1 keeps everything.
     keep: int = -1
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What a writer was told of one request, and when."""
+    """The answer to one request of a writer, with its time."""
 
     producer: str
     seq: int
@@ -69,18 +69,18 @@ class Ack:
 
 
 def bodies_of(producer: str, seq: int, messages: int) -> list[bytes]:
-    """The bodies of one request."""
+    """Return the bodies of one request."""
     return [f"{producer}/{seq}/{i}".encode() for i in range(messages)]
 
 
 def acks_of(path: Path) -> list[Ack]:
-    """The notes of a writer that may have been killed at any moment: a last line without its end was not finished."""
+    """Return the notes of a writer, without a last line that a kill cut off."""
     raw = path.read_bytes() if path.exists() else b""
     return [Ack(*json.loads(line)) for line in raw.split(b"\n")[:-1]]
 
 
 class Zygote:
-    """The other end of the process that forks."""
+    """The test's side of the process that forks."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Zygote:
         return int(self._ask("start", dataclasses.asdict(order)))
 
     def wait(self, pid: int) -> int:
-        """Wait for a writer's end; return its exit code, negative for a signal."""
+        """Wait for a writer to end; return its exit code, negative for a signal."""
         return int(self._ask("wait", pid))
 
     def wait_until_stopped(self, pid: int) -> None:
@@ -104,12 +104,12 @@ class Zygote:
         assert self._ask("wait_until_stopped", pid), "the writer ended before it came to its failpoint"
 
     def kill(self, pid: int) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill a writer with SIGKILL, and wait until it is gone."""
         os.kill(pid, signal.SIGKILL)
         self.wait(pid)
 
     def run(self, order: Order) -> int:
-        """Start a writer and wait for its end."""
+        """Start a writer and wait for it to end; return its exit code."""
         return self.wait(self.start(order))
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class Zygote:
 
 @contextmanager
 def zygote() -> Iterator[Zygote]:
-    """A zygote for as long as the block runs."""
+    """Run a zygote until the block ends."""
     found = Zygote()
     try:
         yield found
@@ -169,7 +169,7 @@ def _write(order: Order) -> None:
     warehouse = Warehouse.open(order.folder, settings=LogSettings(**order.settings))
     log = warehouse.create(REF)
     notes = os.open(order.acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    # Opening passes failpoints, too: armed only now.
+    # Armed only now, because opening the log passes failpoints, too.
     failpoints.arm(order.failpoints)
     for seq in range(order.first, order.first + order.count):
         base, duplicate = _send(log, order, seq)
@@ -179,7 +179,7 @@ def _write(order: Order) -> None:
             with contextlib.suppress(DeltaMQError, FailpointHit):
                 log.delete_below(log.end_offset - order.keep)
         if seq % order.maintain_every == 0:
-            # Upkeep that fails is due again the next time; no request depends on it.
+            # Failed upkeep is repeated next time; no request depends on it.
             with contextlib.suppress(DeltaMQError, FailpointHit):
                 log.maintain()
     warehouse.close()

@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on this machine: a master and workers of one core each, every one a process.
+"""A standalone Spark cluster on this machine: a master and workers of one core each, each in a process of its own.
 
-Its Python has the locked packages but not the project, as the machines of a cluster do: whatever tasks import of ours
-was shipped to them.
+Its Python has the locked packages but not the project, as on the machines of a cluster: modules of the project that
+tasks import were shipped to them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a driver needs: the Python that is the same on all machines."""
+        """Return the environment of a driver, with the Python that all machines have."""
         return dict(self._environment)
 
     def start(self, workers: int, memory: str) -> None:
-        """Start the master and so many workers, and wait until they have found each other."""
+        """Start the master and the workers, and wait until the workers are registered."""
         port, ui = free_port(), free_port()
         self._run("master", "org.apache.spark.deploy.master.Master", "--port", str(port), "--webui-port", str(ui))
         self.master = f"spark://127.0.0.1:{port}"
@@ -125,7 +125,7 @@ def python_without_project(folder: Path) -> Path:
     venv.create(folder, with_pip=False, symlinks=True)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     site = folder / "lib" / version / "site-packages"
-    # a folder that a .pth names has its own .pth files left alone: they are what makes an editable install
+    # Python does not read .pth files in a folder that a .pth file names; an editable install is such a file
     (site / "packages.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
     return folder / "bin" / "python"
 

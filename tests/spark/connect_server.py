@@ -30,7 +30,7 @@ class ConnectServer:
         self.remote = f"sc://127.0.0.1:{port}"
 
     def run(self, *command: str, timeout_s: float = 1_200.0) -> subprocess.CompletedProcess[str]:
-        """Run a client that has no Java to start."""
+        """Run a client in an environment without Java."""
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))},
             "SPARK_REMOTE": self.remote,
@@ -47,7 +47,7 @@ class ConnectServer:
 
 @contextlib.contextmanager
 def connect_server(folder: Path, *, with_project: bool = False) -> Iterator[ConnectServer]:
-    """Run a server whose Python has the packages but not the project, unless asked: clients bring it."""
+    """Run a server whose Python has the packages but, by default, not the project: clients bring it."""
     folder.mkdir(parents=True, exist_ok=True)
     home = Path(pyspark.__file__).parent
     port = free_port()

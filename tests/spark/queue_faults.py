@@ -2,7 +2,7 @@
 
     python -m tests.spark.queue_faults FOLDER point=kill@n ...      one JSON document a point on standard output
 
-A session of tests fails a task at its first failure, as `local[*]` does; here each has four tries, as on a cluster.
+In the session of other tests a task has one try, as with `local[*]`; here each task has four, as on a cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Armed", "play", "tasks_of"]
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """A task's item, with the failpoint that acts in whichever worker comes to it first, and in no other."""
+    """A task's item, with a failpoint that acts only in the first worker that reaches it."""
 
     item: Any
     work: Callable[[Any], Iterable[pa.RecordBatch]]
@@ -54,7 +54,7 @@ def armed_work(armed: Armed) -> Iterator[pa.RecordBatch]:
 
 
 def tasks_of(spark: SparkSession, point: str, folder: Path) -> Any:
-    """Carries items out in tasks of Spark, with a failpoint."""
+    """Return a function that runs items in tasks of Spark, with a failpoint."""
 
     def tasks(items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema) -> pa.Table:
         return run_in_tasks(spark, [Armed(item, work, point, str(folder)) for item in items], armed_work, schema)
@@ -63,7 +63,7 @@ def tasks_of(spark: SparkSession, point: str, folder: Path) -> Any:
 
 
 def play(spark: SparkSession, folder: Path, point: str, *, drivers: int = 1) -> dict[str, object]:
-    """Messages that are due in several queues and wait in two delay logs, moved by `drivers` at once."""
+    """Let `drivers` at once deliver messages that are due in several revive queues and two delay logs."""
     once = folder / "once"
     once.mkdir(parents=True)
     brokers = ("broker-a", "broker-b")
@@ -119,7 +119,7 @@ def play(spark: SparkSession, folder: Path, point: str, *, drivers: int = 1) -> 
 
 
 def _drive(tables: QueueTables, tasks: Any, now_ms: int, failed: list[str]) -> None:
-    """Both jobs of one driver, twice: the second run does what the first could not."""
+    """Run both jobs of one driver twice: the second run does what the first could not."""
     with closing(Warehouse.open(tables.warehouse.uri)) as warehouse:
         for made in (TaskReviver, TaskForwarder):
             job = made(warehouse, tables.conf)

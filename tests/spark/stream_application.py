@@ -1,6 +1,6 @@
-"""Source and sink as an application: a topic streams into another, twice, and a batch is written twice.
+"""Source and sink in an application: it streams a topic into another twice, and writes a batch twice.
 
-python -m tests.spark.stream_application WAREHOUSE CHECKPOINT   what the topics hold afterwards, as JSON
+python -m tests.spark.stream_application WAREHOUSE CHECKPOINT   prints the topics' rows as JSON
 """
 
 from __future__ import annotations

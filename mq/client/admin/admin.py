@@ -59,7 +59,7 @@ class TopicInfo:
 class BrokerInfo:
     """One broker: a namespace of partitions that one service process hosts.
 
-    `host` is the process that serves it now, at `address`; None, and not `online`, while nobody does.
+    `host` is the process that serves it now, at `address`; both are None, and `online` is False, while none does.
     """
 
     broker: str
@@ -73,7 +73,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInfo:
-    """One service process, by the id of its present life; `load` is in requests a second."""
+    """One service process; `host` is its id, new with each start; `load` is in requests a second."""
 
     host: str
     address: str
@@ -83,7 +83,7 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """The brokers and processes that this service knows, and the warehouse that they share; `host` has answered."""
+    """The brokers and processes that the service knows, and their shared warehouse; `host` is the one that answered."""
 
     warehouse: str
     version: str
@@ -95,7 +95,7 @@ class ClusterInfo:
 
 
 class Admin(GroupAdmin):
-    """Topics, groups, dead letters. Every call is repeated while the service is away, up to `patience`.
+    """Manage topics, groups and dead letters. Every call is retried while the service is away, within `patience`.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Admin(GroupAdmin):
         message_type: str | None = None,
         flush: Literal["sync", "async"] | None = None,
     ) -> TopicInfo:
-        """Create a topic, or change an existing one to this; what is left out keeps its value or its default."""
+        """Create a topic, or update an existing one; a setting left out keeps its value, or gets its default."""
         return self.put_topic(
             topic,
             partitions=partitions,
@@ -128,28 +128,28 @@ class Admin(GroupAdmin):
         )[0]
 
     def put_topic(self, topic: str, **settings: str | int | None) -> tuple[TopicInfo, bool]:
-        """As `create_topic`; also says whether the topic is new."""
+        """Do the same as `create_topic`, and also return whether the topic is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("topics", check_client_topic(topic)), body=body)
         return topic_info(answer.body), answer.status == _CREATED
 
     def list_topics(self) -> list[str]:
-        """The names of all topics, sorted; asked for in pages, so that no answer is large."""
+        """Return the names of all topics, sorted; they are fetched in pages, so that no answer is large."""
         return self._names("topics")
 
     def get_topic(self, topic: str) -> TopicInfo:
-        """One topic; raises `NotFound`."""
+        """Return one topic; raises `NotFound`."""
         return topic_info(self._call("GET", path_of("topics", check_topic(topic))).body)
 
     def delete_topic(self, topic: str) -> None:
         """Remove topic, routes and data; raises `NotFound` when there is no such topic.
 
-        A repetition after a lost answer that finds nothing counts as done.
+        If an answer was lost and the retry finds no topic, the topic counts as deleted.
         """
         self._end(path_of("topics", check_client_topic(topic)), NotFound)
 
     def offsets_at(self, topic: str, moment: datetime) -> dict[str, int]:
-        """By partition the first offset whose append time is at or after `moment`; the end offset if none is."""
+        """Return for each partition the first offset appended at or after `moment`, or the end offset if none was."""
         if moment.tzinfo is None:
             raise Unprocessable("time needs a time zone", field="time")
         query = {"time": moment.astimezone(UTC).isoformat().replace("+00:00", "Z")}
@@ -159,11 +159,11 @@ class Admin(GroupAdmin):
     # The service ------------------------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterInfo:
-        """The brokers and the warehouse."""
+        """Return the brokers, the service processes and the warehouse."""
         return read_answer(self._call("GET", path_of("cluster")), ClusterInfo)
 
     def ready(self) -> bool:
-        """Whether the service serves; False while it starts or stops. Raises when it does not answer at all."""
+        """Return whether the service is ready: False while it starts or stops. Raises when it does not answer."""
         timeout_s = self.patience.request_timeout_s
         self.hosts.call("GET", "/healthz", timeout_s=timeout_s)
         try:
@@ -185,5 +185,5 @@ class _Offsets(msgspec.Struct):
 
 
 def topic_info(body: bytes) -> TopicInfo:
-    """The topic that the service describes."""
+    """Decode the service's description of a topic."""
     return decoded(body, TopicInfo)

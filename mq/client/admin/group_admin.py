@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 _CREATED: Final = 201
-#: Names in a page; the service gives no more at once.
+#: Names in a page, the most that the service gives.
 _PAGE_NAMES: Final = 1_000
 
-#: Where a group's offsets may be put: `first`, `last`, a time, or offsets by partition.
+#: Target of an offset reset: `first`, `last`, a time, or offsets by partition.
 ResetTarget: TypeAlias = Literal["first", "last"] | str | datetime | Mapping[str, int]
 #: Waits in milliseconds by attempt, `{"fixed_ms": n}` or `{"exponential": {...}}`.
 RetryPolicyJson: TypeAlias = list[int] | dict[str, object]
@@ -43,9 +43,9 @@ RetryPolicyJson: TypeAlias = list[int] | dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartition:
-    """One partition as the group sees it; `retry` marks the one with its retried messages on a broker.
+    """One partition as the group sees it; `retry` marks the group's retry partition of a broker.
 
-    `lag` counts the messages that the group has not committed; None where it is not known.
+    `lag` counts the messages that the group has not committed; None if unknown.
     """
 
     partition: str
@@ -60,7 +60,10 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlace:
-    """Where a group is in a topic, and of which time that is: a commit may say it (see `GroupAdmin.commit_place`)."""
+    """A group's offsets in a topic, with the epochs and the topic id that they belong to.
+
+    `GroupAdmin.commit_place` commits only if these are still current.
+    """
 
     offsets: dict[str, int]
     epochs: dict[str, int] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class GroupPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic:
-    """How far a group is in a topic."""
+    """A group's progress in a topic."""
 
     topic: str
     lag: int
@@ -86,9 +89,9 @@ class ClientSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupClient:
-    """A client of an exclusive group; one that is not `online` has said that it goes, and may be finishing.
+    """A client of an exclusive group; one that is not `online` has announced that it leaves, and may be finishing.
 
-    `authorized_ms`: how long it may still consume, where the service that was asked knows.
+    `authorized_ms` is how much longer it may consume; None if the service process that answered does not know.
     """
 
     client_id: str
@@ -108,9 +111,9 @@ class GroupAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupInfo:
-    """A group: its settings, and where it is in each topic that it has consumed or a client of it subscribes to.
+    """A group: its settings, and its progress in each topic that it has consumed or that a client subscribes to.
 
-    `clients` and `allocation` (by topic) are those of an exclusive group.
+    Only an exclusive group has `clients` and `allocation` (by topic).
     """
 
     group: str
@@ -129,14 +132,14 @@ class GroupInfo:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not committed, in all topics that it consumes."""
+        """Messages that the group has not committed, in all its topics."""
         return sum(topic.lag for topic in self.topics)
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that the group gave up: `partition` and `offset` are its place among the group's dead letters.
+    """A message that the group gave up; `partition` and `offset` say where it is among the group's dead letters.
 
-    `origin` says where it first was, `reason` why it is dead, `attempts` how often it was delivered.
+    `origin` is where it was first stored, `reason` why the group gave it up, `attempts` the number of deliveries.
     """
 
     partition: str
@@ -161,7 +164,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
-    """Some of a group's `total` dead letters; `next_offset` goes on behind them, None behind the last."""
+    """A page of a group's `total` dead letters; `next_offset` is where the next page begins, None on the last page."""
 
     total: int
     messages: list[DeadLetter]
@@ -177,9 +180,9 @@ class FailedReplay(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What became of dead letters that were to be sent back.
+    """The outcome of a replay of dead letters.
 
-    `duplicates` had been sent back before. `failed` names the first thousand of `failed_total`.
+    `duplicates` counts those that had been sent back before. `failed` holds the first thousand of `failed_total`.
     """
 
     replayed: int
@@ -189,7 +192,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class GroupAdmin(Calls):
-    """The calls about groups; see `Admin`."""
+    """The part of `Admin` that manages groups."""
 
     # Groups -----------------------------------------------------------------------------------------------------
 
@@ -205,20 +208,21 @@ class GroupAdmin(Calls):
         retry_policy: RetryPolicyJson | None = None,
         invisible_ms: int | None = None,
     ) -> GroupInfo:
-        """Create a group, or change an existing one to this; what is left out keeps its value or its default.
+        """Create a group, or update an existing one; a setting left out keeps its value, or gets its default.
 
         Parameters
         ----------
         allocation_strategy
-            Who gets which partition of an exclusive group: `sticky`, `average`, `circle`, `consistent_hash`.
+            How an exclusive group's partitions are given to clients: `sticky`, `average`, `circle`,
+            `consistent_hash`.
         consume_from
-            Where it begins in a partition that it never consumed: `first`, `last`, or a time.
+            Where the group begins in a partition that it never consumed: `first`, `last`, or a time.
         max_attempts
-            A message is delivered so often, then it is dead.
+            Number of deliveries after which a message becomes a dead letter.
         retry_policy
             Waits in milliseconds by attempt, `{"fixed_ms": 1000}`, or `{"exponential": {"initial_ms": 5000}}`.
         invisible_ms
-            How long a popped message is hidden from others, for pops that do not say.
+            Invisible time, in milliseconds, of pops that name none.
         """
         return self.put_group(
             group,
@@ -232,13 +236,13 @@ class GroupAdmin(Calls):
         )[0]
 
     def put_group(self, group: str, **settings: object) -> tuple[GroupInfo, bool]:
-        """As `create_group`; also says whether the group is new."""
+        """Do the same as `create_group`, and also return whether the group is new."""
         body = msgspec.json.encode({name: value for name, value in settings.items() if value is not None})
         answer = self._call("PUT", path_of("groups", check_group(group)), body=body)
         return read_answer(answer, GroupInfo), answer.status == _CREATED
 
     def list_groups(self) -> list[str]:
-        """The names of all groups, sorted; asked for in pages, so that no answer is large."""
+        """Return the names of all groups, sorted; they are fetched in pages, so that no answer is large."""
         return self._names("groups")
 
     def _names(self, kind: Literal["topics", "groups"]) -> list[str]:
@@ -251,42 +255,42 @@ class GroupAdmin(Calls):
             query["after"] = found.next
 
     def get_group(self, group: str) -> GroupInfo:
-        """One group with its progress; raises `NotFound`."""
+        """Return one group with its progress; raises `NotFound`."""
         return read_answer(self._call("GET", path_of("groups", check_group(group))), GroupInfo)
 
     def delete_group(self, group: str) -> None:
-        """Remove a group with its progress, retried and dead messages; raises `NotFound` when there is none.
+        """Remove a group with its progress, retries and dead letters; raises `NotFound` when there is no such group.
 
-        A repetition after a lost answer that finds nothing counts as done.
+        If an answer was lost and the retry finds no group, the group counts as deleted.
         """
         self._end(path_of("groups", check_group(group)), NotFound)
 
     # Offsets ----------------------------------------------------------------------------------------------------
 
     def group_offsets(self, group: str, topic: str) -> dict[str, int]:
-        """The committed offset of each partition in which the group has begun: the next one that it wants."""
+        """Return the committed offset, the next to be consumed, of each partition in which the group has begun."""
         return self.group_place(group, topic).offsets
 
     def commit_offsets(
         self, group: str, topic: str, offsets: Mapping[str, int], *, client_id: str | None = None
     ) -> dict[str, int]:
-        """Commit offsets by partition; returns where the group is then. It never goes back: see `reset_offsets`."""
+        """Commit offsets by partition; returns the committed offsets, which never go back (see `reset_offsets`)."""
         request: dict[str, object] = {"offsets": dict(offsets)}
         if client_id is not None:
             request["client_id"] = client_id
         return self._commit(group, topic, request).offsets
 
     def group_place(self, group: str, topic: str) -> GroupPlace:
-        """`group_offsets` with what a later `commit_place` says of them."""
+        """Return `group_offsets` with the epochs and the topic id that `commit_place` checks."""
         return read_answer(self._call("GET", _offsets_path(group, topic)), GroupPlace)
 
     def commit_place(self, group: str, topic: str, place: GroupPlace) -> GroupPlace:
-        """Commit `place.offsets`, if the group is still in the epochs and in the life of the topic that `place` names.
+        """Commit `place.offsets`, if the epochs and the topic id in `place` are still current.
 
         Raises
         ------
         Conflict
-            `epoch_over`: it was put elsewhere, or the topic was made again. Read anew where it is, and go on there.
+            `epoch_over`: the group was reset, or the topic was made again. Read the place anew, and go on from there.
         """
         request: dict[str, object] = {"offsets": place.offsets}
         epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
@@ -301,16 +305,16 @@ class GroupAdmin(Calls):
         return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), GroupPlace)
 
     def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, keep_retries: bool = True) -> dict[str, int]:
-        """Put the group elsewhere in a topic, in a new epoch (POP-18); returns where it goes on.
+        """Reset the group's offsets in a topic, which begins a new epoch (POP-18); returns the new offsets.
 
-        What its clients hold now is void: they cannot answer for it any more.
+        Handles of messages that clients hold now become void: such messages can no longer be acknowledged.
 
         Parameters
         ----------
         to
-            `first`, `last`, a time, or offsets by partition (the others stay as they are).
+            `first`, `last`, a time, or offsets by partition (other partitions keep theirs).
         keep_retries
-            Whether messages that wait to be delivered again still are.
+            Whether messages that wait for their next delivery are kept.
         """
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
         body = msgspec.json.encode({"to": target, "retries": "keep" if keep_retries else "drop"})
@@ -319,7 +323,7 @@ class GroupAdmin(Calls):
     # Dead letters -----------------------------------------------------------------------------------------------
 
     def dead_letters(self, group: str, *, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """The group's dead letters, at most `limit`, leaving out the first `offset`; broker by broker, oldest first."""
+        """Return at most `limit` dead letters behind the first `offset`, broker by broker, the oldest first."""
         query = {"limit": limit, "offset": offset}
         answer = self._call("GET", path_of("groups", check_group(group), "dead-letters"), query=query)
         return read_answer(answer, DeadLetterPage)
@@ -331,12 +335,12 @@ class GroupAdmin(Calls):
         offsets: Mapping[str, Sequence[int]] | None = None,
         to: Literal["origin", "retry"] = "origin",
     ) -> Replayed:
-        """Send dead letters back; asked again, it stores nothing twice.
+        """Send dead letters back; a repeated call stores nothing twice.
 
         Parameters
         ----------
         offsets
-            Which, by partition of the dead letters; all by default.
+            Offsets of the dead letters to send, by their partition; all by default.
         to
             `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
         """
@@ -349,14 +353,14 @@ class GroupAdmin(Calls):
     # Delayed messages -------------------------------------------------------------------------------------------
 
     def cancel_message(self, topic: str, message_id: str) -> None:
-        """Take back a delayed message before it is due (RETRY-4).
+        """Cancel a delayed message before it is due (RETRY-4).
 
         Raises
         ------
         NotFound
             `message_not_found`: no such message waits.
         Conflict
-            `already_due`.
+            `already_due`: it is delivered already, or about to be.
         """
         self._end(path_of("topics", check_client_topic(topic), "messages", message_id), NotFound)
 
@@ -372,7 +376,7 @@ def _moment(moment: datetime) -> str:
 
 
 class _Names(msgspec.Struct):
-    """A page of names; a service of before there were pages answers with all of them."""
+    """A page of names; a service older than paging answers with all of them."""
 
     topics: list[str] = []
     groups: list[str] = []

@@ -1,4 +1,4 @@
-"""What a producer knows of a topic: its route and its order strategy, as the service told them."""
+"""A producer's copy of a topic's route and order strategy, fetched from the service."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["TopicView", "fetch_view", "lp_of"]
 
 _KEYS_REMEMBERED: Final = 65_536
 
-#: Hashing a key in Python costs more than all the rest of a send; keys come again.
+#: Cached, because keys repeat and hashing one in Python costs more than the rest of a send.
 lp_of = lru_cache(maxsize=_KEYS_REMEMBERED)(logical_partition)
 
 
 class TopicView:
-    """A route, made quick to ask: partitions by index and by logical partition, brokers beside them."""
+    """A route prepared for fast look-ups: partitions by index and by logical partition, with their brokers."""
 
     __slots__ = ("brokers", "index_of", "partitions", "route", "strict", "table")
 
@@ -31,7 +31,7 @@ class TopicView:
         self.partitions = route.partitions
         self.brokers: tuple[str, ...] = tuple(broker_of(name) for name in route.partitions)
         self.index_of: dict[str, int] = {name: index for index, name in enumerate(route.partitions)}
-        #: The partition's index for each logical partition; a list, because numpy makes an object for each look-up.
+        #: Index of the partition of each logical partition; a list, because numpy makes an object for each look-up.
         self.table: list[int] = route.table.tolist()
 
 
@@ -47,7 +47,7 @@ class _Topic(msgspec.Struct):
 
 
 def fetch_view(hosts: Hosts, topic: str, timeout_s: float) -> TopicView:
-    """Ask the service for the topic's route."""
+    """Fetch the topic's route from the service."""
     answer = hosts.call("GET", path_of("topics", topic), timeout_s=timeout_s)
     try:
         described = decode_as(answer.body, _Topic)

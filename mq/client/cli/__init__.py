@@ -1,4 +1,4 @@
-"""The `deltamq` command line: one module for each command, loaded when it is run."""
+"""The `deltamq` command line: one module for each command, loaded when the command is run."""
 
 from __future__ import annotations
 

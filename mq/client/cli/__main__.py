@@ -1,4 +1,4 @@
-"""`python -m mq.client.cli` is `deltamq`."""
+"""`python -m mq.client.cli` runs `deltamq`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _print_cluster(info: ClusterInfo) -> None:
             " ".join(one.roles),
             one.epoch,
             one.partitions,
-            "yes" if one.online else "nobody serves it now",
+            "yes" if one.online else "no process serves it now",
         )
         for one in info.brokers
     ]

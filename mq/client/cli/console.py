@@ -1,4 +1,4 @@
-"""How commands talk: options that all of them share, tables for people, JSON for machines, one line for an error."""
+"""What all commands share: options, tables for people, JSON for machines, one line for an error."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["DEFAULT_URL", "PATIENCE", "error_line", "print_json", "print_table",
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
-#: People wait at the terminal: a service that is not there is told within a second or two.
+#: Short, because people wait at the terminal: a missing service is reported within a second or two.
 PATIENCE: Final = Patience(retries=3, first_wait_ms=100.0, timeout_s=20.0)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-#: What to do about an error, by its code.
+#: What the user can do about an error, by its code.
 _REMEDIES: Final = {
     "connect_failed": "start the service with `deltamq serve`, or name it with --url",
     "topic_not_found": "`deltamq topic list` shows the topics, `deltamq topic create NAME` makes one",
     "partition_not_found": "`deltamq topic show TOPIC` shows its partitions",
     "group_not_found": "`deltamq group list` shows the groups, `deltamq group create NAME` makes one",
-    "order_conflict": "wait until what was popped in another order is done, or its invisible time has ended",
-    "epoch_over": "the group was put elsewhere: read its offsets anew, and go on there",
+    "order_conflict": "wait until messages popped in another order are acknowledged, or their invisible time ends",
+    "epoch_over": "the group's offsets were reset: read them anew, and go on from there",
     "group_not_exclusive": "make another group: `deltamq group create NAME --strategy exclusive`",
     "group_exclusive": "consume it in order: `--order exclusive`",
-    "handle_expired": "it is delivered again: give it a longer invisible time",
-    "handle_invalid": "a handle belongs to one group, and is given back as it came",
+    "handle_expired": "the message is delivered again: use a longer invisible time",
+    "handle_invalid": "pass the handle unchanged, with the group that popped the message",
     "message_not_found": "only a delayed message that is not due yet can be cancelled",
-    "already_due": "it is delivered already, or about to be",
-    "offset_too_small": "retention has passed it by: use --from first",
-    "offset_too_large": "the log ends before it: use --from last",
-    "partitions_cannot_shrink": "a topic can only grow; delete and create it to have fewer",
-    "not_sent": "is the service running and reachable? `deltamq doctor` tells",
+    "already_due": "the message is delivered already, or about to be",
+    "offset_too_small": "retention has removed the offset: use --from first",
+    "offset_too_large": "the log ends before the offset: use --from last",
+    "partitions_cannot_shrink": "a topic can only grow; to have fewer partitions, delete it and create it anew",
+    "not_sent": "check with `deltamq doctor` whether the service is running and reachable",
 }
 
 
@@ -46,13 +46,13 @@ def service_options(command: Command) -> Command:
     """Add `--url`, `--token` and `--json` to a command."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON for machines."),
-        click.option("--token", envvar="DELTAMQ_CLIENT_TOKEN", help="Bearer token, where the service wants one."),
+        click.option("--token", envvar="DELTAMQ_CLIENT_TOKEN", help="Bearer token, if the service requires one."),
         click.option(
             "--url",
             envvar=["DELTAMQ_URL", "DELTAMQ_CLIENT_URL"],
             default=DEFAULT_URL,
             show_default=True,
-            help="The service; several of its processes separated by commas, any of which will do.",
+            help="URL of the service, or of several of its processes, separated by commas.",
         ),
     ):
         command = option(command)
@@ -60,7 +60,7 @@ def service_options(command: Command) -> Command:
 
 
 def error_line(error: DeltaMQError, *, as_json: bool = False) -> str:
-    """An error as one line: its code, what happened, and what to do."""
+    """Return an error as one line: its code, what happened, and what to do."""
     remedy = _remedy(error)
     if as_json:
         document: dict[str, Any] = {"code": error.code, "detail": error.detail, "remedy": remedy, **error.extra}
@@ -76,7 +76,7 @@ def _remedy(error: DeltaMQError) -> str | None:
     if isinstance(error, Unauthenticated):
         return "give a valid token with --token"
     if isinstance(error, Unknown):
-        return "it may be done: look before doing it again"
+        return "the request may have been applied: check before repeating it"
     if isinstance(error, (Overloaded, Unavailable)):
         return "try again in a moment"
     return None
@@ -98,6 +98,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
         table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=True)
     for row in rows:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    # A pipe has no width: nothing is cut there.
+    # A pipe has no width, so nothing is cut off.
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=10_000)
     console.print(table, markup=False)

@@ -1,4 +1,4 @@
-"""`deltamq consume`: print the messages of a topic, by offset (its place is forgotten at the end) or for a group."""
+"""`deltamq consume`: print the messages of a topic, for a group, or without one (then no offset is stored)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXCLUSIVE: Final = "exclusive"
 
 
 def parse_start(text: str) -> Start:
-    """What `--from` says: first, last, an offset, or an RFC 3339 time (UTC where it names no zone)."""
+    """Parse `--from`: first, last, an offset, or an RFC 3339 time (UTC if it names no zone)."""
     if text in ("first", "last"):
         return text
     if text.isascii() and text.isdigit():
@@ -39,18 +39,18 @@ def parse_start(text: str) -> Start:
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", help="Consume for this group: what is printed is acknowledged, and shared with its others.")
+@click.option("--group", help="Consume as a client of this group; printed messages are acknowledged.")
 @click.option("--partition", "partitions", multiple=True, help="NAME@BROKER; may be repeated. Default: all.")
 @click.option("--from", "start", help="first (default), last, OFFSET or TIME (RFC 3339); not with --group.")
-@click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--follow", is_flag=True, help="Go on waiting for new messages; without it, stop at the present end.")
+@click.option("--max", "max_messages", type=click.IntRange(1), help="Stop after this number of messages.")
+@click.option("--follow", is_flag=True, help="Wait for new messages; without it, stop at the current end.")
 @click.option("--tags", default="*", show_default=True, help="TagA||TagB: only messages with one of these tags.")
 @click.option(
     "--order",
     type=click.Choice([*ORDERS, EXCLUSIVE]),
-    help="With --group: in order, by partition or by key; exclusive: one client for each partition.",
+    help="With --group: in order by partition or by key, or not (none); exclusive: one client for each partition.",
 )
-@click.option("--invisible-ms", type=click.IntRange(1), help="With --group: how long others do not see what we hold.")
+@click.option("--invisible-ms", type=click.IntRange(1), help="With --group: invisible time of popped messages, in ms.")
 @service_options
 def consume(
     topic: str,
@@ -68,13 +68,13 @@ def consume(
 ) -> None:
     """Print the messages of TOPIC, one a line: partition:offset, key, tag, body; or JSON with --json.
 
-    With --group, each message is acknowledged once its line is written; SIGTERM ends it well, and what is not written
-    goes back to the group. Of an exclusive group it takes partitions as a whole, and prints each in order.
+    With --group, each message is acknowledged once its line is written. SIGTERM ends the command cleanly: messages that
+    are not written go back to the group. As a client of an exclusive group it prints each of its partitions in order.
     """
     line = json_line if as_json else text_line
     if group is not None:
         if start is not None or len(partitions) > 1:
-            raise click.UsageError("with --group the group's offsets say where to begin, in one --partition or in all")
+            raise click.UsageError("--group begins at the group's offsets: no --from, and at most one --partition")
         wish = GroupWish(
             topic=topic,
             partition=partitions[0] if partitions else None,
@@ -101,7 +101,7 @@ def consume(
 
 
 def _polls(consumer: PullConsumer, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
-    """What the consumer finds, up to the end offsets of this moment (or for ever) and to `max_messages`."""
+    """Yield what the consumer finds, up to the current end offsets (or for ever) and to `max_messages`."""
     ends = {} if follow else consumer.end_offsets()
     left = max_messages
     while follow or any(consumer.position(name) < end for name, end in ends.items()):

@@ -1,4 +1,4 @@
-"""`deltamq dead-letters ...`: look at what a group gave up, and send it back."""
+"""`deltamq dead-letters ...`: list a group's dead letters, and send them back."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _FAILED: Final = 1
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Look at the messages that a group gave up, and send them back."""
+    """List the messages that a group gave up, and send them back."""
 
 
 @dead_letters.command("list")
 @click.argument("group")
-@click.option("--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "--max", "max_messages", type=click.IntRange(1), default=100, show_default=True, help="Print at most this number."
+)
 @service_options
 def list_letters(group: str, max_messages: int, url: str, token: str | None, as_json: bool) -> None:
-    """Print dead letters of GROUP, one a line: place, attempts, reason, origin, key, body; or JSON with --json."""
+    """Print dead letters of GROUP, one a line: offset, attempts, reason, origin, key, body; or JSON with --json."""
     line = _json_line if as_json else _text_line
     with Admin(url, token=token, patience=PATIENCE) as admin:
         for letters in _pages(admin, group, max_messages):
@@ -75,7 +77,7 @@ def _json_line(letter: DeadLetter) -> bytes:
     type=click.Choice(["origin", "retry"]),
     default="origin",
     show_default=True,
-    help="origin: where they came from, for all groups; retry: to this group alone.",
+    help="origin: to the topic that they came from, for all groups; retry: to this group alone.",
 )
 @service_options
 def replay(
@@ -86,7 +88,7 @@ def replay(
     token: str | None,
     as_json: bool,
 ) -> int:
-    """Send dead letters of GROUP back. Asked again, it stores nothing twice; exits 1 if some could not be sent."""
+    """Send dead letters of GROUP back. A second run stores nothing twice; exits 1 if some could not be sent."""
     offsets: dict[str, list[int]] = {}
     for place in places:
         for partition, offset in parse_offsets((place,), "--at").items():
@@ -96,7 +98,7 @@ def replay(
     if as_json:
         print_json(done)
     else:
-        again = f", {done.duplicates:,} were sent before" if done.duplicates else ""
+        again = f", {done.duplicates:,} had been sent before" if done.duplicates else ""
         click.echo(f"sent {done.replayed:,} dead letters back{again}")
     for failed in done.failed:
         error = DeltaMQError(f"{failed.partition}:{failed.offset} was not sent back", code=failed.code)

@@ -1,8 +1,8 @@
-"""`deltamq doctor`: is everything that DeltaMQ needs here in order, and if not, what is to be done.
+"""The checks of `deltamq doctor`: whether everything that DeltaMQ needs is in order, and if not, what to do.
 
 Each layer checks what it knows. A layer registers a checker under the entry point group `deltamq.doctor`: a callable
-that takes the `Subject` and yields `Check`s. The service's own check lives here, because the client knows HTTP. A
-checker that raises is a failed check, never a failed doctor. Importing this module costs no Arrow and no HTTP.
+that takes the `Subject` and yields `Check`s. The check of the service is here, because the client knows HTTP. A checker
+that raises counts as a failed check and does not end the doctor. Importing this module loads neither Arrow nor HTTP.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CHECKERS = "deltamq.doctor"
 
 
 class Health(enum.Enum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"  #: as it should be
-    WARNING = "warning"  #: works, but somebody should look
+    WARNING = "warning"  #: works, but needs attention
     FAILED = "failed"  #: something will not work until the remedy is applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at: what was found and, unless it is in order, what to do."""
+    """The result of one check: what was found and, unless it is in order, what to do."""
 
     name: str
     health: Health
@@ -43,7 +43,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What the doctor is asked to look at; a warehouse of None is the one of the profile."""
+    """What the doctor examines; without a `warehouse`, the profile's."""
 
     url: str
     warehouse: str | None = None
@@ -55,14 +55,14 @@ Checker = Callable[[Subject], Iterable[Check]]
 
 
 def installed_checkers() -> dict[str, Callable[[], Checker]]:
-    """The registered checkers by name, each still to be loaded; the service's own comes last."""
+    """Return the loaders of the registered checkers by name; the check of the service comes last."""
     loaders: dict[str, Callable[[], Checker]] = {point.name: point.load for point in entry_points(group=CHECKERS)}
     loaders["service"] = lambda: check_service
     return loaders
 
 
 def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> Iterator[Check]:
-    """Yield every check of every checker, as each is done."""
+    """Yield the checks of all checkers, each when it is done."""
     for name, load in loaders.items():
         try:
             yield from load()(subject)
@@ -76,7 +76,7 @@ def examine(subject: Subject, loaders: Mapping[str, Callable[[], Checker]]) -> I
 
 
 def check_service(subject: Subject) -> Iterator[Check]:
-    """Whether the service at the URL answers, serves, and what it hosts."""
+    """Check whether the service at the URL answers and is ready, and report what it hosts."""
     from mq.client.admin import Admin
     from mq.client.http import Patience
 

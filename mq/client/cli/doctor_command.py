@@ -1,4 +1,4 @@
-"""`deltamq doctor`: look at everything that DeltaMQ needs, and say what to do about what is not in order."""
+"""`deltamq doctor`: check everything that DeltaMQ needs, and print what to do about each fault."""
 
 from __future__ import annotations
 

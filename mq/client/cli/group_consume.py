@@ -1,8 +1,8 @@
-"""Printing a topic for a group: pop, write the lines, acknowledge (at least once: a line may be printed twice).
+"""Print a topic for a group: pop, write the lines, acknowledge (at least once: a line may be printed twice).
 
 pop ──► lines written and flushed ──► acknowledged by the next pop ──► pop ...
  │                                            └── at the end by a call of its own
- └── SIGTERM, Ctrl-C, a reader that went away: what is not written goes back to the group
+ └── SIGTERM, Ctrl-C, a closed pipe: messages that are not written go back to the group
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from mq.meta import Ordering
 
 __all__ = ["GroupWish", "consume_for_group", "stopped_by_sigterm"]
 
-#: Few enough for a slow reader to have them all within their invisible time.
+#: Few enough for a slow reader of the output to take them all within their invisible time.
 _POP_MESSAGES: Final = 256
 _WAIT_MS: Final = 15_000
-#: Without --follow, how long a pop waits for the first message.
+#: Milliseconds that a pop without --follow waits for the first message.
 _LOOK_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWish:
-    """What is to be printed."""
+    """The options of one run: what to print."""
 
     topic: str
     partition: str | None
     max_messages: int | None
     follow: bool
     tags: str
-    #: None: as the group is set.
+    #: None: the group's own setting.
     order: Ordering | None
     invisible_ms: int | None
 
@@ -58,14 +58,14 @@ def consume_for_group(url: str, group: str, wish: GroupWish, line: Line, *, toke
 
 
 class Stoppable(Protocol):
-    """What a signal's handler may stop."""
+    """Something that a signal handler can stop."""
 
     def stop(self) -> None: ...
 
 
 @contextmanager
 def stopped_by_sigterm(printing: Stoppable) -> Iterator[None]:
-    """While SIGTERM stops it well."""
+    """Let SIGTERM stop `printing` cleanly within the `with` block."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         printing.stop()
@@ -86,12 +86,12 @@ class _Printing:
         self._line = line
         self._connection = PopConnection(client.hosts, client.patience.request_timeout_s)
         self._stopping = Event()
-        #: Handles of messages that are written, and of those that are not.
+        #: Handles of messages that are written but not acknowledged, and of messages not written yet.
         self._written: list[str] = []
         self._held: list[str] = []
 
     def stop(self) -> None:
-        """End after what is being written; also from a signal's handler."""
+        """End after the messages that are being written; safe in a signal handler."""
         self._stopping.set()
         self._connection.cancel()
 
@@ -122,7 +122,7 @@ class _Printing:
         )
 
     def _pop(self, left: int | None) -> PopBatch | None:
-        """What the next pop brings; None when it was called off."""
+        """Return the batch of the next pop; None if the run was stopped."""
         ask = self._ask(left)
         deadline = time.monotonic() + self._client.patience.timeout_s + ask.wait_ms / 1000
         attempts = Attempts(self._client.patience, deadline=deadline, retries=self._client.patience.retries)
@@ -146,9 +146,9 @@ class _Printing:
         self._written, self._held = self._held, []
 
     def _end(self) -> None:
-        """Acknowledge what is written, and give back what is not."""
+        """Acknowledge the written messages, and give the others back."""
         self._connection.close()
-        # Whatever ends this run is what is told; without these answers the messages come again.
+        # An error here must not hide the one that ended the run; unanswered messages are delivered again.
         with suppress(DeltaMQError):
             if self._written:
                 self._tell_late(self._client.ack(self._written))
@@ -158,6 +158,7 @@ class _Printing:
     def _tell_late(self, failed: Sequence[FailedHandle]) -> None:
         if failed:
             click.echo(
-                f"warning: {len(failed)} messages were printed after their invisible time had ended; they come again",
+                f"warning: {len(failed)} messages were printed after their invisible time had ended; they are "
+                "delivered again",
                 err=True,
             )

@@ -19,12 +19,12 @@ ORDERS: Final = {"none": False, "partition": True, "key": "key"}
 
 
 def parse_order(text: str | None) -> Any:
-    """What `--order` says, as the API writes it."""
+    """Parse `--order` into the API's value."""
     return None if text is None else ORDERS[text]
 
 
 def parse_policy(text: str) -> list[int] | dict[str, object]:
-    """What `--retry-policy` says: waits in ms separated by commas, or the API's JSON."""
+    """Parse `--retry-policy`: waits in ms separated by commas, or the API's JSON."""
     if text.lstrip().startswith(("[", "{")):
         try:
             return msgspec.json.decode(text.encode(), type=list[int] | dict[str, object])
@@ -40,7 +40,7 @@ def parse_policy(text: str) -> list[int] | dict[str, object]:
 
 
 def parse_offsets(texts: tuple[str, ...], hint: str) -> dict[str, int]:
-    """`NAME@BROKER=OFFSET` options as offsets by partition."""
+    """Parse `NAME@BROKER=OFFSET` options into offsets by partition."""
     offsets = {}
     for text in texts:
         partition, equals, offset = text.rpartition("=")
@@ -51,7 +51,7 @@ def parse_offsets(texts: tuple[str, ...], hint: str) -> dict[str, int]:
 
 
 def parse_place(text: str, hint: str) -> str:
-    """`first`, `last`, or a time as the API writes it (UTC where it names no zone)."""
+    """Parse `first`, `last`, or a time (UTC if it names no zone) into the API's value."""
     if text in ("first", "last"):
         return text
     try:
@@ -68,16 +68,20 @@ def group() -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--consume-from", help="Where it begins in a partition: first (default), last, or TIME (RFC 3339).")
-@click.option("--max-attempts", type=click.IntRange(1), help="A message is delivered so often, then it is dead (16).")
+@click.option(
+    "--consume-from", help="Where to begin in a partition never consumed: first (default), last, or TIME (RFC 3339)."
+)
+@click.option("--max-attempts", type=click.IntRange(1), help="Deliveries before a message becomes a dead letter (16).")
 @click.option(
     "--retry-policy", help='Waits in ms by attempt (1000,5000,60000), {"fixed_ms": n} or {"exponential": {...}}.'
 )
-@click.option("--invisible-ms", type=click.IntRange(1), help="How long a popped message is hidden from others (60000).")
-@click.option("--order", type=click.Choice(list(ORDERS)), help="Whether partitions, or keys, are consumed in order.")
-@click.option("--strategy", type=click.Choice(["shared", "exclusive"]), help="Whether clients share partitions.")
+@click.option("--invisible-ms", type=click.IntRange(1), help="Invisible time of a popped message, in ms (60000).")
+@click.option("--order", type=click.Choice(list(ORDERS)), help="Consume in order by partition or by key, or not.")
 @click.option(
-    "--allocation", type=click.Choice(STRATEGIES), help="Who gets which partition of an exclusive group (sticky)."
+    "--strategy", type=click.Choice(["shared", "exclusive"]), help="shared: by message; exclusive: by partition."
+)
+@click.option(
+    "--allocation", type=click.Choice(STRATEGIES), help="How clients of an exclusive group get partitions (sticky)."
 )
 @service_options
 def create(
@@ -147,7 +151,7 @@ def show(name: str, url: str, token: str | None, as_json: bool) -> None:
 
 
 def _share(info: GroupInfo, client: GroupClient, topic: str) -> tuple[object, ...]:
-    """What a client of an exclusive group has of a topic."""
+    """Return the table row of a client of an exclusive group: its state and its partitions of a topic."""
     allocation = info.allocation.get(topic)
     partitions = [] if allocation is None else allocation.clients.get(client.client_id, [])
     return (client.client_id, "online" if client.online else "leaving", topic, " ".join(partitions) or "-")
@@ -172,10 +176,10 @@ def _row(topic: str, one: GroupPartition) -> tuple[object, ...]:
 @group.command()
 @click.argument("name")
 @click.argument("topic")
-@click.option("--to", "target", help="first, last, or TIME (RFC 3339): in every partition.")
-@click.option("--offset", "offsets", multiple=True, help="NAME@BROKER=OFFSET; may be repeated. Others stay.")
-@click.option("--drop-retries", is_flag=True, help="Forget the messages that wait to be delivered again.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--to", "target", help="first, last, or TIME (RFC 3339), for every partition.")
+@click.option("--offset", "offsets", multiple=True, help="NAME@BROKER=OFFSET; may be repeated. Others keep theirs.")
+@click.option("--drop-retries", is_flag=True, help="Drop the messages that wait for their next delivery.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
 def reset(
     name: str,
@@ -188,12 +192,12 @@ def reset(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Let group NAME go on elsewhere in TOPIC. What its clients hold now is void."""
+    """Reset the offsets of group NAME in TOPIC. Handles that its clients hold now become void."""
     if (target is None) == (not offsets):
         raise click.UsageError("give either --to or --offset")
     to = parse_offsets(offsets, "--offset") if target is None else parse_place(target, "--to")
     if not yes and sys.stdin.isatty():
-        click.confirm(f"put group {name} elsewhere in {topic}?", abort=True, err=True)
+        click.confirm(f"reset the offsets of group {name} in {topic}?", abort=True, err=True)
     with Admin(url, token=token, patience=PATIENCE) as admin:
         now = admin.reset_offsets(name, topic, to, keep_retries=not drop_retries)
     if as_json:
@@ -205,12 +209,12 @@ def reset(
 
 @group.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
 def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> None:
-    """Remove group NAME with its progress, its retried and its dead messages."""
+    """Remove group NAME with its progress, retries and dead letters."""
     if not yes and sys.stdin.isatty():
-        click.confirm(f"remove group {name} with its retried and dead messages?", abort=True, err=True)
+        click.confirm(f"remove group {name} with its retries and dead letters?", abort=True, err=True)
     with Admin(url, token=token, patience=PATIENCE) as admin:
         admin.delete_group(name)
     if as_json:

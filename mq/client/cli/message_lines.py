@@ -16,21 +16,21 @@ Line = Callable[[ReceivedMessage], bytes]
 
 
 def write_lines(messages: Sequence[ReceivedMessage], line: Line) -> None:
-    """Write each message, and see to it that it is out."""
+    """Write a line for each message, and flush."""
     if messages:
         sys.stdout.buffer.write(b"".join(map(line, messages)))
         sys.stdout.buffer.flush()
 
 
 def text_line(message: ReceivedMessage) -> bytes:
-    """For people: place, key, tag, body."""
+    """Return a line for people: partition and offset, key, tag, body."""
     body = message.body.decode("utf-8", "backslashreplace")
     cells = (f"{message.partition}:{message.offset}", message.key or "", message.tag or "", body)
     return "\t".join(cells).encode() + b"\n"
 
 
 def json_line(message: ReceivedMessage) -> bytes:
-    """For machines: an object a line."""
+    """Return a line for machines: a JSON object."""
     document: dict[str, Any] = {"partition": message.partition, "offset": message.offset}
     try:
         document["body"] = message.body.decode()

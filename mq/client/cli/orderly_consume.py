@@ -1,6 +1,6 @@
-"""Printing a topic for an exclusive group, in order: each message is done when its line is written.
+"""Print a topic for an exclusive group, in order: a message is done when its line is written.
 
-SIGTERM, Ctrl-C, or a reader that went away: what is written is committed, and the partitions go to others.
+After SIGTERM, Ctrl-C or a closed pipe, the written messages are committed and the partitions go to other clients.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mq.order import Verdict
 __all__ = ["consume_in_order", "is_exclusive"]
 
 _LOOK_S: Final = 0.05
-#: Without --follow: so long after its partitions came, and were read to the end, there is nothing more; and so long it
-#: waits for partitions that others have.
+#: Without --follow: seconds after its partitions were read to the end until it stops ...
 _SETTLED_S: Final = 0.5
+#: ... and seconds that it waits for partitions that other clients have.
 _ALLOCATED_S: Final = 10.0
 
 
 def is_exclusive(url: str, group: str, *, token: str | None) -> bool:
-    """Whether the group is there, and has one client for each partition."""
+    """Return whether the group exists and is exclusive."""
     with Admin(url, token=token, patience=PATIENCE) as admin:
         try:
             return admin.get_group(group).consume_strategy == "exclusive"
@@ -58,14 +58,14 @@ class _Printing:
         self._left = wish.max_messages
         self._stopping = threading.Event()
         self._failure: OSError | None = None
-        #: Lines of a partition and of what is retried must not mix; nor those of two partitions: one thread for them.
+        #: Lines of a partition and of retried messages must not mix; two partitions cannot, with a concurrency of 1.
         self._writing = threading.Lock()
         self._consumer = OrderlyConsumer(
             url, group, wish.topic, self._print, concurrency=1, tags=wish.tags, client_id=None, token=token
         )
 
     def stop(self) -> None:
-        """End after what is being written; also from a signal's handler."""
+        """End after the message that is being written; safe in a signal handler."""
         self._stopping.set()
         self._consumer.stop()
 
@@ -98,7 +98,7 @@ class _Printing:
         return Verdict.SUCCESS
 
     def _stop_at_end(self) -> None:
-        """Without --follow: up to the end offsets of the beginning, of the partitions that this client got."""
+        """Without --follow, stop when this client's partitions are read to their end offsets of the start."""
         settled: float | None = None
         give_up = time.monotonic() + _ALLOCATED_S
         while not self._stopping.wait(_LOOK_S):

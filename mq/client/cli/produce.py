@@ -1,7 +1,7 @@
-"""`deltamq produce`: one message object a line (the API's), streamed from a file or stdin.
+"""`deltamq produce`: send message objects (the API's JSON, one a line), streamed from a file or stdin.
 
 Each line is sent as soon as it is read; while requests are under way the next lines gather into batches. The first line
-that cannot be sent ends the run: lines before it are stored, and its number is told.
+that cannot be sent ends the run: lines before it are stored, and the error names its number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mq.limits import REQUEST_BYTES_MAX
 
 __all__ = ["decode_line", "produce"]
 
-#: Futures kept for lines whose outcome is not looked at yet.
+#: Futures kept for lines whose outcome is not read yet.
 _PENDING_MAX: Final = 50_000
 _BAR_EVERY: Final = 1_000
 
@@ -44,7 +44,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def decode_line(line: bytes) -> Message:
-    """The message on one line; raises `Refused` that names the field."""
+    """Decode the message on one line; raises `Refused`, which names the field."""
     try:
         found = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -76,13 +76,13 @@ class _Tally:
         self._pending: deque[tuple[int, SendFuture[Sent]]] = deque()
 
     def add(self, number: int, future: SendFuture[Sent]) -> None:
-        """Note a line under way; looks at what is done, and waits when too much is not."""
+        """Note a line under way; counts finished ones, and waits for the oldest when too many are not."""
         self._pending.append((number, future))
         while self._pending and (self._pending[0][1].done() or len(self._pending) > _PENDING_MAX):
             self._settle_first()
 
     def settle(self) -> None:
-        """Wait for all lines under way; raises for the first that failed, after all are resolved."""
+        """Wait for all lines under way; then raises the error of the first that failed."""
         first: DeltaMQError | None = None
         while self._pending:
             try:
@@ -107,7 +107,7 @@ class _Tally:
 
 
 def _at_line(error: DeltaMQError, number: int) -> DeltaMQError:
-    """The same error, with the number of the line that it is about."""
+    """Add the number of the line to its error."""
     if "line" not in error.extra:
         error.extra["line"] = number
         error.detail = f"line {number}: {error.detail}"
@@ -115,7 +115,7 @@ def _at_line(error: DeltaMQError, number: int) -> DeltaMQError:
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that hold something; an endless line is refused before it fills the memory."""
+    """Yield the lines that are not blank, with their numbers; an endless line is refused before it fills the memory."""
     number = 0
     while line := stream.readline(REQUEST_BYTES_MAX + 1):
         number += 1
@@ -160,7 +160,7 @@ def _send_all(producer: Producer, topic: str, file: BinaryIO, tally: _Tally) -> 
                 if number % _BAR_EVERY == 0:
                     advance(tally.sent)
     finally:
-        # Also after an error: what is under way ends first, so that the count told is true.
+        # Also after an error: requests under way end first, so that the reported count is true.
         tally.settle()
 
 

@@ -1,9 +1,9 @@
-"""The `deltamq` command line: one group whose commands are loaded when they are run.
+"""The `deltamq` command line: one click group whose commands are loaded when they are run.
 
 `deltamq --help` imports neither Arrow nor HTTP nor another layer. The commands of the other layers (`serve`, `jobs`)
-are found under the entry point group `deltamq.commands`, a click command each.
+are found under the entry point group `deltamq.commands`, each a click command.
 
-Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 the outcome is not known, 130 interrupted.
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 outcome not known, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _FAILED: Final = 1
 _UNKNOWN: Final = 3
 _INTERRUPTED: Final = 130
 
-#: Our own commands: where each is, and its line in the help.
+#: The client's commands: the place of each, and its line in the help.
 _OWN: Final = {
     "topic": ("mq.client.cli.topics:topic", "Create, list, show and delete topics."),
     "produce": ("mq.client.cli.produce:produce", "Send NDJSON messages from a file or stdin."),
     "cluster": ("mq.client.cli.cluster:cluster", "Show the service's processes and brokers."),
     "consume": ("mq.client.cli.consume:consume", "Print the messages of a topic, alone or for a group."),
     "group": ("mq.client.cli.groups:group", "Create, list, show, reset and delete consumer groups."),
-    "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "Look at dead letters, and send them back."),
+    "dead-letters": ("mq.client.cli.dead_letters:dead_letters", "List dead letters, and send them back."),
     "doctor": ("mq.client.cli.doctor_command:doctor", "Check Java, jars, warehouse and service."),
 }
-#: Their lines in the help, so that printing it does not load the service or Spark.
+#: Help lines of other layers' commands, so that printing the help does not load the service or Spark.
 _OTHERS_HELP: Final = {
     "serve": "Run the service.",
     "jobs": "Run and list the Spark jobs.",
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _status(arguments: list[str]) -> int:
     try:
-        # Not `cli.main`: it would turn a reader that went away into a failure.
+        # Not `cli.main`: it would turn a closed pipe into a failure.
         with cli.make_context("deltamq", arguments) as context:
             result = cli.invoke(context)
     except click.exceptions.Exit as end:
@@ -122,7 +122,7 @@ def _status(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough. The interpreter would complain once more when it flushes.
+        # The reader closed the pipe. Without this, the interpreter would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0

@@ -19,13 +19,13 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="How many; can only grow.")
+@click.option("--partitions", type=click.IntRange(1), help="Number of partitions; can only grow.")
 @click.option(
-    "--order-strategy", type=click.Choice(["best_tried", "strict"]), help="What a failed send does to those behind it."
+    "--order-strategy", type=click.Choice(["best_tried", "strict"]), help="What a failed send does to later ones."
 )
-@click.option("--retention-ms", type=click.IntRange(1), help="How long messages are kept.")
-@click.option("--message-type", help="A name for what the messages are.")
-@click.option("--flush", type=click.Choice(["sync", "async"]), help="Whether an answer waits for fsync.")
+@click.option("--retention-ms", type=click.IntRange(1), help="How long messages are kept, in ms.")
+@click.option("--message-type", help="A name for the kind of messages.")
+@click.option("--flush", type=click.Choice(["sync", "async"]), help="Whether a send's answer waits for fsync.")
 @service_options
 def create(
     name: str,
@@ -106,7 +106,7 @@ def _print_topic(info: TopicInfo) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @service_options
 def delete(name: str, yes: bool, url: str, token: str | None, as_json: bool) -> None:
     """Remove topic NAME with its routes and data."""

@@ -1,4 +1,4 @@
-"""Calls to the service: connections, attempts, processes of the cluster, errors."""
+"""Calls to the service: connections, attempts, the cluster's processes, errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long and how often a call is tried: exponential waits with jitter, `Retry-After`, one total timeout.
+"""Retries of a call: exponential waits with jitter, `Retry-After`, one total timeout.
 
 try ──fails──► wait (50 ms, 100, 200, ... at most 5 s; half to all of it, at random) ──► try ... until
-               the tries are used up, or the next wait would end after the deadline, or the caller closes
+               the retries are used up, or the next wait would end after the deadline, or the caller closes
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ATTEMPT_S_MIN: Final = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How many times a failed call is repeated, how long in all, and how the waits between grow."""
+    """How many times a failed call is retried, for how long in total, and how the waits between attempts grow."""
 
     retries: int = 10
     timeout_s: float = 30.0
@@ -39,23 +39,23 @@ class Patience:
             raise Refused("retries must be at least 0", field="retries")
 
     def wait_s(self, failures: int, draw: float) -> float:
-        """Seconds to wait after that many failures; `draw` is a random number in [0, 1)."""
+        """Return the seconds to wait after this number of failures; `draw` is a random number in [0, 1)."""
         assert failures >= 1 and 0 <= draw < 1
         full_ms = Backoff(self.first_wait_ms, self.wait_ms_max).after(failures)
         return full_ms * (0.5 + draw / 2) / 1000
 
 
 def is_worth_retrying(error: DeltaMQError) -> bool:
-    """Whether the same request may succeed later: the service's or the network's trouble, not the caller's."""
+    """Return whether the same request may succeed later: the service or the network failed, not the caller."""
     if isinstance(error, (Overloaded, Unavailable, Unknown, Fenced)):
         return True
     return error.status >= 500
 
 
 class Attempts:
-    """The run of attempts of one call, up to `deadline` (of `time.monotonic`).
+    """The attempts of one call, up to `deadline` (of `time.monotonic`).
 
-    With `retries` of None only the deadline ends it. `failures` are those of earlier attempts elsewhere.
+    With `retries` None only the deadline limits them. `failures` is the number of failed attempts before this object.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Attempts:
         self.failures = failures
 
     def timeout_s(self) -> float:
-        """Seconds that the next attempt may take; at least a millisecond, so that a late one still fails cleanly."""
+        """Return the seconds that the next attempt may take: at least 1 ms, so that a late one still fails cleanly."""
         remaining_s = self._deadline - time.monotonic()
         return max(min(remaining_s, self._patience.request_timeout_s), _ATTEMPT_S_MIN)
 
     def may_go_on(self, error: DeltaMQError) -> bool:
-        """Wait for the next attempt after `error`; False when there must be none."""
+        """Wait until the next attempt after `error` is due; returns False if there must be none."""
         self.failures += 1
         if self._retries is not None and self.failures > self._retries:
             return False

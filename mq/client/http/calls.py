@@ -1,4 +1,4 @@
-"""What all calls of a client share: one cluster, repeated attempts, typed answers."""
+"""What all calls of a client share: the cluster, retries, typed answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Access(TypedDict, total=False):
-    """How a cluster is asked; see `Calls`."""
+    """Options of every call to a cluster; see `Calls`."""
 
     token: str | None
     ssl_context: ssl.SSLContext | None
@@ -30,12 +30,12 @@ class Access(TypedDict, total=False):
 
 
 class Calls(Closing):
-    """Calls of one cluster that are repeated while it is away, up to `patience`. Safe for any number of threads.
+    """Calls to one cluster; they are retried while it is away, within `patience`. Safe for any number of threads.
 
     Parameters
     ----------
     url
-        The service, `http://HOST:PORT`; several, any of which will do, as a list or separated by commas.
+        The service, `http://HOST:PORT`, or several of its processes, as a list or separated by commas.
     token
         Sent as `Authorization: Bearer ...`.
     """
@@ -62,16 +62,16 @@ class Calls(Closing):
         wait_ms: int = 0,
         on_failure: Callable[[DeltaMQError], None] | None = None,
     ) -> T:
-        """What `attempt` returns, tried until it succeeds, is refused, or the patience is at its end.
+        """Call `attempt` until it succeeds, is refused, or `patience` is used up; returns its result.
 
         Parameters
         ----------
         attempt
-            Gets the seconds that it may take.
+            Called with the seconds that it may take.
         wait_ms
-            How much longer an attempt may take, because the service is asked to wait.
+            Milliseconds that an attempt may take in addition, because the request asks the service to wait.
         on_failure
-            Told of each failure.
+            Called with the error of each failed attempt.
         """
         wait_s = wait_ms / 1000
         deadline = time.monotonic() + self.patience.timeout_s + wait_s
@@ -105,7 +105,7 @@ class Calls(Closing):
         return self.repeat(attempt, wait_ms=wait_ms, on_failure=on_failure)
 
     def _end(self, path: str, gone: type[DeltaMQError]) -> None:
-        """DELETE what is there; a repetition after a lost answer that raises `gone` counts as done."""
+        """Send a DELETE; a retry that raises `gone` after a lost answer counts as success."""
         lost = [False]
 
         def note(error: DeltaMQError) -> None:
@@ -119,12 +119,12 @@ class Calls(Closing):
 
 
 def read_answer(answer: Answer, kind: type[T]) -> T:
-    """The document of an answer, as `kind`."""
+    """Decode the JSON document of an answer as `kind`."""
     return decoded(answer.body, kind)
 
 
 def decoded(body: bytes, kind: type[T]) -> T:
-    """The document in `body`, as `kind`; `Unknown` (`answer_unreadable`) when it is none."""
+    """Decode the JSON document in `body` as `kind`; raises `Unknown` (`answer_unreadable`) if that fails."""
     try:
         return decode_as(body, kind)
     except msgspec.MsgspecError as error:

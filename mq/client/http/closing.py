@@ -1,4 +1,4 @@
-"""What is closed when its `with` block is left."""
+"""A base class of objects that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Closing"]
 
 
 class Closing(ABC):
-    """Something with a `close`, for `with` blocks."""
+    """An object whose `close` is called at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it has."""
+        """Release the object's resources."""
 
     def __enter__(self) -> Self:
         return self

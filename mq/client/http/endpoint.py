@@ -1,6 +1,6 @@
 """The service at one URL: requests over a pool of kept connections, failures as exceptions of `mq.errors`.
 
-What a failure says about the request decides whether it may be given up:
+The exception says whether the failed request may have been applied:
 
     failed while                    raised                                  may have been applied
     ------------------------------  --------------------------------------  ---------------------
@@ -34,7 +34,7 @@ CONNECT_FAILED: Final = "connect_failed"
 NO_ANSWER: Final = "no_answer"
 CONNECTION_LOST: Final = "connection_lost"
 
-#: Kept connections; more callers at once open further ones, which are closed after use.
+#: Number of kept connections; further concurrent callers open connections that are closed after use.
 CONNECTIONS_KEPT: Final = 64
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -46,7 +46,7 @@ Query = Mapping[str, str | int]
 
 
 class Answer:
-    """A success: its status, headers (names in any case) and body."""
+    """The answer of a successful request: status, headers (names are case-insensitive) and body."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -57,17 +57,17 @@ class Answer:
 
 
 def path_of(*parts: str) -> str:
-    """`/v1/...` with each part percent-encoded, so that no name can change the path."""
+    """Return `/v1/...` with each part percent-encoded, so that no name can change the path."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def is_cut_short(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether an answer ended within its headers: without a length, its body ends where the connection does."""
+    """Return whether an answer was cut off within its headers: they name neither a length nor an encoding."""
     return status != _NO_CONTENT and "content-length" not in headers and "transfer-encoding" not in headers
 
 
 class Endpoint:
-    """One service. Safe for any number of threads."""
+    """One service process. Safe for any number of threads."""
 
     def __init__(
         self, url: str, *, token: str | None = None, ssl_context: ssl.SSLContext | None = None, agent: str = "deltamq"
@@ -106,19 +106,19 @@ class Endpoint:
         body: Body | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Answer:
-        """One request and its answer; anything but a success is raised.
+        """Send one request and return its answer; raises for everything but a success.
 
         Parameters
         ----------
         timeout_s
-            Seconds for the whole attempt, as far as sockets tell: for connecting (at most three), and again for
-            each wait for bytes.
+            Seconds for connecting (at most three), and again for each wait for bytes: sockets have no limit for a
+            whole attempt.
         """
         try:
             response = self._pool.urlopen(
                 method,
                 self.target(path, query),
-                # urllib3 takes whatever has a buffer; its types only say bytes.
+                # urllib3 takes any buffer; its types only say bytes.
                 body=cast("bytes | None", body),
                 headers={**self.headers, **headers} if headers else self.headers,
                 retries=False,
@@ -140,14 +140,14 @@ class Endpoint:
         return Answer(response.status, response.headers, response.data)
 
     def connection(self, timeout_s: float) -> urllib3.connection.HTTPConnection:
-        """A connection of one's own, for whoever waits on several answers at once."""
+        """Return a new connection outside the pool, for callers that wait for several answers at once."""
         if self.scheme == "https":
             context = self.ssl_context or ssl.create_default_context()
             return urllib3.connection.HTTPSConnection(self.host, self.port, timeout=timeout_s, ssl_context=context)
         return urllib3.connection.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def target(self, path: str, query: Query | None = None) -> str:
-        """The request target of `path`."""
+        """Return the request target of `path`."""
         if query:
             return f"{self.prefix}{path}?{urlencode(query)}"
         return self.prefix + path

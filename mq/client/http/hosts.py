@@ -1,11 +1,11 @@
-"""The service processes of one cluster: which of them to ask, and whom to ask instead when one does not answer.
+"""The service processes of one cluster: which host to ask, and which one instead if it does not answer.
 
-    URLs that were given ──► GET /v1/cluster ──► addresses of all hosts, and who hosts which broker
+    URLs that were given ──► GET /v1/cluster ──► addresses of all hosts, and the host of each broker
                                    ▲
                                    └── every 30 s, and after a failure
 
-Any host answers any request: it serves it, or asks the one that must. So what is known here may be old; asking the
-right host only saves a hop. A host that failed is passed over for a while, as long as there is another.
+Any host answers any request: it serves it, or forwards it to the host that must. So the view kept here may be stale;
+asking the right host only saves a hop. A host that failed is avoided for a while, if there is another.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ log = logging.getLogger("deltamq.client")
 #: The role of heartbeats, beside the brokers' names.
 META: Final = "/meta"
 
-#: How old the view may become, and how soon it is asked for again after a failure.
+#: Maximum age of the view, and minimum time between two requests for it after failures.
 _AGE_S: Final = 30.0
 _AGAIN_S: Final = 0.5
 _ASK_TIMEOUT_S: Final = 3.0
-#: A host that failed is passed over for 1 s, 2, 4, ... at most 30.
+#: Time for which a failed host is avoided: 1 s, 2, 4, ... at most 30.
 _AVOID_S: Final = Backoff(1.0, 30.0)
 
-#: The host itself is in trouble.
+#: Codes of failures of the host itself.
 _NO_HOST: Final = frozenset({CONNECT_FAILED, CONNECTION_LOST, NO_ANSWER})
-#: The host is well, but the role has moved or is about to.
+#: Codes that say that the host works, but the role has moved or is about to.
 _MOVED: Final = frozenset({"not_owner", "lease_lost", "broker_unavailable"})
 _UNAVAILABLE: Final = 503
 
 
 class _Role(msgspec.Struct):
-    """A broker, or the meta role, and who has it."""
+    """A broker or the meta role, and the host that has it."""
 
     broker: str = META
     roles: tuple[str, ...] = ("meta",)
@@ -69,12 +69,12 @@ class _Cluster(msgspec.Struct):
 
 
 class Hosts:
-    """Safe for any number of threads.
+    """The hosts of one cluster. Safe for any number of threads.
 
     Parameters
     ----------
     url
-        One service process, or several (a list, or separated by commas): each is as good as another.
+        One service process, or several, as a list or separated by commas; any of them is enough.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class Hosts:
         self._seeds = [self._endpoint_at(one) for one in _urls(url)]
         self.url = self._seeds[0].url
         self._lock = threading.Lock()
-        #: Hosts that were learned, by address.
+        #: Hosts learned from the cluster, by address.
         self._learned: dict[str, Endpoint] = {}
-        #: As whom each given URL has answered: one that answers as several is a balancer before them.
+        #: Ids of the hosts that answered at each given URL: a URL with several is a load balancer.
         self._answered_as: dict[Endpoint, set[str]] = {}
         self._owners: Mapping[str, Endpoint] = {}
         self._all: Sequence[Endpoint] = tuple(self._seeds)
         self._avoided: dict[Endpoint, float] = {}
         self._failures: dict[Endpoint, int] = {}
-        #: How old the view may become; None while nobody wants it.
+        #: Maximum age of the view, in seconds; None until `follow` is called.
         self._age_s: float | None = None
         self._closed = False
         self._asking = False
@@ -109,15 +109,15 @@ class Hosts:
         return f"Hosts({[one.url for one in self._all]!r})"
 
     def follow(self, age_s: float = _AGE_S) -> None:
-        """Learn about the cluster's other hosts from now on, in the background, beginning with the next success.
+        """Learn about the cluster's other hosts from now on, in the background, beginning after the next success.
 
-        The view is asked for again when it is `age_s` old and something is answered, or `keep_fresh` is called.
+        A view older than `age_s` is fetched anew after the next answer, or when `keep_fresh` is called.
         """
         self._age_s = age_s
 
     @property
     def are_several(self) -> bool:
-        """Whether more than one host is known."""
+        """True if more than one host is known."""
         return len(self._all) > 1
 
     # Asking -----------------------------------------------------------------------------------------------------
@@ -133,12 +133,12 @@ class Hosts:
         body: Body | None = None,
         timeout_s: float = 10.0,
     ) -> Answer:
-        """One attempt at one host (see `Endpoint.call`); the next attempt may go to another.
+        """Send one attempt to one host (see `Endpoint.call`); the next attempt may go to another host.
 
         Parameters
         ----------
         role
-            The broker that the request concerns, or `META`: its host is asked, if it is known.
+            The broker that the request concerns, or `META`; the request goes to its host, if that is known.
         """
         endpoint = self.endpoint(role)
         try:
@@ -150,7 +150,7 @@ class Hosts:
         return answer
 
     def endpoint(self, role: str | None = None) -> Endpoint:
-        """The host to ask now."""
+        """Return the host to ask now: the one that has `role` if known, else the first one that is not avoided."""
         owner = None if role is None else self._owners.get(role)
         if not self._avoided:
             return owner or self._all[0]
@@ -161,15 +161,15 @@ class Hosts:
         return next((one for one, end in ends.items() if end <= now), min(ends, key=ends.__getitem__))
 
     def of(self, brokers: Collection[str]) -> list[Endpoint]:
-        """The hosts of these brokers, each once; where nothing is known, one that will do."""
+        """Return the hosts of these brokers, each once; for an unknown one, any host."""
         owners = dict.fromkeys(self.endpoint(broker) for broker in sorted(brokers))
         return list(owners) or [self.endpoint()]
 
     def failed(self, endpoint: Endpoint, error: DeltaMQError) -> None:
-        """An attempt at this host failed: what follows for the next ones."""
+        """Note a failed attempt: forget the host's roles if they moved, avoid the host if it is in trouble."""
         if error.code in _MOVED:
             with self._lock:
-                # Any host knows better than we do.
+                # Any host knows better than this stale view.
                 self._owners = {role: one for role, one in self._owners.items() if one is not endpoint}
         elif error.code in _NO_HOST or error.status == _UNAVAILABLE:
             self._avoid(endpoint)
@@ -187,7 +187,7 @@ class Hosts:
         log.info("event=host_avoided url=%s for_s=%.0f", endpoint.url, rest_s)
 
     def answered(self, endpoint: Endpoint) -> None:
-        """An attempt at this host succeeded."""
+        """Note a successful attempt: the host is no longer avoided."""
         if self._failures:
             with self._lock:
                 self._failures.pop(endpoint, None)
@@ -197,12 +197,12 @@ class Hosts:
     # The view ---------------------------------------------------------------------------------------------------
 
     def keep_fresh(self) -> None:
-        """Ask for the view if it is old."""
+        """Fetch the view, in the background, if it is too old."""
         if self._age_s is not None and time.monotonic() >= self._asked_at + self._age_s:
             self._look_again(self._age_s)
 
     def _look_again(self, age_s: float) -> None:
-        """Ask for the view in the background, unless that happens already or has just happened."""
+        """Fetch the view in the background, unless a fetch runs, or began less than `age_s` ago."""
         with self._lock:
             now = time.monotonic()
             if self._age_s is None or self._closed or self._asking or now < self._asked_at + age_s:
@@ -219,7 +219,7 @@ class Hosts:
                 self._asking = False
 
     def look(self) -> bool:
-        """Ask the hosts in turn until one tells what there is; False when none does."""
+        """Ask the hosts in turn until one describes the cluster; returns False if none does."""
         first = self.endpoint()
         for endpoint in dict.fromkeys((first, *self._all)):
             try:
@@ -241,7 +241,7 @@ class Hosts:
             self._note_name(asked, cluster.host, hosts.keys())
             by_host = {host: self._reached(host, address) for host, address in hosts.items()}
             owners = {one.broker: by_host.get(one.host or "") for one in told if one.online}
-            # A service that does not say so has the role with one of its brokers.
+            # An answer without `meta` lists the role among the roles of a broker.
             owners.setdefault(META, next((owners.get(one.broker) for one in told if "meta" in one.roles), None))
             known = {role: one for role, one in owners.items() if one is not None}
             everybody = tuple(dict.fromkeys((*self._seeds, *(one for one in by_host.values() if one is not None))))
@@ -250,14 +250,14 @@ class Hosts:
                 self.epoch += 1
 
     def _note_name(self, asked: Endpoint, host: str | None, present: Collection[str]) -> None:
-        """Remember that the host of this id answers at this URL; who is gone is forgotten."""
+        """Remember that the host of this id answers at this URL; ids of hosts that are gone are forgotten."""
         if host is not None and asked in self._seeds:
             names = self._answered_as.setdefault(asked, set())
             names.intersection_update(present)
             names.add(host)
 
     def _reached(self, host: str, address: str) -> Endpoint | None:
-        """How to reach a host: by a URL that was given, if it answers there; else by the address that it tells."""
+        """Return the endpoint of a host: a given URL, if the host answers there, else its own address."""
         for seed, names in self._answered_as.items():
             if names == {host}:
                 return seed
@@ -288,5 +288,5 @@ def _urls(url: str | Sequence[str]) -> list[str]:
     urls = url.split(",") if isinstance(url, str) else list(url)
     wanted = [one.strip() for one in urls if one.strip()]
     if not wanted:
-        raise Refused("at least one URL of a service is needed", code="invalid_url", field="url")
+        raise Refused("at least one URL of the service is needed", code="invalid_url", field="url")
     return list(dict.fromkeys(wanted))

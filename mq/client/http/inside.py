@@ -1,4 +1,4 @@
-"""Whether a thread runs the user's code: what would wait there for the same thread is refused."""
+"""A mark on threads that run the user's code, where calls that would wait for the same thread are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Inside"]
 
 
 class Inside(threading.local):
-    """`active` in the threads that are within a `with` block of it."""
+    """A thread-local flag: `active` is True within a `with` block of this object."""
 
     active = False
 

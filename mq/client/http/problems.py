@@ -1,7 +1,7 @@
-"""From an HTTP answer that is not a success to the exception of `mq.errors` that the service meant.
+"""Turns an HTTP answer that is not a success into the exception of `mq.errors` that the service meant.
 
-The service maps each class to one status and `code` (RFC 9457 documents); this is the way back. An answer that is
-no problem document (a proxy's HTML page) still becomes the class of its status, so that callers see one tree only.
+The service maps each class to one status and `code` (RFC 9457 documents); this is the reverse mapping. An answer that
+is no problem document (a proxy's HTML page) becomes the class of its status, so that callers see one tree of errors.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _BY_STATUS: Final[dict[int, type[DeltaMQError]]] = {
         StorageFull,
     )
 }
-#: Members of the document that are attributes of the exception, not facts in `extra`.
+#: Members of the document that become attributes of the exception; the others go into `extra`.
 _MEMBERS: Final = frozenset({"type", "title", "status", "detail", "code", "field", "instance"})
-#: A `Retry-After` beyond this is a date or a mistake; an attempt's deadline decides anyway.
+#: Cap on `Retry-After`: a larger number is a mistake, and the deadline of the call limits the wait anyway.
 _RETRY_AFTER_S_MAX: Final = 3600
 _DETAIL_CHARACTERS_MAX: Final = 300
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> DeltaMQError:
-    """The exception for an answer with `status` >= 300."""
+    """Return the exception for an answer with `status` >= 300."""
     document = _document(body)
     code = document.get("code")
     kind = _BY_CODE.get(code) if isinstance(code, str) else None
@@ -74,13 +74,13 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> DeltaMQErr
         error.status = status
     wait_s = retry_after_s(headers)
     if wait_s is not None:
-        # Only what the service asked for: a class's default must not slow the first repetition down.
+        # Only what the service asked for: a class's default must not slow down the first retry.
         error.extra["retry_after_s"] = wait_s
     return error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> int | None:
-    """The seconds of `Retry-After`, None when there are none (its date form is not used by DeltaMQ)."""
+    """Return the seconds of `Retry-After`, or None without any (DeltaMQ does not use its date form)."""
     raw = headers.get("retry-after", "")
     return min(int(raw), _RETRY_AFTER_S_MAX) if raw.isascii() and raw.isdigit() else None
 

@@ -1,7 +1,7 @@
-"""JSON as a type, from any number of threads.
+"""Decodes JSON as a type, safely in any number of threads.
 
-msgspec reads a type's annotations when it first meets it. Two threads that do so at once for the same type crash the
-interpreter (0.22: a segmentation fault in the first second of a client). So types are read one at a time.
+msgspec reads a type's annotations on first use. If two threads do that at once for the same type, the interpreter
+crashes (0.22: a segmentation fault in the first second of a client). So decoders are made one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
 def decode_as(raw: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
-    """The JSON document `raw` as `kind`; raises `msgspec.MsgspecError` when it is no such thing."""
+    """Decode the JSON document `raw` as `kind`; raises `msgspec.MsgspecError` if it is not one."""
     decoder = _decoders.get(kind)
     if decoder is None:
         with _reading:

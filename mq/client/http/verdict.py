@@ -1,4 +1,4 @@
-"""What becomes of a request whose attempt failed: the one place that decides between retry, refusal and unknown.
+"""The only place that decides what becomes of a request after a failed attempt: retry, failure, unknown outcome.
 
 may an attempt have been applied?      this answer                               verdict
 -------------------------------------  ----------------------------------------  -----------------------------
@@ -32,7 +32,7 @@ from mq.errors import (
 __all__ = ["Verdict", "certainly_not_applied", "judge"]
 
 _WRONG_ROUTE: Final = frozenset({"partition_not_found", "topic_not_found"})
-#: Refusals that depend on the state of the moment, not on the request: an earlier attempt may have met another state.
+#: Refusals that depend on the service's state, not on the request: an earlier attempt may have met another state.
 _OF_THE_MOMENT: Final = (NotFound, Unauthenticated, Forbidden)
 
 
@@ -43,11 +43,11 @@ class Verdict(enum.Enum):
     REROUTE = "reroute"  #: get the route again and send to where it says
     SPLIT = "split"  #: send the calls of the batch one by one
     FAIL = "fail"  #: tell the caller that it was not stored
-    UNKNOWN = "unknown"  #: tell the caller that nobody knows
+    UNKNOWN = "unknown"  #: tell the caller that the outcome is not known
 
 
 def certainly_not_applied(error: DeltaMQError) -> bool:
-    """Whether this attempt has certainly stored nothing. A 5xx or a broken connection may have (API)."""
+    """Return whether this attempt certainly stored nothing. After a 5xx or a broken connection it may have (API)."""
     if isinstance(error, (Refused, Conflict, Overloaded, StorageFull)):
         return True
     return error.code == CONNECT_FAILED

@@ -1,4 +1,4 @@
-"""A bounded set of daemon threads that run executors' turns; started when needed, ended when idle for a while."""
+"""A bounded set of daemon threads that run tasks; started when needed, ended when idle for a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IDLE_S: Final = 30.0
 
 
 class Workers:
-    """Up to `threads_max` threads. Not `ThreadPoolExecutor`: an interpreter's exit never waits for a slow service."""
+    """Up to `threads_max` threads. Unlike with `ThreadPoolExecutor`, the interpreter's exit never waits for a task."""
 
     def __init__(self, threads_max: int, name: str, *, idle_s: float = _IDLE_S) -> None:
         assert threads_max >= 1
@@ -26,7 +26,7 @@ class Workers:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        #: Tasks queued or running: whoever takes this above the number of threads starts one.
+        #: Number of tasks queued or running; a `submit` that takes it above the number of threads starts one.
         self._pending = 0
 
     def submit(self, task: Callable[[], None]) -> None:
@@ -52,13 +52,13 @@ class Workers:
             try:
                 task()
             except Exception:
-                # A task resolves its own futures; whatever still escapes must not end the thread.
+                # A task resolves its own futures; an exception that still escapes must not end the thread.
                 log.exception("event=client_task_failed")
             with self._lock:
                 self._pending -= 1
 
     def _may_end(self) -> bool:
-        """Whether an idle thread is one too many; decided under the lock, so that no task is left without one."""
+        """Return whether an idle thread may end; decided under the lock, so that no task is left without a thread."""
         with self._lock:
             if self._pending >= self._threads:
                 return False

@@ -1,4 +1,4 @@
-"""What users hand over and get: messages, results of sends and of handlers."""
+"""The values that users pass and get: messages, results of sends and of handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message as a producer hands it over, and what must hold before it leaves the process (SPEC SEND-6)."""
+"""A message as a producer hands it over, and the checks before it leaves the process (SPEC SEND-6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mq.limits import (
 
 __all__ = ["Message", "as_bytes", "as_messages", "check_message"]
 
-# What a message costs in memory beside its body: the object, its entry and its future.
+# Memory that a message takes besides its body, in bytes: the object, its entry and its future.
 OVERHEAD_BYTES = 600
 
 
@@ -36,16 +36,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     tag
         Filter tag.
     headers
-        Text by text.
+        Names and values, both text.
     partition
-        `NAME@BROKER`, when the producer decides itself (ROUTE-7).
+        `NAME@BROKER`, if the producer chooses the partition itself (ROUTE-7).
     message_id
-        The producer's own id; made by the service when left out.
+        The producer's own id; the service makes one if it is left out.
     born_time
-        When it came into being; the time of the send when left out.
+        When the message came into being; by default the time of the send.
     delay_ms, deliver_time
-        Deliver it only so much later, or at a time; 40 days at most (SPEC RETRY-4). Until then it waits, and may be
-        cancelled by its `message_id`.
+        Deliver the message after this delay, or at this time; at most 40 days ahead (SPEC RETRY-4). Until then it
+        waits, and can be cancelled by its `message_id`.
     """
 
     body: bytes
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     deliver_time: datetime | None = None
 
     def size_bytes(self) -> int:
-        """The bytes that this message takes in the producer's buffer, about."""
+        """Return roughly the bytes that this message takes in the producer's buffer."""
         size = OVERHEAD_BYTES + len(self.body)
         if self.key is not None:
             size += len(self.key)
@@ -69,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 def as_bytes(body: object) -> bytes:
-    """A body as bytes; text becomes UTF-8."""
+    """Return a body as bytes; text becomes UTF-8."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -83,7 +83,7 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
     """Raise `TooLarge` or another `Refused` when the service would refuse `message` (SPEC SEND-6)."""
     if len(message.body) > message_bytes_max:
         _too_large("body", len(message.body), message_bytes_max)
-    # A character is at most 4 bytes of UTF-8: short text needs no encoding to be known to fit.
+    # A character takes at most 4 bytes in UTF-8, so short text fits and need not be encoded.
     if message.key is not None and len(message.key) * 4 > KEY_BYTES_MAX:
         _check_text("key", message.key, KEY_BYTES_MAX)
     if message.tag is not None and len(message.tag) * 4 > TAG_BYTES_MAX:
@@ -99,7 +99,7 @@ def check_message(message: Message, *, message_bytes_max: int = MESSAGE_BYTES_MA
 
 
 def _check_delay(delay_ms: int | None, deliver_time: datetime | None) -> None:
-    """Whether a time is too far away is for the service's clock to say."""
+    """Check the delay; the service alone decides, by its clock, whether a time is too far away."""
     if delay_ms is not None and deliver_time is not None:
         raise Unprocessable("give deliver_time or delay_ms, not both", field="delay_ms")
     if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
@@ -140,5 +140,5 @@ def _check_headers(headers: dict[str, str]) -> None:
 
 
 def as_messages(messages: Iterable[Message | bytes | str]) -> list[Message]:
-    """Each as a `Message`; a bare body becomes one without a key."""
+    """Return each item as a `Message`; a bare body becomes one without a key."""
     return [m if isinstance(m, Message) else Message(as_bytes(m)) for m in messages]

@@ -1,4 +1,4 @@
-"""A message as a group's consumer gets it: what was sent, and the handle that answers for it."""
+"""Popped messages: what the producer sent, and the handle that acknowledges this delivery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FailedHandle", "MessageOrigin", "PopBatch", "PopTable", "PoppedMessa
 
 
 class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
-    """Where a retried, delayed or dead message first was."""
+    """Where a retried, delayed or dead message was first stored."""
 
     topic: str | None
     partition: str | None
@@ -23,10 +23,10 @@ class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
 
 
 class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
-    """One message that a group's consumer holds until it answers for it, or its invisible time ends.
+    """One message that a consumer holds until it acknowledges or returns it, or the invisible time ends.
 
-    `handle` acknowledges it. `delivery_attempt` says which delivery this is, from 1 on. `origin` is where a message
-    that is delivered again first was.
+    `handle` acknowledges it. `delivery_attempt` counts the deliveries, from 1. `origin` is where a message that is
+    delivered again was first stored.
     """
 
     topic: str = ""
@@ -37,14 +37,15 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def deliver_time(self) -> datetime | None:
-        """When a delayed message was to be delivered."""
+        """The time at which a delayed message was due."""
         return None if self.deliver_us is None else datetime.fromtimestamp(self.deliver_us / 1e6, UTC)
 
 
 class FailedHandle(msgspec.Struct, frozen=True, gc=False):
-    """A handle that was refused: `handle_invalid` (none of ours) or `handle_expired` (delivered again, or about to).
+    """A handle that was refused, with the reason as `code`.
 
-    `outcome_unknown`: acknowledged in time, but stored so late that it may be delivered again all the same.
+    `handle_invalid`: no valid handle of this group. `handle_expired`: the message is delivered again, or about to be.
+    `outcome_unknown`: acknowledged in time, but stored so late that the message may be delivered again all the same.
     """
 
     handle: str
@@ -53,20 +54,20 @@ class FailedHandle(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopBatch:
-    """What one pop brought."""
+    """The messages of one pop."""
 
     messages: Sequence[PoppedMessage]
-    #: So long they are invisible to others of the group, counted from the pop.
+    #: Milliseconds from the pop for which the messages are invisible to the group's other clients.
     invisible_ms: int
-    #: Whether more was there.
+    #: Whether more messages were there.
     rest: bool = False
-    #: Of the acknowledgements that the pop carried, those that were refused.
+    #: Refused ones of the acknowledgements that the pop carried.
     failed_acks: Sequence[FailedHandle] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopTable:
-    """What one pop brought, as Arrow: the columns of a message, `partition`, `handle` and `delivery_attempt`."""
+    """The messages of one pop as Arrow: a message's columns, `partition`, `handle` and `delivery_attempt`."""
 
     rows: pa.Table = field(repr=False)
     invisible_ms: int

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it, made from the Arrow rows of a fetch."""
+"""Messages as a consumer gets them, made from the Arrow rows of a fetch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OrderedMessage", "ReceivedMessage", "messages_of", "ordered_messages
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One stored message: where it is, and what its producer sent.
+    """One stored message: its partition and offset, and what its producer sent.
 
     `born_us` and `append_us` are microseconds since 1970; `born_time` and `append_time` are the same as datetimes.
     """
@@ -54,24 +54,24 @@ class OrderedMessage(ReceivedMessage, frozen=True, gc=False):
 
 
 def messages_of(partition: str, rows: pa.Table) -> list[ReceivedMessage]:
-    """The rows as messages, made column by column; a column of nulls costs nothing."""
+    """Return the rows as messages, made column by column; a column of nulls costs nothing."""
     return list(map(ReceivedMessage, repeat(partition, len(rows)), *_columns(rows)))
 
 
 def ordered_messages_of(topic: str, partition: str, rows: pa.Table) -> list[OrderedMessage]:
-    """The rows as messages of an ordered consumer, each for the first time."""
+    """Return the rows as messages of an ordered consumer, each in its first attempt."""
     return list(map(OrderedMessage, repeat(partition, len(rows)), *_columns(rows), repeat(topic)))
 
 
 def with_partition(partition: str, rows: pa.Table) -> pa.Table:
-    """The rows with their partition as a dictionary column: a few bytes for each row, no text."""
+    """Add the partition as a dictionary column, which takes a few bytes a row instead of the name."""
     indices = pa.array(np.zeros(len(rows), dtype=np.int32))
     names = pa.DictionaryArray.from_arrays(indices, pa.array([partition], pa.string()))
     return rows.add_column(0, "partition", names)
 
 
 def _columns(rows: pa.Table) -> Iterable[Iterable[Any]]:
-    """The fields of `ReceivedMessage` behind the partition, in order."""
+    """Return the fields of `ReceivedMessage` after `partition`, in order."""
     return (
         rows.column("offset").to_pylist(),
         rows.column("body").to_pylist(),
@@ -98,7 +98,7 @@ def _values(rows: pa.Table, name: str) -> Iterable[Any]:
 
 def _times(rows: pa.Table, name: str) -> Iterable[int | None]:
     column = _filled(rows, name)
-    # As integers: a datetime for each cell would cost more than all the rest of the message.
+    # As integers: making a datetime for each cell would cost more than the rest of the message.
     return repeat(None) if column is None else column.cast(pa.int64()).to_pylist()
 
 

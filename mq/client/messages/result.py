@@ -1,4 +1,4 @@
-"""What a handler says of a message: done, again, or dead."""
+"""The result that a handler returns for a message: done, retry, or dead letter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Retry(Result):
-    """Deliver it again: after `delay_ms`, or when the group's retry policy says."""
+    """Deliver the message again, after `delay_ms` or by the group's retry policy."""
 
     delay_ms: int | None = None
 
@@ -38,13 +38,13 @@ class Retry(Result):
             raise Unprocessable(f"delay_ms must be 0 to {INVISIBLE_MS_CEILING}", field="delay_ms")
 
     def __call__(self, delay_ms: int) -> Retry:
-        """The same, after `delay_ms`."""
+        """Return a `Retry` after `delay_ms`."""
         return Retry(delay_ms)
 
 
 @dataclass(frozen=True)
 class Dead(Result):
-    """Do not deliver it again: to the group's dead letters, with the reason."""
+    """Send the message to the group's dead letters, with the reason."""
 
     reason: str = _REASON
 
@@ -52,7 +52,7 @@ class Dead(Result):
         check_reason(self.reason)
 
     def __call__(self, reason: str) -> Dead:
-        """The same, for this reason."""
+        """Return a `Dead` with this reason."""
         return Dead(reason)
 
 

@@ -1,4 +1,4 @@
-"""Where messages went: what a send returns, and the error of a batch that was stored only in part."""
+"""The results of sends: where messages are stored, and the error of a batch that was stored only in part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Failure", "PartlySent", "Sent", "SentBatch", "SentRange", "summed_up
 class Sent(msgspec.Struct, frozen=True, gc=False):
     """One stored message: partition `NAME@BROKER` and offset.
 
-    `duplicate` says that an earlier attempt had stored it; `durable` that it was fsynced before the answer.
+    `duplicate`: an earlier attempt had stored it. `durable`: it was fsynced before the answer.
     """
 
     partition: str
@@ -30,8 +30,8 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 class SentRange:
     """Messages of one request in one partition: offsets `[base_offset, base_offset + count)`.
 
-    `indexes` are their positions in what was sent, ascending; None means all of it in order. `delayed` ones wait there
-    until they are due.
+    `indexes` are their positions in the batch, ascending; None means the whole batch in order. `delayed` messages wait
+    there until they are due.
     """
 
     partition: str
@@ -51,15 +51,15 @@ class SentBatch:
 
     @property
     def count(self) -> int:
-        """How many messages are stored."""
+        """Number of stored messages."""
         return sum(r.count for r in self.ranges)
 
     def __iter__(self) -> Iterator[Sent]:
-        """Each message's place, in the order in which they were given."""
+        """Iterate over `places`."""
         return iter(self.places())
 
     def places(self) -> list[Sent]:
-        """Each message's place, in the order in which they were given."""
+        """Return the partition and offset of each message, in the order of the batch."""
         placed: list[tuple[int, Sent]] = []
         for r in self.ranges:
             indexes = range(r.count) if r.indexes is None else r.indexes.tolist()
@@ -70,7 +70,7 @@ class SentBatch:
         return [sent for _, sent in placed]
 
     def per_partition(self) -> dict[str, int]:
-        """Messages stored by partition."""
+        """Return the number of stored messages by partition."""
         counts: dict[str, int] = {}
         for r in self.ranges:
             counts[r.partition] = counts.get(r.partition, 0) + r.count
@@ -79,14 +79,14 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Messages of a batch that are not known to be stored: their positions, and why."""
+    """Messages of a batch that are not known to be stored: their positions in the batch, and the error."""
 
     indexes: NDArray[np.int64]
     error: DeltaMQError
 
 
 class PartlySent(Unknown):
-    """A part of the batch is stored, another part is not or may not be."""
+    """A part of the batch is stored; the rest is not, or may not be."""
 
     code = "partly_sent"
 
@@ -99,7 +99,7 @@ class PartlySent(Unknown):
 
 
 def summed_up(ranges: Sequence[SentRange], failures: Sequence[Failure]) -> SentBatch:
-    """The result of a batch, or the error that says most about its failures."""
+    """Return the result of a batch, or raise the error that says most about its failures."""
     sent = SentBatch(tuple(ranges))
     if not failures:
         return sent

@@ -1,7 +1,7 @@
 """The calls of an exclusive client, one attempt each: heartbeats, locks, commits, and messages set aside (SPEC ORDER).
 
-Heartbeats go to the host of the meta role, everything else to the host of the partition's broker. Who asks decides what
-a failure means, and asks again.
+Heartbeats go to the host of the meta role, other calls to the host of the partition's broker. The caller decides what
+a failure means, and repeats the call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEADERS: Final = {"Content-Type": "application/json"}
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat; `authorized_ms` counts from before it was sent (SPEC ORDER-3)."""
+    """The answer to a heartbeat; `authorized_ms` counts from before the heartbeat was sent (SPEC ORDER-3)."""
 
     consume_strategy: str
     authorized_ms: int
@@ -33,11 +33,14 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class LocksGiven(msgspec.Struct, frozen=True):
-    """Locks by number, and where the group goes on; of `unanswered` ones nobody knows."""
+    """Numbers of the granted locks and the group's offsets, by partition.
+
+    For `unanswered` partitions it is not known whether the lock was granted.
+    """
 
     locks: dict[str, int]
     offsets: dict[str, int] = {}
-    #: How often the message at that offset was tried before, if it was.
+    #: Number of earlier attempts at the message at that offset, if there were any.
     attempts: dict[str, int] = {}
     refused: list[str] = []
     unanswered: list[str] = []
@@ -48,7 +51,7 @@ class _Group(msgspec.Struct):
 
 
 class OrderlyCalls(Calls):
-    """The calls of one client of a group. Safe for any number of threads."""
+    """The calls of one client of an exclusive group. Safe for any number of threads."""
 
     def __init__(self, url: str | Sequence[str], group: str, client_id: str, **access: Unpack[Access]) -> None:
         super().__init__(url, **access)
@@ -59,7 +62,10 @@ class OrderlyCalls(Calls):
     def heartbeat(
         self, topics: Mapping[str, str], *, online: bool, wait_ms: int = 0, allocation_epoch: int = 0, timeout_s: float
     ) -> Heartbeat:
-        """Say which topics are consumed, by their tags; waits up to `wait_ms` for another allocation than is known."""
+        """Send a heartbeat with the consumed topics and their tags.
+
+        The service waits up to `wait_ms` for an allocation newer than `allocation_epoch`.
+        """
         wanted = {topic: {"order": True, "tags": tags} for topic, tags in topics.items()}
         query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
         path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
@@ -67,17 +73,17 @@ class OrderlyCalls(Calls):
         return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), Heartbeat)
 
     def make_group(self) -> None:
-        """Make the group, for one client of each partition."""
+        """Create the group as an exclusive one."""
         path = path_of("groups", self.group)
         self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
 
     def max_attempts(self) -> int:
-        """How often the group tries a message."""
+        """Return the group's `max_attempts`."""
         answer = self.hosts.call("GET", path_of("groups", self.group), timeout_s=self.patience.request_timeout_s)
         return read_answer(answer, _Group).max_attempts
 
     def view(self, topic: str) -> TopicView:
-        """The topic's route and order strategy."""
+        """Fetch the topic's route and order strategy."""
         return fetch_view(self.hosts, check_client_topic(topic), self.patience.request_timeout_s)
 
     def take(
@@ -85,7 +91,7 @@ class OrderlyCalls(Calls):
     ) -> LocksGiven:
         """Ask for the locks of partitions of one broker; those in `held` are renewed (SPEC ORDER-4).
 
-        Where none is to be had, it waits up to `wait_ms` for the first.
+        If no lock is free, the service waits up to `wait_ms` for the first one.
         """
         body = {
             "client_id": self.client_id,
@@ -98,7 +104,7 @@ class OrderlyCalls(Calls):
         return read_answer(answer, LocksGiven)
 
     def release(self, topic: str, partition: str, number: int | None) -> None:
-        """Give a lock back; None gives back whatever this client may have been given."""
+        """Release a lock; with `number` None, any lock of the partition that this client may have been granted."""
         body: dict[str, object] = {"client_id": self.client_id, "partitions": [partition]}
         if number is not None:
             body["locks"] = {partition: number}
@@ -106,7 +112,7 @@ class OrderlyCalls(Calls):
         self._once("DELETE", self._locks(topic), broker_of(partition), body, None, timeout_s)
 
     def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
-        """Commit under the lock of this number; the message at `offset` has failed so often."""
+        """Commit `offset` under the lock of this number; `attempts` counts failures of the message at `offset`."""
         path = path_of("groups", self.group, "topics", work.topic, "offsets")
         body: dict[str, object] = {
             "offsets": {work.partition: offset},
@@ -118,7 +124,7 @@ class OrderlyCalls(Calls):
         self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
 
     def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: str, reason: str) -> None:
-        """Append messages to the group's dead letters (`dead`) or to its retry topic (`retry`), each once."""
+        """Append messages to the group's dead letters (`dead`) or its retry partition (`retry`), each once."""
         path = path_of("groups", self.group, "topics", work.topic, "aside")
         body: dict[str, object] = {
             "client_id": self.client_id,

@@ -1,9 +1,9 @@
-"""The commits of an ordered consumer: now and then while a partition is consumed, and before its lock goes back.
+"""The commits of an ordered consumer: periodic while a partition is consumed, and a last one before its lock's release.
 
     position  10 ... 25 ... 40 |handed over
     commit         20     35    40  ──► release          (SPEC ORDER-5: commit before release)
 
-A crash repeats what was done since the last commit; a handover repeats nothing.
+After a crash, the messages since the last commit are processed again; after a handover, none are.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _AGAIN_MS_MAX: Final = 1_000
 
 
 class Commits:
-    """Stores how far the works are. Safe for any number of threads.
+    """Commits the positions of the works. Safe for any number of threads.
 
-    `refused` is told of a commit that was refused, `ended` when a work needs nothing more, and whether it was lost.
+    It calls `refused` after a refused commit, and `ended` with a work that needs no further commit and whether the
+    partition was lost.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Commits:
         self.committed = 0
 
     def tick(self, works: Sequence[OrderlyWork]) -> None:
-        """Commit what is due."""
+        """Commit the works that are due."""
         now_ms = monotonic_ms()
         if now_ms < self._next_ms:
             return
@@ -64,11 +65,11 @@ class Commits:
                 self.soon(work)
 
     def next_ms(self) -> int:
-        """When to look again."""
+        """Return when `tick` is due next."""
         return self._next_ms
 
     def soon(self, work: OrderlyWork) -> None:
-        """Commit a work now, unless that is under way, and end it if it only waits for that."""
+        """Commit a work in another thread, unless a commit is under way; then end it if it waits for nothing else."""
         with work.mutex:
             if work.committing:
                 return
@@ -76,7 +77,7 @@ class Commits:
         self._requests.submit(partial(self._commit, work))
 
     def now(self, work: OrderlyWork) -> bool:
-        """Commit in the thread that calls; whether everything is committed."""
+        """Commit in the calling thread; returns whether everything is committed."""
         self._store(work)
         with work.mutex:
             return work.is_committed
@@ -89,11 +90,11 @@ class Commits:
             with work.mutex:
                 work.committing = False
         if self._end(work) and stored:
-            # It went on, and came to its end meanwhile.
+            # The run went on during the commit, and has ended since.
             self.soon(work)
 
     def _store(self, work: OrderlyWork) -> bool:
-        """Commit the position, if it may be; whether that was done."""
+        """Commit the position, if that is allowed and needed; returns whether it was stored."""
         with work.mutex:
             if not work.run.may_commit(monotonic_ms()):
                 return False
@@ -122,7 +123,7 @@ class Commits:
         self._next_ms = monotonic_ms() + min(wait_ms, _AGAIN_MS_MAX)
 
     def _end(self, work: OrderlyWork) -> bool:
-        """End a work whose run is over; True when that must wait for another commit."""
+        """End a work whose run is over; returns True if it needs another commit first."""
         with work.mutex:
             if work.place is not Place.ENDING:
                 return False

@@ -1,20 +1,20 @@
-"""The ordered consumer of a group: one client for each partition, one message after another (SPEC ORDER, CONS).
+"""The ordered consumer of an exclusive group: one client for each partition, one message at a time (SPEC ORDER, CONS).
 
     def listen(message):
         apply(message.key, message.text)
-        return Verdict.SUCCESS                  # anything else, or an exception: the same message again
+        return Verdict.SUCCESS                  # after anything else, or an exception: the same message again
 
     with OrderlyConsumer("http://127.0.0.1:8080", "ledger", "orders", listen) as consumer:
         consumer.run()                          # until stop() or a refusal
 
-The service gives each partition to one client of the group; clients come and go, and partitions move with them: the
-old client finishes what it has begun, commits and lets go, then the new one begins. No message is heard by both, unless
-the old one died; what it had not committed is heard again then. A client that is cut off stops by itself before others
-begin.
+The service gives each partition to one client of the group. When clients join or leave, partitions move: the old client
+finishes the message that it has begun, commits and releases the partition; then the new one begins. No message is
+processed by both, unless the old client died: then the messages that it had not committed are processed again. A client
+that is cut off from the service stops by itself before others begin.
 
-Retried messages of the group are heard, too: dead letters that were sent back there, what clients let go of with
-`on_failure="retry_topic"`, and what was popped before the group was exclusive. They have lost their place: any client
-of the group gets them, one at a time, beside its partitions.
+The consumer also processes the group's retried messages: dead letters that were sent back to the group, messages that
+clients moved there with `on_failure="retry_topic"`, and messages popped before the group was exclusive. They are out of
+order: any client of the group gets them, one at a time, besides its partitions.
 
     heartbeats ──► allocation ──► locks ──► works ──► listeners (`concurrency` threads) ──► commits ──► release
 """
@@ -57,33 +57,33 @@ __all__ = ["OrderlyClosed", "OrderlyConsumer"]
 
 log = logging.getLogger("deltamq.client")
 
-#: How long threads that were told to end may take.
+#: Seconds that each thread may take to end after `close`.
 _JOIN_S: Final = 2.0
 _REQUESTS_MAX: Final = 32
-#: The rights are looked at so often, whatever happens.
+#: Maximum time between two checks of the rights, in milliseconds.
 _LOOK_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderlyClosed:
-    """What a consumer left behind when it closed.
+    """What a consumer left undone when it closed.
 
-    The listeners of `unfinished` partitions still ran; what they do now is not committed, and is heard again by others.
-    `unreleased` locks were not given back: their partitions go to others when this client is called offline.
+    `unfinished` partitions had a listener running: its messages are not committed, and other clients process them
+    again. `unreleased` locks were not released: their partitions go to other clients once this one counts as offline.
     """
 
     unfinished: int
     unreleased: int
 
     def __bool__(self) -> bool:
-        """Whether everything was finished and given back."""
+        """Return whether everything was finished and released."""
         return self.unfinished == 0 and self.unreleased == 0
 
 
 class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
-    """Takes partitions of `topics` for `group`, and lets `listener` hear their messages in order.
+    """Takes partitions of `topics` for `group`, and calls `listener` with their messages in order.
 
-    The group must be exclusive (CONS-1); one that does not exist is made so.
+    The group must be exclusive (CONS-1); one that does not exist is created as an exclusive group.
 
     Parameters
     ----------
@@ -91,32 +91,32 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         The service (or several of its processes), the group, and one topic or several.
     listener
         Gets an `OrderedMessage`; with `batch_messages` a list of them. Returns `Verdict.SUCCESS` when it is done;
-        `Verdict.SUSPEND` or `Suspend(ms)` to hear the same again, and nothing of that partition meanwhile (an
-        exception, or no verdict, is the same); `Verdict.DEAD` to put it among the dead letters.
+        `Verdict.SUSPEND` or `Suspend(ms)` to get the same messages again, before any other of that partition (an
+        exception, or no verdict, does the same); `Verdict.DEAD` to send them to the dead letters.
     concurrency
-        How many partitions are heard at once, each by one thread at a time (ORDER-6).
+        Number of partitions processed at once, each by one thread at a time (ORDER-6).
     batch_messages
-        Hand over up to so many messages at once. They fail together.
+        Maximum number of messages handed over at once. They fail together.
     on_failure
         What becomes of messages that fail, in topics that are not strict (ORDER-8): `dead_letter` after
         `max_attempts`, `retry_topic` at once and out of order, `in_place` for ever. In a strict topic they are always
         repeated in place for ever.
     max_attempts
-        By default the group's. Attempts of clients before this one count, and so does the end of one that died.
+        By default the group's. Attempts of earlier clients count; if a client died in an attempt, it counts, too.
     suspend_ms
-        How long before they are heard again (10 to 30,000).
+        Milliseconds until suspended messages are handed over again (10 to 30,000).
     turn_ms
-        After so long in one partition its thread goes to another one that waits for a thread (ORDER-9).
+        Milliseconds after which a thread leaves its partition, if another one waits for a thread (ORDER-9).
     commit_ms
-        How often progress is committed; a crash repeats what was heard since.
+        Milliseconds between commits; after a crash, the messages since the last commit are processed again.
     tags
         `*`, or `TagA||TagB`: other messages count as consumed.
     client_id
-        Who this is in its group; by default a new name.
+        This client's id in the group; by default a new one.
     before, after
-        Hooks: `before(message)` and `after(message, verdict, error)`, or with the batch; they only look on.
+        Hooks: `before(message)` and `after(message, verdict, error)`, or with the batch; they change nothing.
     patience
-        How the waits grow while the service is away; a consumer never gives up.
+        How the waits between attempts grow while the service is away; a consumer never gives up.
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         batches = batch_messages is not None
         retries = partial(retries_of, url, group, self.topics, listening, batches=batches, client_id=self.client_id)
         self._retries = retries(tags=tags, **access)
-        #: They are popped; guarded by the lock.
+        #: Whether the retried messages are being popped; guarded by the lock.
         self._retrying = False
 
     def _build(self, topics: dict[str, str], listening: Listening, size: FetchSize) -> None:
-        """Make the parts and tell each whom to tell what."""
+        """Make the parts and connect their callbacks."""
         self._poked = threading.Event()
         self._ended = threading.Event()
         self._requests = Workers(_REQUESTS_MAX, "deltamq-orderly")
@@ -218,7 +218,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
         ]
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> OrderlyClosed:
-        """Hand everything over: let running listeners end for at most `timeout_s`, commit, and give the locks back.
+        """Hand everything over: wait at most `timeout_s` for running listeners, commit, and release the locks.
 
         Closing twice is harmless.
         """
@@ -250,18 +250,18 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
     # Looking ----------------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[tuple[str, str], ...]:
-        """Topic and name of the partitions that this client has now, sorted."""
+        """Return topic and name of the partitions that this client has now, sorted."""
         return tuple(sorted(work.key for work in self._rights.works()))
 
     def positions(self) -> dict[tuple[str, str], int]:
-        """Up to where each of them is done, by topic and name."""
+        """Return the position of each of these partitions, by topic and name; all messages before it are done."""
         return {work.key: work.position for work in self._rights.works()}
 
     def stats(self) -> ConsumerStats:
-        """What this consumer does (SPEC CONS-6).
+        """Return what this consumer does (SPEC CONS-6).
 
-        `retried` counts suspensions, `expired` partitions that were lost rather than handed over, `renewals` those of
-        locks, `pops` fetches.
+        `retried` counts suspensions, `expired` partitions that were lost and not handed over, `renewals` renewed locks,
+        `pops` fetches.
         """
         held = sum(len(work.messages) for work in self._rights.works())
         return self._counters.read(expired=self._rights.lost, renewals=self._rights.renewals, held=held)
@@ -269,7 +269,7 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Do what is due, until the end."""
+        """Run the parts' periodic work until the consumer ends."""
         while not self._ended.is_set():
             self._poked.clear()
             if self._heartbeats.is_exclusive:
@@ -282,14 +282,14 @@ class OrderlyConsumer(ConsumerLife[OrderlyClosed]):
             self._poked.wait(wait_ms / 1000)
 
     def _begin_retries(self) -> None:
-        """Pop what is retried: not before the group is known to be exclusive, since a pop may make it a shared one."""
+        """Begin to pop retried messages; only once the group is exclusive, because a pop may create a shared one."""
         with self._lock:
             if not self._retrying and not self._closing:
                 self._retrying = True
                 self._retries.start()
 
     def _settings_of(self, topic: str) -> OrderlySettings:
-        """How a topic is consumed."""
+        """Return the settings of a topic's runs."""
         strict = self._calls.view(topic).strict
         attempts = self._manner.max_attempts or self._group_attempts
         if attempts is None:

@@ -1,7 +1,7 @@
 """The fetches of an ordered consumer: one thread waits for the answers of all partitions at once (SPEC ORDER-4).
 
-A fetch renews the lock of its partition. What it brings is handed to whoever runs the partition; a fetch whose
-partition went on without it is heard and forgotten.
+A fetch renews the lock of its partition. Its messages go to the thread that runs the partition next. If the partition
+went on without a fetch, the answer is read and dropped.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from mq.errors import DeltaMQError, Unknown
 
 __all__ = ["OrderlyFetch", "OrderlyFetches"]
 
-#: Fetches open at once; more partitions take turns.
+#: Maximum number of open fetches; with more partitions, fetches wait for a connection.
 _CONNECTIONS_MAX: Final = 256
 _LOOK_S_MAX: Final = 1.0
-#: Longer than a connection may take to open, or the rest of an answer to come.
+#: Seconds for opening a connection, and for the rest of an answer to arrive.
 _TIMEOUT_S: Final = 5.0
 
-#: Gets a fetch, and what it brought or how it failed.
+#: Called with a fetch, and its answer or its error.
 Heard: TypeAlias = Callable[["OrderlyFetch", Fetched | DeltaMQError], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderlyFetch:
-    """A fetch for a work; it counts while the work's ticket is this one."""
+    """A fetch for a work; valid while the work still has this ticket."""
 
     work: OrderlyWork
     ticket: int
@@ -49,14 +49,14 @@ class _Open:
 
 
 class OrderlyFetches:
-    """All fetches of one consumer, by the thread that calls `run`, until `close`."""
+    """All fetches of one consumer, made by the thread that calls `run` until `close`."""
 
     def __init__(self, hosts: Hosts, heard: Heard) -> None:
         self._hosts = hosts
         self._heard = heard
         self._connections = FetchConnections(connections_max=_CONNECTIONS_MAX, timeout_s=_TIMEOUT_S)
         self._asked: queue.SimpleQueue[OrderlyFetch] = queue.SimpleQueue()
-        #: Asked, and waiting for a connection.
+        #: Fetches that wait for a connection.
         self._waiting: list[OrderlyFetch] = []
         self._selector = selectors.DefaultSelector()
         self._bell, self._rope = socket.socketpair()
@@ -65,17 +65,17 @@ class OrderlyFetches:
         self._closed = False
 
     def ask(self, fetch: OrderlyFetch) -> None:
-        """Begin a fetch soon; from any thread."""
+        """Queue a fetch; safe in any thread."""
         self._asked.put(fetch)
         self._ring()
 
     def _ring(self) -> None:
-        # A full socket rings already; a closed one has nobody left to hear it.
+        # A full socket wakes the thread already; a closed one has no thread to wake.
         with contextlib.suppress(OSError):
             self._rope.send(b"\0")
 
     def run(self) -> None:
-        """Ask and hear, until closed."""
+        """Send fetches and read their answers until closed."""
         self._selector.register(self._bell, selectors.EVENT_READ)
         try:
             while not self._closed:

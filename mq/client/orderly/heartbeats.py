@@ -1,8 +1,8 @@
-"""An exclusive client's heartbeats: its authorization, and which partitions are its (SPEC ORDER-2, ORDER-3).
+"""An exclusive client's heartbeats: they bring its authorization and its partitions (SPEC ORDER-2, ORDER-3).
 
     heartbeat ──► the service waits until the allocation changes, or some seconds ──► answer ──► heartbeat ...
 
-So a change is known as soon as it is decided, and the authorization is renewed long before it ends.
+So the client learns of a change as soon as it is decided, and the authorization is renewed long before it ends.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["Heartbeats"]
 log = logging.getLogger("deltamq.client")
 
 _EXCLUSIVE: Final = "exclusive"
-#: A heartbeat is waited for no longer than this share of the authorization, so that several may fail.
+#: A heartbeat asks for a wait of at most this fraction (1/6) of the authorization, so that several may fail.
 _WAIT_PART: Final = 6
-#: How long an answer may take beyond the wait that was asked for.
+#: Seconds that an answer may take beyond the wait that was asked for.
 _TIMEOUT_S: Final = 4.0
 _TIMEOUT_S_MIN: Final = 0.05
-#: Between heartbeats that failed, at most; and between those that brought no authorization.
+#: Maximum wait after a failed heartbeat; wait after one that brought no authorization.
 _AGAIN_S_MAX: Final = 1.0
 _UNAUTHORIZED_S: Final = 0.2
-#: How long the last word waits for a heartbeat that it may have overtaken.
+#: How long the goodbye waits for a heartbeat that it may have overtaken.
 _OVERTAKEN_S: Final = 1.0
 
 
@@ -65,12 +65,12 @@ class Heartbeats:
         self._epoch = 0
         self._wait_ms = 0
         self._failures = 0
-        #: No heartbeat that says `online` is under way.
+        #: Set while no heartbeat that says `online` is under way.
         self._idle = threading.Event()
         self._idle.set()
 
     def run(self) -> None:
-        """Heartbeat after heartbeat."""
+        """Send heartbeats, one after another, until `leave`."""
         while not self._leaving.is_set():
             self._idle.clear()
             try:
@@ -120,7 +120,7 @@ class Heartbeats:
         if not self._leaving.is_set():
             self._changed(answer.allocation)
         if answer.authorized_ms <= 0:
-            # It was called offline, and joins anew.
+            # The client counted as offline, and joins anew.
             self._leaving.wait(_UNAUTHORIZED_S)
 
     def _make_group(self) -> None:
@@ -141,12 +141,12 @@ class Heartbeats:
     # The end ----------------------------------------------------------------------------------------------------
 
     def leave(self, until_ms: int) -> bool:
-        """Say that this client goes; False when nobody heard it until then (it is called offline later)."""
+        """Tell the service that this client leaves; False if no answer came by `until_ms` (then it times out later)."""
         self._leaving.set()
         under_way = not self._idle.is_set()
         heard = self._say_goodbye(until_ms)
         if heard and under_way:
-            # A heartbeat that was on its way may have come after it, and would bring the client back.
+            # A heartbeat under way may have arrived after the goodbye, and would bring the client back.
             self._idle.wait(_OVERTAKEN_S)
             heard = self._say_goodbye(until_ms)
         return heard
@@ -167,5 +167,5 @@ class Heartbeats:
                     return False
                 time.sleep(wait_s)
             else:
-                # What is held may be finished by the authorization that was granted before.
+                # The earlier authorization still allows to finish the partitions held now.
                 return True

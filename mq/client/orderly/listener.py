@@ -1,4 +1,4 @@
-"""The user's listener of ordered messages: whatever it does becomes a verdict (SPEC ORDER-7)."""
+"""Calls the user's listener of ordered messages and turns every outcome into a verdict (SPEC ORDER-7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AfterVerdict", "Heard", "Listener", "Listening", "Suspend"]
 
 log = logging.getLogger("deltamq.client")
 
-#: What a listener gets: one message, or a batch of them.
+#: The argument of a listener: one message, or a batch of them.
 Heard: TypeAlias = OrderedMessage | Sequence[OrderedMessage]
 Listener: TypeAlias = Callable[[Any], object]
 AfterVerdict: TypeAlias = Callable[[Any, Verdict, BaseException | None], object]
@@ -27,14 +27,14 @@ _NO_VERDICT: Final = "a listener returns Verdict.SUCCESS, Verdict.SUSPEND, Verdi
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """As `Verdict.SUSPEND`: the same messages again, after `suspend_ms` (10 to 30,000)."""
+    """A `Verdict.SUSPEND` with its own delay: the same messages again after `suspend_ms` (10 to 30,000)."""
 
     suspend_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a listener said."""
+    """The verdict of a listener, and its delay of a suspension."""
 
     verdict: Verdict
     suspend_ms: int | None = None
@@ -50,14 +50,14 @@ class Listening:
     after: AfterVerdict | None = None
 
     def run(self, heard: Heard, count: int, place: str) -> Outcome:
-        """Let it hear one message, or a batch of `count`; never raises. `place` is for logs."""
+        """Call the listener with one message, or with a batch of `count`; never raises. `place` is for logs."""
         call_hook(self.before, heard)
         began = time.monotonic()
         born_ms = _age_ms(heard)
         error: BaseException | None = None
         try:
             outcome = _outcome(self.listener(heard))
-        # A listener that ends its thread, or what stops a program: the messages come again all the same.
+        # BaseException: even if a listener ends its thread or the program, the messages are handed over again.
         except BaseException as caught:
             error = caught
             outcome = Outcome(Verdict.SUSPEND)
@@ -74,7 +74,7 @@ class Listening:
 
 
 def _outcome(returned: object) -> Outcome:
-    """What is no clear success is none: nothing said is a suspension."""
+    """Return the outcome for a listener's return value; None is a suspension, since only `SUCCESS` is a success."""
     if returned is None:
         return Outcome(Verdict.SUSPEND)
     if isinstance(returned, Verdict):
@@ -85,7 +85,7 @@ def _outcome(returned: object) -> Outcome:
 
 
 def _age_ms(heard: Heard) -> float | None:
-    """Milliseconds since the oldest of the messages was born."""
+    """Return the age of the oldest message, in milliseconds since its `born_time`."""
     messages = (heard,) if isinstance(heard, OrderedMessage) else heard
     oldest_us = min((message.born_us for message in messages if message.born_us is not None), default=None)
     return None if oldest_us is None else max(0.0, time.time() * 1e3 - oldest_us / 1e3)

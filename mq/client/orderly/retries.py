@@ -1,7 +1,7 @@
-"""The retried messages of an ordered consumer: those that it let go of, out of order (SPEC ORDER-8, RETRY-1).
+"""The retried messages of an ordered consumer: messages that were moved out of order (SPEC ORDER-8, RETRY-1).
 
-They are popped, any client of the group may get them, and the same listener hears them: a success acknowledges,
-anything else lets them come again when the group's retry policy says, until they are dead.
+They are popped, so any client of the group may get them, and the same listener processes them. A success acknowledges
+them; otherwise they are delivered again by the group's retry policy, until they become dead letters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def retries_of(
     tags: str,
     **access: Unpack[Access],
 ) -> PopConsumer:
-    """A consumer of the group's retried messages of these topics, one at a time."""
+    """Return a consumer of the group's retried messages of these topics, one at a time."""
 
     def handle(popped: PoppedMessage) -> Result:
         message = OrderedMessage(

@@ -1,11 +1,11 @@
-"""By what right an ordered consumer has its partitions: allocation and pull locks (SPEC ORDER-4, ORDER-5).
+"""An ordered consumer's rights to its partitions: allocation and pull locks (SPEC ORDER-4, ORDER-5).
 
     allocated ──► lock asked for ──► granted: a work begins ──► renewed ... ──► handed over, or lost ──► released
                        ▲                                                                                    │
-                       └── refused: another one has it still                     repeated until answered ◄──┘
+                       └── refused: another client still has it                  repeated until answered ◄──┘
 
-Nothing here runs by itself: `tick` looks for what is due, and requests go out on threads of their own. A partition
-whose release is not answered is not asked for.
+Nothing here runs by itself: `tick` finds what is due, and requests go out on threads of their own. While the release of
+a lock is unanswered, the lock is not asked for again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["Rights"]
 
 log = logging.getLogger("deltamq.client")
 
-#: A refused request waits so long at the service for the lock; then newly allocated partitions join it.
+#: Milliseconds that a request waits at the service for a lock; the next one includes newly allocated partitions.
 _LOCK_WAIT_MS: Final = 200
-#: After a request that failed, or was not answered for some partitions.
+#: Wait before the next request for partitions whose request failed or was not answered, in milliseconds.
 _AGAIN_MS: Final = 200
 _LOCK_TIMEOUT_S: Final = 4.0
 
@@ -37,7 +37,7 @@ PARTITION_MOVED: Final = "partition_moved"
 
 
 class Rights:
-    """The works of one consumer, and what it asks brokers for. Safe for any number of threads."""
+    """The works of one consumer, and the locks that it asks brokers for. Safe for any number of threads."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Rights:
         self._changed = threading.Condition(self._lock)
         self._allocation: frozenset[Key] = frozenset()
         self._works: dict[Key, OrderlyWork] = {}
-        #: Asked for, or being given back, now.
+        #: Partitions whose locks are being asked for, and being released.
         self._asking: set[Key] = set()
         self._releasing: set[Key] = set()
-        #: To be given back, by number (None: whatever an answer that was lost may have granted), and not before when.
+        #: Locks to release: number (None: any that a lost answer may have granted), and the earliest time.
         self._releases: dict[Key, tuple[int | None, int]] = {}
         self._ask_after_ms: dict[Key, int] = {}
         self._leaving = False
-        #: Renewals that were granted, and works that were lost.
+        #: Counts of granted renewals, and of lost works.
         self.renewals = 0
         self.lost = 0
 
     # The allocation ---------------------------------------------------------------------------------------------
 
     def allocated(self, allocation: Mapping[str, Sequence[str]]) -> None:
-        """The meta role says which partitions are this client's now."""
+        """Take in a new allocation: the partitions that the meta role has given to this client."""
         with self._lock:
             if self._leaving:
                 return
@@ -87,11 +87,11 @@ class Rights:
             woken = [work for key, work in self._works.items() if key in gone]
         for work in woken:
             self._wake(work)
-        # At once: a partition stands still until its new client has the lock.
+        # At once: a partition is not consumed until its new client has the lock.
         self.tick()
 
     def leave(self) -> None:
-        """Begin nothing more, and give everything back once it is finished."""
+        """Begin no further works, and release each lock once its work is finished."""
         with self._lock:
             self._leaving = True
             self._allocation = frozenset()
@@ -103,12 +103,12 @@ class Rights:
         self._poke()
 
     def works(self) -> list[OrderlyWork]:
-        """Everything that is held now."""
+        """Return the works of all locks held now."""
         with self._lock:
             return list(self._works.values())
 
     def wait_given_back(self, timeout_s: float) -> bool:
-        """Wait until nothing is held, asked for or to be given back; False when the time was not enough."""
+        """Wait until no lock is held, asked for or to be released; returns False after `timeout_s`."""
         with self._lock:
             return self._changed.wait_for(self._is_clear, max(0.0, timeout_s))
 
@@ -117,14 +117,14 @@ class Rights:
 
     @property
     def unreleased(self) -> int:
-        """Locks that nobody has confirmed to be given back."""
+        """Number of locks whose release is not confirmed."""
         with self._lock:
             return len(self._releases.keys() | self._works.keys())
 
     # What is due ------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Ask for what is allocated, renew what is held, give back what is over."""
+        """Send the requests that are due: ask for allocated locks, renew held ones, release those of ended works."""
         now_ms = monotonic_ms()
         with self._lock:
             taken = self._to_take(now_ms)
@@ -143,7 +143,7 @@ class Rights:
             self._wake(work)
 
     def _to_take(self, now_ms: int) -> dict[tuple[str, str], list[str]]:
-        """What to ask for, by topic and broker; one request for each of them at a time."""
+        """Return the partitions to ask for, by topic and broker, each of which has one request at a time."""
         if self._leaving or not self._authorization.holds(now_ms):
             return {}
         busy = {(topic, broker_of(name)) for topic, name in self._asking}
@@ -166,7 +166,7 @@ class Rights:
     # Locks ------------------------------------------------------------------------------------------------------
 
     def _take(self, topic: str, partitions: Sequence[str]) -> None:
-        """Ask for locks of one broker, and begin with what is granted."""
+        """Ask for locks of one broker, and begin the works of those that are granted."""
         keys = [(topic, name) for name in partitions]
         lapses = self._authorization.lapses
         try:
@@ -191,7 +191,10 @@ class Rights:
     def _work(
         self, key: Key, given: LocksGiven, settings: OrderlySettings, sent_ms: int, lapses: int
     ) -> OrderlyWork | None:
-        """A work of a lock that was granted, or None: the lock was given to a stay that may be over by now."""
+        """Make the work of a granted lock; returns None, and plans the release, if the lock may not be used any more.
+
+        That is so if the authorization or the lock has lapsed since the request, or the answer names no offset.
+        """
         now_ms = monotonic_ms()
         number = given.locks[key[1]]
         lock = ClientLock(number, sent_ms)
@@ -210,7 +213,7 @@ class Rights:
         return work
 
     def _not_taken(self, keys: Sequence[Key], *, perhaps_given: bool) -> None:
-        """No answer, or a failure: give back what may have been given, and ask again in a while."""
+        """After a failure, or no answer: release locks that may have been granted, and ask again later."""
         after_ms = monotonic_ms() + _AGAIN_MS
         with self._lock:
             for key in keys:
@@ -222,7 +225,7 @@ class Rights:
         self._poke()
 
     def doubt(self, work: OrderlyWork) -> None:
-        """The broker does not know our lock: it may have been taken over, then a claim brings it back."""
+        """Claim a lock that the broker does not know: if the broker was taken over, the claim restores the lock."""
         with self._lock:
             if work.renewing or self._works.get(work.key) is not work:
                 return
@@ -230,7 +233,7 @@ class Rights:
         self._requests.submit(partial(self._renew, [work]))
 
     def _renew(self, works: Sequence[OrderlyWork]) -> None:
-        """Renew locks of one broker; what another has is lost."""
+        """Renew locks of one broker; locks that another client has are lost."""
         sent_ms = monotonic_ms()
         names = [work.partition for work in works]
         try:
@@ -257,13 +260,13 @@ class Rights:
             if work.lock.renewed(number, sent_ms, now_ms):
                 self.renewals += 1
             else:
-                # It came too late: what is given back when the work ends is this one.
+                # The renewal came too late, but this is the lock to release when the work ends.
                 work.lock.number = number
         elif present is None or present.lock.number != number:
             self._releases[work.key] = (number, now_ms)
 
     def refused(self, work: OrderlyWork, error: Conflict) -> None:
-        """A fetch or a commit was refused: the partition is another's, or the lock is in doubt."""
+        """Handle a refused fetch or commit: the partition has moved to another client, or the lock is in doubt."""
         if error.code == PARTITION_MOVED:
             work.right.allocated = False
             self._wake(work)
@@ -273,7 +276,7 @@ class Rights:
     # The end of a work ------------------------------------------------------------------------------------------
 
     def ended(self, work: OrderlyWork, *, lost: bool) -> None:
-        """A work is over: its lock goes back, by the thread that calls."""
+        """End a work, and release its lock in the calling thread."""
         with self._lock:
             if self._works.get(work.key) is not work:
                 return
@@ -288,7 +291,7 @@ class Rights:
             self._release(work.key)
 
     def _release(self, key: Key) -> None:
-        """Give a lock back; again later when there was no answer."""
+        """Release a lock; without an answer, plan another try."""
         with self._lock:
             number = self._releases[key][0]
         again = False

@@ -1,13 +1,13 @@
 """The turns of an ordered consumer: each partition in one thread at a time, for a minute at most (SPEC ORDER-6 to 9).
 
     turn: next ──┬── Process ──► listener ──► verdict ──► next ...
-                 ├── MoveAway ─► its attempts were used up by others: set aside ──► next ...
-                 ├── Fetch ────► the thread goes; the answer begins another turn
-                 ├── Wait ─────► suspended: the time begins another turn
-                 ├── Yield ────► behind the others
-                 └── Stop ─────► the last commit, if the partition was handed over; then the lock goes back
+                 ├── MoveAway ─► attempts used up by earlier clients: set aside ──► next ...
+                 ├── Fetch ────► the thread is free; the answer begins another turn
+                 ├── Wait ─────► suspended: another turn begins when the time is over
+                 ├── Yield ────► queued behind the other partitions
+                 └── Stop ─────► the last commit, if the partition was handed over; then the lock's release
 
-What to do is decided by `mq.order.orderly.OrderlyRun`.
+`mq.order.orderly.OrderlyRun` decides what to do.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ __all__ = ["FetchSize", "Turns"]
 
 log = logging.getLogger("deltamq.client")
 
-#: Shorter than a lock's renewal: each answer renews it.
+#: Shorter than the interval of lock renewals, because each answer renews the lock.
 _FETCH_WAIT_MS: Final = 5_000
-#: Fetches that find nothing although they were to wait: 10 ms, 20, ... apart.
+#: Pauses after fetches that found nothing although they were to wait: 10 ms, 20, ... at most 200.
 _PAUSE_MS_MIN: Final = 10
 _PAUSE_MS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 10
-#: What is not there, or not readable, is looked for again then.
+#: Wait after a fetch whose partition or offset is missing, or that was refused, in milliseconds.
 _MISSING_MS: Final = 1_000
 _DOUBT_MS: Final = 50
 _FAILED_MS_MAX: Final = 1_000
-#: A message's own condemnation, where a listener returns `Verdict.DEAD`.
+#: The reason of a dead letter whose listener returned `Verdict.DEAD`.
 _REJECTED: Final = "rejected by its listener"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSize:
-    """How much one fetch brings at most."""
+    """Maximum size of one fetch."""
 
     messages: int
     bytes: int
 
 
 class Turns:
-    """The works of one consumer as its threads run them. Safe for any number of threads.
+    """Runs the works of one consumer in its threads. Safe for any number of threads.
 
-    `refused` is told of a fetch that was refused, `stopped` when a work's run is over, `fail` why there is no going on;
-    `commit` commits what a work has done, at once, and says whether it could.
+    It calls `refused` after a refused fetch, `stopped` when a work's run is over, and `fail` with an error that ends
+    the consumer. `commit` commits a work's position at once, and returns whether it could.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Turns:
         self._timers: list[tuple[int, int, OrderlyWork, int]] = []
         self._timer_numbers = itertools.count()
         self._timers_lock = threading.Lock()
-        #: Where listeners run.
+        #: Active in the threads that run a listener.
         self.inside = Inside()
 
     # Where a work goes ------------------------------------------------------------------------------------------
 
     def begin(self, work: OrderlyWork) -> None:
-        """Run a work that is queued."""
+        """Run a queued work in one of the threads."""
         self._threads.submit(partial(self._guarded, work))
 
     def wake(self, work: OrderlyWork, ticket: int | None = None) -> None:
-        """Run a work that waits or fetches, if it does so (still, by this ticket)."""
+        """Queue a work that waits or fetches; with a `ticket`, only if the work still has that one."""
         with work.mutex:
             if work.place not in (Place.FETCHING, Place.WAITING) or ticket not in (None, work.ticket):
                 return
@@ -120,7 +120,7 @@ class Turns:
         self.begin(work)
 
     def _park(self, work: OrderlyWork, until_ms: int, ticket: int) -> None:
-        """Let it wait for a time, unless it was woken since it had this ticket."""
+        """Let a work wait until a time, unless it was woken since it had this ticket."""
         with work.mutex:
             if work.ticket != ticket:
                 return
@@ -133,12 +133,12 @@ class Turns:
         self._wake_if_over(work)
 
     def _wake_if_over(self, work: OrderlyWork) -> None:
-        """What happened to the right while its thread ran has woken nobody."""
+        """Wake a work whose right ended while its thread ran: that change could not wake it."""
         if not work.right.allocated or not work.right.holds(monotonic_ms()):
             self.wake(work)
 
     def tick(self) -> None:
-        """Wake those whose time has come."""
+        """Wake the works whose wait is over."""
         due = []
         with self._timers_lock:
             while self._timers and self._timers[0][0] <= monotonic_ms():
@@ -147,14 +147,14 @@ class Turns:
             self.wake(work, ticket)
 
     def next_ms(self) -> int | None:
-        """When the next one is due."""
+        """Return when the next wait ends."""
         with self._timers_lock:
             return self._timers[0][0] if self._timers else None
 
     # A turn -----------------------------------------------------------------------------------------------------
 
     def _guarded(self, work: OrderlyWork) -> None:
-        """A turn; a fault of ours ends the consumer, which must not look alive while a partition stands still."""
+        """Run a turn; an unexpected error ends the consumer, which must not look alive while a partition is stuck."""
         try:
             self._turn(work)
         except Exception as error:
@@ -162,7 +162,7 @@ class Turns:
             self._fail(DeltaMQError(f"{work.partition} cannot go on: {error}", code="consumer_failed"))
 
     def _turn(self, work: OrderlyWork) -> None:
-        """Go on with a partition until its thread has nothing to do for it."""
+        """Run a partition's steps until there is nothing to do in this thread."""
         with work.mutex:
             work.place = Place.RUNNING
             work.run.begin_turn(monotonic_ms())
@@ -209,7 +209,7 @@ class Turns:
             self._set_aside(work, away, outcome.verdict)
 
     def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> None:
-        """Append messages elsewhere; if that fails they are tried again in place (SPEC ORDER-8)."""
+        """Append messages to the dead letters or retries; if that fails, they are repeated in place (SPEC ORDER-8)."""
         to = "dead" if away.dead else "retry"
         reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
         moved = True
@@ -247,7 +247,7 @@ class Turns:
         self._wake_if_over(work)
 
     def _heard(self, fetch: OrderlyFetch, answer: Fetched | DeltaMQError) -> None:
-        """In the thread of the fetches: quick."""
+        """Take in the answer to a fetch; runs in the thread of all fetches, so it must be quick."""
         self._counters.add(**{"failed_pops" if isinstance(answer, DeltaMQError) else "pops": 1})
         work = fetch.work
         pause_ms = 0
@@ -264,7 +264,7 @@ class Turns:
             self.wake(work, fetch.ticket)
 
     def _found(self, work: OrderlyWork, ask: FetchAsk, fetched: Fetched) -> int:
-        """Take in what came, with the mutex held; how long to pause."""
+        """Take in fetched messages, with the mutex held; returns the milliseconds to pause."""
         work.failures = 0
         if fetched.status == "offset_too_small":
             lost = fetched.min_offset - ask.offset
@@ -285,7 +285,7 @@ class Turns:
         return min(_PAUSE_MS_MIN << min(work.empty_fetches - 1, _DOUBLINGS_MAX), _PAUSE_MS_MAX)
 
     def _not_found(self, work: OrderlyWork, error: DeltaMQError) -> int:
-        """What follows from a fetch that failed; how long to pause."""
+        """Handle a failed fetch; returns the milliseconds to pause."""
         if isinstance(error, Conflict) and not is_worth_retrying(error):
             self._refused(work, error)
             return _DOUBT_MS

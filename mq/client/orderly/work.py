@@ -1,11 +1,11 @@
-"""One partition in the hands of an ordered consumer: its run, its lock, and which thread has it (SPEC ORDER-6).
+"""One partition that an ordered consumer has: its run, its lock, and its place among the threads (SPEC ORDER-6).
 
     QUEUED ──► RUNNING ──┬──► FETCHING ──┐
-      ▲                  ├──► WAITING ───┤ answer, time, or a change of the right
+      ▲                  ├──► WAITING ───┤ an answer, the end of a wait, or a change of the right
       │                  └──► ENDING     │
       └──────────────────────────────────┘
 
-A work is in one place at a time, so one thread at most runs it.
+A work is in one place at a time, so at most one thread runs it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Key = tuple[str, str]
 
 
 def monotonic_ms() -> int:
-    """The one clock by which a client counts its rights."""
+    """Return the time of the clock that a client's rights are measured by, in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Place(enum.Enum):
-    """Where a work is."""
+    """The place of a work."""
 
     QUEUED = "queued"  #: waits for a thread
     RUNNING = "running"  #: a thread has it
     FETCHING = "fetching"  #: a fetch is open for it
-    WAITING = "waiting"  #: until a time
-    ENDING = "ending"  #: nothing more is begun: the last commit, then the release
+    WAITING = "waiting"  #: waits until a time
+    ENDING = "ending"  #: begins nothing more; the last commit follows, then the release
 
 
 class OrderlyWork:
-    """A partition that the client has the lock of; `mutex` guards the run and everything that changes with it."""
+    """A partition whose lock the client has; `mutex` guards the run and everything that changes with it."""
 
     __slots__ = (
         "broker",
@@ -68,18 +68,18 @@ class OrderlyWork:
         self.lock = lock
         self.right = right
         self.run = run
-        #: What is committed as far as the client knows.
+        #: The position and failures of the last commit that was answered.
         self.committed = run.position
         self.committed_failures = run.failures
-        #: The messages that are here, by offset.
+        #: The fetched messages that are not done, by offset.
         self.messages: dict[int, OrderedMessage] = {}
         self.place = Place.QUEUED
-        #: Grows with each fetch and wait, so that what comes late is known as such.
+        #: Grows with each fetch and wait, so that a late answer or timer is recognized.
         self.ticket = 0
         self.renewing = False
         self.renew_after_ms = 0
         self.committing = False
-        #: Fetches in a row that brought nothing at once, and that failed.
+        #: Successive fetches that brought nothing, and successive ones that failed.
         self.empty_fetches = 0
         self.failures = 0
         self.mutex = threading.Lock()
@@ -90,17 +90,17 @@ class OrderlyWork:
 
     @property
     def position(self) -> int:
-        """Everything before is done."""
+        """The offset before which all messages are done."""
         with self.mutex:
             return self.run.position
 
     @property
     def is_committed(self) -> bool:
-        """Whether there is nothing new to commit; call it with the mutex held."""
+        """True if there is nothing new to commit; read it with the mutex held."""
         return (self.run.position, self.run.failures) == (self.committed, self.committed_failures)
 
     def forget_done(self) -> None:
-        """Drop the messages that are done; call it with the mutex held."""
+        """Drop the messages that are done; call this with the mutex held."""
         position = self.run.position
         while self.messages and (first := next(iter(self.messages))) < position:
             del self.messages[first]

@@ -1,4 +1,4 @@
-"""The calls of POP one by one, for whoever writes a loop of his own; `PopConsumer` is the loop that most need.
+"""The calls of POP one by one, for programs with a loop of their own; `PopConsumer` is the loop that most need.
 
     with PopClient("http://127.0.0.1:8080", "billing") as client:
         batch = client.pop("orders", max_messages=32, wait_ms=5_000)
@@ -6,8 +6,8 @@
             ...
         client.ack([message.handle for message in batch.messages])
 
-A call is repeated while the service is away. What was popped by an answer that got lost comes again when its invisible
-time ends; nothing is lost.
+A call is retried while the service is away. If the answer to a pop is lost, its messages are delivered again when their
+invisible time ends; no message is lost.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ __all__ = ["PopClient"]
 
 
 class PopClient(Calls):
-    """Pops and answers for one group. Safe for any number of threads.
+    """Pops and settles messages for one group. Safe for any number of threads.
 
     Parameters
     ----------
     url, group
-        The service, and the group that takes messages.
+        The service, and the group that consumes.
     client_id
-        Who asks, for the service's lists.
+        This client's id in the service's lists of clients.
     patience
-        How long and how often a call is repeated while the service is away.
+        How long and how often a call is retried while the service is away.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class PopClient(Calls):
     # Pop --------------------------------------------------------------------------------------------------------
 
     def pop(self, topic: str, max_messages: int = 32, **wish: Unpack[PopWish]) -> PopBatch:
-        """Take up to `max_messages` messages of `topic`; each must be answered for within its invisible time.
+        """Pop up to `max_messages` messages of `topic`; each must be settled within its invisible time.
 
-        What else may be asked for is in `PopWish`.
+        `PopWish` lists the further options.
         """
         return parse_batch(topic, self._pop(self.ask(topic, max_messages, **wish)).body)
 
     def pop_arrow(self, topic: str, max_messages: int = HANDLES_MAX, **wish: Unpack[PopWish]) -> PopTable:
-        """The same as an Arrow table, with the columns `partition`, `handle` and `delivery_attempt` besides."""
+        """Pop into an Arrow table, with the additional columns `partition`, `handle` and `delivery_attempt`."""
         answer = self._pop(replace(self.ask(topic, max_messages, **wish), arrow=True))
         return parse_table(answer.headers, answer.body)
 
     def ask(self, topic: str, max_messages: int, **wish: Unpack[PopWish]) -> PopAsk:
-        """The request of a pop of this group, checked."""
+        """Return the checked request of a pop for this group."""
         return PopAsk(
             group=self.group, topic=check_topic(topic), max_messages=max_messages, client_id=self.client_id, **wish
         )
@@ -90,34 +90,34 @@ class PopClient(Calls):
     def _pop(self, ask: PopAsk) -> Answer:
         return self._call("POST", ask.path, headers=ask.headers, body=ask.body(), wait_ms=ask.wait_ms)
 
-    # Answer for messages ----------------------------------------------------------------------------------------
+    # Settle messages --------------------------------------------------------------------------------------------
 
     def ack(self, handles: Sequence[str]) -> list[FailedHandle]:
         """Acknowledge messages; returns the handles that were refused. Acknowledging twice is harmless (POP-8)."""
         return self._each("ack", handles, {})
 
     def nack(self, handles: Sequence[str], *, delay_ms: int | None = None) -> list[FailedHandle]:
-        """These failed: deliver them again when the group's retry policy says, or after `delay_ms`.
+        """Report failed messages: they are delivered again by the group's retry policy, or after `delay_ms`.
 
         After the last attempt they go to the dead letters. Returns the handles that were refused.
         """
         return self._each("nack", handles, {} if delay_ms is None else {"delay_ms": delay_ms})
 
     def dead(self, handles: Sequence[str], reason: str) -> list[FailedHandle]:
-        """Send these to the group's dead letters; returns the handles that were refused."""
+        """Send messages to the group's dead letters; returns the handles that were refused."""
         return self._each("dead", handles, {"reason": check_reason(reason)})
 
     def change_invisible(self, handle: str, invisible_ms: int) -> str:
-        """Give a message another invisible time, counted from now; returns its new handle, the old one is dead.
+        """Give a message another invisible time, counted from now; returns its new handle and voids the old one.
 
-        0 returns it to the group at once.
+        0 returns the message to the group at once.
 
         Raises
         ------
         Conflict
-            `handle_expired`: it was delivered again, or is about to be.
+            `handle_expired`: the message was delivered again, or is about to be.
         Unknown
-            The answer was lost, and the new handle with it: the message comes again when its new time ends.
+            The answer was lost, and the new handle with it: the message is delivered again when its new time ends.
         """
         lost = [False]
 
@@ -128,16 +128,16 @@ class PopClient(Calls):
             return self.repeat(partial(self.change_once, handle, invisible_ms), on_failure=note)
         except Conflict as error:
             if lost[0] and error.code == HANDLE_EXPIRED:
-                raise Unknown("the answer with the new handle was lost; the message comes again") from error
+                raise Unknown("the answer with the new handle was lost; the message is delivered again") from error
             raise
 
     def change_once(self, handle: str, invisible_ms: int, timeout_s: float, broker: str | None = None) -> str:
-        """One attempt of `change_invisible`, at the host of `broker` if that is known."""
+        """Make one attempt of `change_invisible`, at the host of `broker` if that is known."""
         body = msgspec.json.encode({"handle": handle, "invisible_ms": invisible_ms})
         return new_handle(self.call_once("invisible", body, timeout_s, broker).body)
 
     def call_once(self, verb: str, body: bytes, timeout_s: float, broker: str | None = None) -> Answer:
-        """One attempt of a call of this group, at the host of `broker` if that is known."""
+        """Make one attempt of a call of this group, at the host of `broker` if that is known."""
         path = path_of("groups", self.group, verb)
         return self.hosts.call("POST", path, role=broker, headers=JSON_HEADERS, body=body, timeout_s=timeout_s)
 

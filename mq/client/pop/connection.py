@@ -1,9 +1,10 @@
-"""The connection on which a consumer pops: one pop at a time, which may wait long, and can be called off.
+"""The connection on which a consumer pops: one pop at a time, which may wait long and can be cancelled.
 
-    cancel ──► our half of the connection is closed ──► the service sees that we are gone and pops nothing for us
-                                                   └──► an answer that was on its way is still read
+    cancel ──► the client's half of the connection is closed ──► the service sees that, and pops nothing more
+                                                            └──► an answer under way is still read
 
-So hardly a message is popped for nobody, which others would have to wait for until its invisible time ends.
+So a consumer that closes hardly ever leaves popped messages behind, which others would get only when their invisible
+time ends.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ _OK: Final = 200
 
 
 class PopConnection:
-    """Used by one thread; `cancel` may come from any."""
+    """A connection for pops, used by one thread; any thread may call `cancel`."""
 
     def __init__(self, hosts: Hosts, timeout_s: float, endpoint: Endpoint | None = None) -> None:
-        """Pops at `endpoint`, or at whichever host answers."""
+        """Prepare pops at `endpoint`, or at any host of the cluster if it is None."""
         self._hosts = hosts
         self._fixed = endpoint
         self._timeout_s = timeout_s
         self._endpoint = endpoint or hosts.endpoint()
         self._connection = self._endpoint.connection(timeout_s)
-        # Reentrant: a signal's handler may call off what it interrupts.
+        # Reentrant: a signal handler may cancel the pop that it interrupts.
         self._lock = threading.RLock()
         self._cancelled = False
 
     def pop(self, ask: PopAsk) -> Answer:
-        """One attempt; whatever it popped and could not answer comes again when its invisible time ends.
+        """Make one attempt; if the answer is lost, popped messages are delivered again after their invisible time.
 
         Raises
         ------
@@ -60,7 +61,7 @@ class PopConnection:
         return answer
 
     def _choose(self) -> None:
-        """Go to another host, if the present one is passed over now."""
+        """Change to another host, if the current one is avoided now."""
         wanted = self._fixed or self._hosts.endpoint()
         if wanted is not self._endpoint:
             self._connection.close()
@@ -99,7 +100,7 @@ class PopConnection:
         return Unknown(f"the connection to {self._endpoint.url} was lost", code=CONNECTION_LOST)
 
     def _connect(self) -> None:
-        """Have a connection that nobody has closed meanwhile."""
+        """Connect, if there is no connection or the service has closed it."""
         connection = self._connection
         if connection.sock is not None and not connection.is_connected:
             connection.close()
@@ -108,7 +109,7 @@ class PopConnection:
             connection.connect()
         with self._lock:
             if self._cancelled:
-                raise Unavailable("the pop was called off; nothing was popped", code="pop_cancelled")
+                raise Unavailable("the pop was cancelled; nothing was popped", code="pop_cancelled")
 
     def _set_timeout(self, timeout_s: float) -> None:
         self._connection.timeout = timeout_s
@@ -117,11 +118,11 @@ class PopConnection:
         sock.settimeout(timeout_s)
 
     def cancel(self) -> None:
-        """Call off the open pop, and every later one."""
+        """Cancel the open pop, and every later one."""
         self._shut(socket.SHUT_WR)
 
     def abort(self) -> None:
-        """Call it off, and do not wait for an answer that may be on its way."""
+        """Cancel as `cancel` does, but do not wait for an answer that may be under way."""
         self._shut(socket.SHUT_RDWR)
 
     def _shut(self, how: int) -> None:
@@ -130,7 +131,7 @@ class PopConnection:
             sock = self._connection.sock
             if sock is None:
                 return
-            # Through a copy of the descriptor: an encrypted socket would forget its keys, and an answer with them.
+            # On a copy of the descriptor: a TLS socket would drop its keys, and could not read an answer under way.
             with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(sock.fileno())) as copy:
                 copy.shutdown(how)
 

@@ -1,4 +1,4 @@
-"""The consumer of a group: pops messages, calls a handler, and answers for each of them (SPEC CONS, POP).
+"""The POP consumer of a group: it pops messages, calls a handler, and settles each message (SPEC CONS, POP).
 
     def handle(message):
         book(message.text)                      # returns: done. Raises: again later.
@@ -6,9 +6,9 @@
     with PopConsumer("http://127.0.0.1:8080", "billing", "orders", handle, concurrency=8) as consumer:
         consumer.run()                          # until stop() or a refusal
 
-Any number of consumers share a group; they come and go without stopping each other (CONS-5). Every message is delivered
-at least once: again when its handler fails, when its consumer dies, or when nobody answers for it within its invisible
-time. While a handler runs, its message is renewed.
+Any number of consumers share a group; they join and leave without stopping each other (CONS-5). Every message is
+delivered at least once: it is delivered again if its handler fails, its consumer dies, or it is not settled within its
+invisible time. While a handler runs, the invisible time of its message is renewed.
 
     pollers (one for each topic) ──► handlers (`concurrency`) ──► settler ──► acknowledgements
                                          └── renewer: half of the invisible time is over ──► a new handle
@@ -52,60 +52,61 @@ _MESSAGES_DEFAULT: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerClosed:
-    """What a consumer left behind when it closed.
+    """What a consumer left undone when it closed.
 
-    `unfinished` messages were given back while their handlers still ran; for `untold` ones the service does not know
-    the outcome: they are delivered again when their invisible time ends.
+    `unfinished` messages were released while their handlers still ran. The outcome of `untold` messages did not reach
+    the service: they are delivered again when their invisible time ends.
     """
 
     unfinished: int
     untold: int
 
     def __bool__(self) -> bool:
-        """Whether everything was finished and told."""
+        """Return whether every message was finished, and the service knows every outcome."""
         return self.unfinished == 0 and self.untold == 0
 
 
 class PopConsumer(ConsumerLife[ConsumerClosed]):
-    """Takes messages of `topics` for `group` and calls `handler` with them.
+    """Pops messages of `topics` for `group` and calls `handler` with them.
 
     Parameters
     ----------
     url, group, topics
         The service, the group, and one topic or several.
     handler
-        Gets a `PoppedMessage`. Returns None or `Result.OK` when it is done with it, `Result.RETRY`,
+        Gets a `PoppedMessage`. Returns None or `Result.OK` when the message is done, else `Result.RETRY`,
         `Result.RETRY(delay_ms)` or `Result.DEAD(reason)`; an exception is `Result.RETRY`. With `batch_messages` it gets
         a list of messages, with `format="arrow"` an Arrow table with the columns `partition`, `handle` and
         `delivery_attempt`; it then returns one result for all, or a list with one for each.
     concurrency
-        How many handlers run at once, each in a thread of its own.
+        Number of handlers that run at once, each in a thread of its own.
     batch_messages, format
-        Hand over batches of up to so many messages (1,024 at most), as `messages` or as `arrow`.
+        Maximum number of messages in a batch (1,024 at most), handed over as `messages` or as `arrow`.
     prefetch
-        How many more messages (or batches) may be taken than handlers are free; they wait here, and are renewed.
+        Number of messages (or batches) taken beyond those that free handlers need; they wait, and are renewed.
     max_messages
-        How many one pop takes at most. With `order=True` 1 by default: of several, those behind one that fails come
-        again with it, and count an attempt.
+        Maximum number of messages in one pop. With `order=True` 1 by default: if a message fails, those behind it in
+        the same pop are delivered again with it, and that counts as an attempt of theirs.
     invisible_ms
-        How long others do not see a message that is taken here; by default what the group's settings say.
+        Invisible time of popped messages, in milliseconds; by default the group's.
     wait_ms
-        How long a pop waits at the service for the first message.
+        Milliseconds that a pop waits at the service for the first message.
     tags
         `*`, or `TagA||TagB`: other messages count as consumed.
     order
         True: messages of a partition one after another (POP-16); `"key"`: those of a key (POP-17); False: no order.
-        By default what the group's settings say when the consumer begins.
+        By default the group's setting when the consumer begins.
     retry
-        `only`: take nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
+        `only`: pop only messages that are delivered again; an exclusive group allows no other pops.
     renew_for_s
-        Renew a message at most so long; then it is delivered again though its handler still runs. None: for ever.
+        Seconds for which a message is renewed; then it is delivered again though its handler still runs. None: no
+        limit.
     ack_within_ms
-        How long an acknowledgement may wait for the next pop to carry it; ordered consumers do not wait.
+        Milliseconds that an acknowledgement may wait for the next pop to carry it; ordered consumers do not wait.
     before, after
-        Hooks: `before(message)` and `after(message, results, error)`, or with the batch; they only look on.
+        Hooks: `before(message)` and `after(message, results, error)`, or with the batch; they change nothing.
     patience
-        How the waits grow while the service is away; a consumer never gives up.
+        How the waits between attempts grow while the service is away; a consumer never gives up.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     def _build(
         self, handling: Handling, concurrency: int, prefetch: int, renew_for_s: float | None, ack_within_ms: float
     ) -> None:
-        """Make the parts and tell each whom to tell what."""
+        """Make the parts and connect their callbacks."""
         self._settler = Settler(self._client, ack_within_ms=ack_within_ms)
         self._leases = Leases(self._settler.put, renew_for_s=renew_for_s)
         self._renewer = Renewer(self._client, self._leases)
@@ -185,10 +186,10 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         return [*self._helpers, self._thread("deltamq-pollers", lambda: self._pollers.run(self._order))]
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> ConsumerClosed:
-        """Take nothing more, let running handlers end for at most `timeout_s`, and give back what is left.
+        """Stop popping, wait at most `timeout_s` for running handlers, and release the other messages.
 
-        What was not begun, and what is not finished in time, is released: others of the group get it at once. While
-        the service is away, one request's time may be added. Closing twice is harmless.
+        Messages that are not begun, or not finished in time, are released: other clients get them at once. If the
+        service is away, this may take one request's timeout longer. Closing twice is harmless.
         """
         if in_handler.active:
             raise Refused("close() waits for handlers: call stop() in a handler", code="close_in_handler")
@@ -210,7 +211,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
         return self._closed
 
     def _end_helpers(self, deadline: float) -> int:
-        """Tell what is left to tell; returns what could not be told."""
+        """Report the remaining outcomes to the service; returns the number that it does not know."""
         self._leases.close()
         request_s = self._client.patience.request_timeout_s
         until = max(deadline, time.monotonic() + request_s)
@@ -222,7 +223,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     # Looking ----------------------------------------------------------------------------------------------------
 
     def stats(self) -> ConsumerStats:
-        """What this consumer does (SPEC CONS-6)."""
+        """Return what this consumer does (SPEC CONS-6)."""
         return self._counters.read(
             expired=self._settler.expired + self._leases.lost, renewals=self._renewer.renewed, held=len(self._leases)
         )
@@ -230,7 +231,7 @@ class PopConsumer(ConsumerLife[ConsumerClosed]):
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _popping(self, topic: str, order: Ordering, alone: bool) -> Popping:
-        """How one topic is popped, which follows from the order."""
+        """Return how one topic is popped; this depends on the order."""
         in_order = order is True
         if self._batch:
             most = self._max_messages or POP_MESSAGES_MAX

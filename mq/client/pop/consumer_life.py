@@ -1,4 +1,4 @@
-"""The life of a group's consumer, as its user sees it: started, run until it is stopped or refused, and closed."""
+"""The life cycle of a group's consumer: started, run until it is stopped or refused, and closed."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = ["CLOSE_TIMEOUT_S", "ConsumerLife"]
 log = logging.getLogger("deltamq.client")
 
 CLOSE_TIMEOUT_S: Final = 30.0
-#: How often a run wakes by itself.
+#: Interval at which `run` wakes by itself, in seconds.
 _LOOK_S: Final = 0.2
 
-#: What a consumer left behind when it closed.
+#: The type of what a consumer left undone when it closed.
 Closed = TypeVar("Closed")
 
 
 class ConsumerLife(ABC, Generic[Closed]):
-    """What a consumer in threads of its own has in common with any other: each makes the threads, and closes."""
+    """The common life cycle of consumers with threads of their own; a subclass makes the threads, and closes."""
 
     def __init__(self, group: str) -> None:
         self.group = group
-        #: Why the service refuses this consumer for good.
+        #: The error that ended this consumer, if there was one.
         self.error: DeltaMQError | None = None
         self._threads: Sequence[threading.Thread] = ()
         self._lock = threading.Lock()
         self._closing = False
         self._closed: Closed | None = None
-        #: Not an event: a signal's handler may put into it, whatever it interrupted.
+        #: Not an event: a signal handler may put into this queue, whatever it interrupted.
         self._stop: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Begin to consume, in threads of its own; once started, it goes on until `close`."""
+        """Begin to consume, in threads of its own, until `close`."""
         with self._lock:
             if self._closing:
                 raise Refused("the consumer is closed; make another one", code="consumer_closed")
@@ -51,15 +51,15 @@ class ConsumerLife(ABC, Generic[Closed]):
 
     @abstractmethod
     def _make_threads(self) -> Sequence[threading.Thread]:
-        """The threads of `_thread` that consume."""
+        """Return the threads that consume, made by `_thread`."""
 
     def run(self) -> None:
-        """Consume until `stop` is called (from a handler, another thread, a signal's handler), then close.
+        """Consume until `stop` is called (from a handler, another thread, a signal handler), then close.
 
         Raises
         ------
         DeltaMQError
-            When the service refuses this consumer for good: what it asks for is wrong, or not allowed.
+            When the service refuses this consumer for good: its requests are invalid, or not allowed.
         """
         self.start()
         self._wait_stopped()
@@ -68,10 +68,10 @@ class ConsumerLife(ABC, Generic[Closed]):
             raise self.error
 
     def _wait_stopped(self) -> None:
-        """Wait for `stop`, awake now and then.
+        """Wait for `stop`, in short waits.
 
-        The system may hand a signal to any thread, as it does with one for a process that was suspended. Its handler
-        is run by the main thread alone, and only once that is awake: a wait without an end would never hear of it.
+        The system may deliver a signal to any thread, as it does after a process was suspended. Only the main thread
+        runs the signal handler, and only when it is awake; during an endless wait the handler would never run.
         """
         while True:
             try:
@@ -80,15 +80,15 @@ class ConsumerLife(ABC, Generic[Closed]):
                 continue
 
     def stop(self) -> None:
-        """Let `run` end; returns at once."""
+        """Make `run` end; returns at once."""
         self._stop.put(None)
 
     @abstractmethod
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> Closed:
-        """End it; closing twice is harmless."""
+        """End the consumer; closing twice is harmless."""
 
     def _begin_close(self) -> Closed | None:
-        """Let nothing be started any more, and `run` end; what was left behind, if it is closed already."""
+        """Prevent a later `start`, and make `run` end; returns the result of an earlier close, if there was one."""
         with self._lock:
             if self._closed is not None:
                 return self._closed
@@ -108,7 +108,7 @@ class ConsumerLife(ABC, Generic[Closed]):
             raise self.error
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """A thread whose failure ends the consumer: it must not look alive while nothing is consumed."""
+        """Make a thread whose failure ends the consumer, so that it never looks alive while nothing is consumed."""
 
         def run() -> None:
             try:
@@ -120,7 +120,7 @@ class ConsumerLife(ABC, Generic[Closed]):
         return threading.Thread(target=run, name=name, daemon=True)
 
     def _fail(self, error: DeltaMQError) -> None:
-        """There is no going on: end, and let `run` say why."""
+        """End the consumer; `run` raises `error`, unless there was an earlier one."""
         log.error("event=consumer_ends group=%s code=%s detail=%s", self.group, error.code, error.detail)
         self.error = self.error or error
         self.stop()

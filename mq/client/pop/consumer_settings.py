@@ -1,4 +1,4 @@
-"""What a consumer may be made with: checked before anything is asked of the service."""
+"""The settings of consumers, checked before the first request to the service."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mq.queue_limits import MAX_ATTEMPTS_MAX, POP_MESSAGES_MAX
 
 __all__ = ["OrderlyManner", "check_handler", "check_settings", "checked_topics"]
 
-#: Each handler has a thread.
+#: Maximum number of handlers at once; each has a thread.
 _CONCURRENCY_MAX: Final = 1_024
-#: Longer would repeat too much after a crash.
+#: Maximum interval of commits; a longer one would repeat too many messages after a crash.
 _COMMIT_MS_MAX: Final = 60_000
 
 
 def checked_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """The topics, each once."""
+    """Return the checked topics, each once."""
     names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
     if not names:
         raise Refused("at least one topic is needed", field="topics")
@@ -30,13 +30,13 @@ def checked_topics(topics: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_handler(handler: object) -> None:
-    """Refuse what a thread cannot call."""
+    """Refuse a handler that a thread cannot call."""
     if not callable(handler) or inspect.iscoroutinefunction(handler):
         raise Refused("handler must be a plain function: it runs in a thread of its own", field="handler")
 
 
 def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | None, format: str, order: object) -> None:
-    """Refuse settings out of bounds, naming them."""
+    """Refuse settings that are out of bounds; the error names the setting."""
     if not 1 <= concurrency <= _CONCURRENCY_MAX:
         raise Refused(f"concurrency must be 1 to {_CONCURRENCY_MAX}", field="concurrency")
     if prefetch < 0:
@@ -51,7 +51,7 @@ def check_settings(*, concurrency: int, prefetch: int, batch_messages: int | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderlyManner:
-    """How an ordered consumer works; see `OrderlyConsumer`. Refuses what is out of bounds, naming it."""
+    """The settings of an `OrderlyConsumer`; refuses a setting that is out of bounds, and names it."""
 
     concurrency: int
     batch_messages: int | None
@@ -78,7 +78,10 @@ class OrderlyManner:
             raise Refused(f"on_failure must be {', '.join(names)}", field="on_failure")
 
     def settings(self, *, strict: bool, max_attempts: int) -> OrderlySettings:
-        """Those of one topic: a strict one leaves no choice (ORDER-8); `max_attempts` are the group's."""
+        """Return the settings for one topic: a strict one always repeats in place (ORDER-8).
+
+        `max_attempts` is the group's; the consumer's own takes precedence.
+        """
         return OrderlySettings(
             on_failure=OnFailure.of(strict=strict, best_tried=OnFailure(self.on_failure)),
             max_attempts=self.max_attempts or max_attempts,

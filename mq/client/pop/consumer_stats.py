@@ -1,4 +1,4 @@
-"""What a consumer does: rates and times over the last minute, and counts since it was made (SPEC CONS-6)."""
+"""A consumer's statistics: rates and times over the last minute, and counts since it was made (SPEC CONS-6)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WINDOW_S: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStats:
-    """A consumer at one moment.
+    """The statistics of a consumer at one moment.
 
     Rates are messages a second, times milliseconds, both over the last minute; a time is None when nothing was
-    handled. `born_to_consumed_ms` ends when the handler begins. The counts are since the consumer was made.
+    handled. `born_to_consumed_ms` ends when the handler begins. The counts begin when the consumer is made.
     """
 
     ok_rate: float
@@ -26,23 +26,23 @@ class ConsumerStats:
     consume_ms_max: float | None
     born_to_consumed_ms_mean: float | None
     born_to_consumed_ms_max: float | None
-    #: Popped; of these handled well, sent back, sent to the dead letters, given back unhandled.
+    #: Popped messages; of these, handled with success, sent back, sent to the dead letters, released unhandled.
     received: int
     ok: int
     retried: int
     dead: int
     released: int
-    #: Whose invisible time ended before they were answered for, or about then: they are, or may be, delivered again.
+    #: Messages settled after, or at about, the end of their invisible time: they are, or may be, delivered again.
     expired: int
     renewals: int
     pops: int
     failed_pops: int
-    #: Held now, running or waiting for a handler.
+    #: Messages held now, being handled or waiting for a handler.
     held: int
 
 
 class _Second:
-    """What was handled in one second."""
+    """The sums of one second."""
 
     __slots__ = (
         "born_max",
@@ -63,7 +63,7 @@ class _Second:
 
 
 class ConsumerCounters:
-    """Adds up what handlers did; one update for each run of a handler."""
+    """Adds up what handlers did, with one update for each run of a handler."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class ConsumerCounters:
                 self._counts[name] += count
 
     def handled(self, *, ok: int, retried: int, dead: int, consume_ms: float, born_ms: float | None) -> None:
-        """A handler ran for `consume_ms`; `born_ms` is the age of the oldest message when it began."""
+        """Count a handler's run of `consume_ms`; `born_ms` is the age of the oldest message at its begin."""
         with self._lock:
             self._counts["ok"] += ok
             self._counts["retried"] += retried
@@ -95,7 +95,7 @@ class ConsumerCounters:
                 now.born_max = max(now.born_max, born_ms)
 
     def _second(self, now: float) -> _Second:
-        """The bucket of this second; those that are out of the window go."""
+        """Return the bucket of the current second, and drop those outside the window."""
         second = int(now)
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds = [one for one in self._seconds if one.second > second - _WINDOW_S]
@@ -103,7 +103,7 @@ class ConsumerCounters:
         return self._seconds[-1]
 
     def read(self, *, expired: int, renewals: int, held: int) -> ConsumerStats:
-        """Everything at this moment."""
+        """Return the statistics of this moment."""
         with self._lock:
             now = time.monotonic()
             self._second(now)

@@ -1,7 +1,7 @@
-"""What a consumer has taken, on its way through the handlers: waiting, being handled, or given back.
+"""Popped messages on their way through the handlers: waiting, being handled, or released.
 
 pop ──► pieces of work ──► waiting for a thread ──► handler ──► outcome of each message
-                                  └── the consumer closes: given back unhandled
+                                  └── the consumer closes: released unhandled
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mq.client.pop.work import Work, leases_of, works_of
 
 __all__ = ["Deliveries", "in_handler"]
 
-#: Where handlers run.
+#: Active in the threads that run a handler.
 in_handler: Final = Inside()
 
 
 class Deliveries:
-    """The pieces of one consumer. Safe for any number of threads."""
+    """The pieces of work of one consumer. Safe for any number of threads."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Deliveries:
         self._closing = False
 
     def deliver(self, topic: str, in_order: bool, found: PopBatch | PopTable, slots: int) -> None:
-        """Hand over what a pop brought that held so many slots."""
+        """Queue the messages of a pop for the handlers; the pop holds this number of slots."""
         leases = leases_of(topic, found)
         self._counters.add(received=len(leases))
         self._leases.hold(leases)
@@ -66,7 +66,7 @@ class Deliveries:
                 self._workers.submit(partial(self._begin, work))
 
     def _begin(self, work: Work) -> None:
-        """Handle a piece, unless it was given back while it waited."""
+        """Handle a piece, unless it was released while it waited."""
         with self._lock:
             if work not in self._queued:
                 return
@@ -78,7 +78,7 @@ class Deliveries:
             self._slots.give_back(work.ticket.done())
 
     def _handle(self, work: Work) -> None:
-        """Call the handler with each message or with the whole; after a failure the rest of a run goes back."""
+        """Call the handler with each message, or with the batch; after a failure the rest of a run is released."""
         if work.batch:
             self._handle_batch(work)
             return
@@ -114,7 +114,7 @@ class Deliveries:
     # The end ----------------------------------------------------------------------------------------------------
 
     def give_back_queued(self) -> None:
-        """Begin nothing more; what waits goes back."""
+        """Begin no further pieces, and release those that wait."""
         with self._lock:
             self._closing = True
             queued = list(self._queued)

@@ -1,4 +1,4 @@
-"""In which order a group wants its messages, when its consumer does not say: the group's own setting."""
+"""Looks up the group's `order` setting, for consumers that set none."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Group(msgspec.Struct):
 
 
 class GroupOrder:
-    """Asks the service for a group's order, for as long as it is away."""
+    """Asks the service for a group's order, again and again while the service is away."""
 
     def __init__(self, client: PopClient, stop: threading.Event) -> None:
         self._client = client
         self._stop = stop
 
     def ask(self, fail: Callable[[DeltaMQError], None]) -> Ordering | None:
-        """The group's order; None when stopped before it was known, or refused (then `fail` is told)."""
+        """Return the group's order; None if stopped before, or if refused (then `fail` is called with the error)."""
         failures = 0
         while not self._stop.is_set():
             try:

@@ -1,4 +1,4 @@
-"""The user's code: called with messages, and whatever it does becomes an outcome for each of them."""
+"""Calls the user's handler with messages, and turns whatever it does into a result for each message."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["After", "Before", "Handled", "Handler", "Handling"]
 
 log = logging.getLogger("deltamq.client")
 
-#: What a handler gets: one message, a batch of them, or a batch as an Arrow table.
+#: The argument of a handler: one message, a batch of them, or a batch as an Arrow table.
 Handled: TypeAlias = PoppedMessage | Sequence[PoppedMessage] | pa.Table
 Handler: TypeAlias = Callable[[Any], object]
 Before: TypeAlias = Callable[[Any], object]
 After: TypeAlias = Callable[[Any, Sequence[Result], BaseException | None], object]
 
 _NO_RESULT: Final = (
-    "a handler returns None, Result.OK, Result.RETRY or Result.DEAD; one of batches may return a list with one for "
-    "each message"
+    "a handler returns None, Result.OK, Result.RETRY or Result.DEAD; a handler of batches may return a list with one "
+    "result for each message"
 )
 
 
@@ -49,7 +49,7 @@ class Handling:
         error: BaseException | None = None
         try:
             results = _results(self.handler(subject), count)
-        # A handler that ends its thread, or what stops a program: the message is sent back all the same.
+        # BaseException: even if a handler ends its thread or the program, the message is sent back.
         except BaseException as caught:
             error = caught
             results = [Result.RETRY] * count
@@ -68,7 +68,7 @@ class Handling:
 
 
 def _results(returned: object, count: int) -> list[Result]:
-    """One outcome for each message. What is no clear success is none."""
+    """Return one result for each message; raises if the return value is not a valid result."""
     if returned is None:
         return [Result.OK] * count
     if isinstance(returned, Result):
@@ -81,7 +81,7 @@ def _results(returned: object, count: int) -> list[Result]:
 
 
 def _age_ms(subject: Handled) -> float | None:
-    """Milliseconds since the oldest of the messages was born."""
+    """Return the age of the oldest message, in milliseconds since its `born_time`."""
     born_us = _born_us(subject)
     return None if born_us is None else max(0.0, time.time() * 1e3 - born_us / 1e3)
 

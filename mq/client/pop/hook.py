@@ -1,4 +1,4 @@
-"""A user's function that looks on while handlers and listeners run (SPEC CONS-6)."""
+"""Calls the user's hooks around handlers and listeners (SPEC CONS-6)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("deltamq.client")
 
 
 def call_hook(hook: Callable[..., object] | None, *arguments: object) -> None:
-    """Let it look on: its failure is told, and changes nothing."""
+    """Call a hook, if there is one; its failure is logged, and changes nothing."""
     if hook is None:
         return
     try:

@@ -1,9 +1,9 @@
-"""What a consumer holds: messages with the handle that is valid now, and until when.
+"""The messages that a consumer holds, each with its current handle and the end of its invisible time.
 
 pop ──► HELD ──half of the invisible time──► RENEWING ──new handle──► HELD ...
          │ finish                               │ finish: waits for the new handle
          ▼                                      ▼
-      settled: acknowledged, sent back, dead or released, with the newest handle
+      settled with the newest handle: acknowledged, sent back, sent to the dead letters, or released
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Lease", "Leases", "Release", "Settlement"]
 
 @dataclass(frozen=True)
 class Release:
-    """Give it back unhandled: others of the group get it at once."""
+    """Return a message unhandled: other clients of the group get it at once."""
 
 
 Settlement = Result | Release
@@ -34,13 +34,13 @@ _WAIT_S_MAX: Final = 3600.0
 
 
 class _State(enum.Enum):
-    HELD = "held"  #: the handle is valid, as far as we know
+    HELD = "held"  #: the handle is valid, as far as is known
     RENEWING = "renewing"  #: a new handle is being asked for
-    OVER = "over"  #: answered for, or lost
+    OVER = "over"  #: settled, or lost
 
 
 class Lease:
-    """One message that is held. Changed by `Leases` only. Times are of `time.monotonic`."""
+    """One message that is held. Only `Leases` changes it. Times are of `time.monotonic`."""
 
     __slots__ = (
         "expires_at",
@@ -69,28 +69,28 @@ class Lease:
         self.renew_at = popped_at + invisible_ms / 2000
         self.renew_until = _NEVER
         self.state = _State.HELD
-        #: What its handler said while a new handle was being asked for.
+        #: The handler's result, if it came while a new handle was being asked for.
         self.settlement: Settlement | None = None
-        #: Its outcome was told, and the answer lost.
+        #: Whether its outcome was sent and the answer lost.
         self.perhaps_told = False
-        #: A renewal was asked for, and the answer lost.
+        #: Whether a renewal was sent and the answer lost.
         self.renewal_lost = False
 
     @property
     def broker(self) -> str:
-        """The broker that the message was popped at."""
+        """The broker of the message's partition."""
         return broker_of(self.partition)
 
     @property
     def place(self) -> str:
-        """Where the message is, for logs."""
+        """The message's partition and offset, for logs."""
         return f"{self.partition}:{self.offset}"
 
 
 class Leases:
-    """Everything that one consumer holds. Safe for any number of threads.
+    """All leases of one consumer. Safe for any number of threads.
 
-    `settle` is called with each lease that is over and what its handler said of it.
+    It calls `settle` with each finished lease and its settlement.
     """
 
     def __init__(self, settle: Callable[[Lease, Settlement], None], *, renew_for_s: float | None = None) -> None:
@@ -101,14 +101,14 @@ class Leases:
         self._live: dict[Lease, None] = {}
         self._waiting_until = _NEVER
         self._closed = False
-        #: Held when their time was over: delivered again while their handlers were still busy.
+        #: Number of messages whose invisible time ended while they were held; they are delivered again.
         self.lost = 0
 
     def __len__(self) -> int:
         return len(self._live)
 
     def hold(self, leases: Sequence[Lease]) -> None:
-        """Keep these until they are finished; the one who waits for renewals is told if he must wake earlier."""
+        """Add leases; wakes `wait_due` if one of them must be renewed earlier than it would wake."""
         with self._lock:
             for lease in leases:
                 if self._renew_for_s is not None:
@@ -118,11 +118,11 @@ class Leases:
                 self._changed.notify_all()
 
     def is_valid(self, lease: Lease) -> bool:
-        """Whether the message is still ours."""
+        """Return whether the consumer still holds the message."""
         return lease.state is not _State.OVER and time.monotonic() < lease.expires_at
 
     def finish(self, leases: Iterable[Lease], settlement: Settlement) -> None:
-        """These are handled, with this outcome; the first word about a lease counts."""
+        """Settle leases with this outcome; only the first settlement of a lease counts."""
         settled = []
         with self._lock:
             for lease in leases:
@@ -139,14 +139,14 @@ class Leases:
         del self._live[lease]
 
     def live(self) -> list[Lease]:
-        """Everything that is held now."""
+        """Return all leases held now."""
         with self._lock:
             return list(self._live)
 
     # Renewals ---------------------------------------------------------------------------------------------------
 
     def wait_due(self) -> list[Lease]:
-        """Wait until some must be renewed; empty once closed."""
+        """Wait until leases must be renewed, and return them; returns none once closed."""
         with self._lock:
             while not self._closed:
                 now = time.monotonic()
@@ -160,7 +160,7 @@ class Leases:
             return []
 
     def begin(self, lease: Lease) -> bool:
-        """A new handle is about to be asked for; False when the message is answered for already."""
+        """Mark a lease as being renewed; returns False if it is already over."""
         with self._lock:
             if lease.state is not _State.HELD:
                 return False
@@ -173,7 +173,7 @@ class Leases:
             self._end(lease)
 
     def renewed(self, lease: Lease, handle: str, now: float) -> None:
-        """The message is ours for its invisible time from now on, under a new handle."""
+        """Note a renewal: the new handle, valid for the invisible time from `now`."""
         with self._lock:
             lease.handle = handle
             lease.expires_at = now + lease.invisible_ms / 1000
@@ -181,7 +181,7 @@ class Leases:
             self._again(lease)
 
     def not_renewed(self, lease: Lease, again_at: float) -> None:
-        """The service did not answer: try again at `again_at`, as long as the old handle is good."""
+        """Note an unanswered renewal: it is repeated at `again_at`, if the old handle is still valid then."""
         with self._lock:
             lease.renew_at = again_at
             self._again(lease)
@@ -191,23 +191,23 @@ class Leases:
         lease.state = _State.HELD
         if settlement is not None:
             self._end(lease)
-            # The settler only takes it down; its lock is never held while ours is asked for.
+            # The settler only queues it, and never waits for this lock while it holds its own: no deadlock.
             self._settle(lease, settlement)
 
     def lose(self, lease: Lease) -> None:
-        """The service says that the message is not ours any more: whatever its handler says comes too late."""
+        """Drop a lease whose handle the service refused: its handler's result comes too late."""
         with self._lock:
             if lease.state is not _State.OVER:
                 self.lost += 1
                 self._end(lease)
 
     def close(self) -> None:
-        """Let the one who waits for renewals go."""
+        """Let `wait_due` return."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
 
 
 def _wake_at(lease: Lease) -> float:
-    """When to do something about a lease: renew it, or see that it has expired."""
+    """Return when a lease needs attention: its renewal, or its expiry."""
     return min(lease.renew_at, lease.expires_at) if lease.renew_at < lease.renew_until else lease.expires_at

@@ -1,4 +1,4 @@
-"""Pops one topic for a consumer, as long as there are free handlers for what comes.
+"""Pops one topic for a consumer, while handlers are free.
 
     free slots ──► pop (carries acknowledgements, waits at the service) ──► messages ──► handlers ──► free slots
 
@@ -30,20 +30,20 @@ __all__ = ["Poller", "Popping"]
 
 log = logging.getLogger("deltamq.client")
 
-#: Pauses after pops that found nothing although they were to wait: 5 ms, 10, 20, ... at most a second.
+#: Pauses after empty pops that returned although they were to wait: 5 ms, 10, 20, ... at most a second.
 _PAUSE_S: Final = Backoff(0.005, 1.0)
-#: A pop that waited less than this part of its time did not wait.
+#: A pop that waited for less than this fraction of its wait time counts as one that did not wait.
 _WAITED: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popping:
-    """How a consumer pops: the first ask of a topic, and what becomes of answers and errors."""
+    """How a consumer pops one topic: the request, and the callbacks for answers and errors."""
 
     ask: PopAsk
-    #: One pop makes work for one handler: a batch, or runs in order.
+    #: Whether one pop is work for one handler: a batch, or runs in order.
     whole: bool
-    #: There is no other poller whose handlers a waiting pop could keep.
+    #: Whether this is the only poller; then a waiting pop keeps no handlers from others.
     alone: bool
     deliver: Callable[[PopBatch | PopTable, int], None]
     fail: Callable[[DeltaMQError], None]
@@ -51,12 +51,12 @@ class Popping:
 
 
 class Poller:
-    """The pops of one topic, by the thread that calls `run`, until `cancel`."""
+    """Pops one topic, in the thread that calls `run`, until `cancel`."""
 
     def __init__(
         self, client: PopClient, popping: Popping, slots: Slots, settler: Settler, endpoint: Endpoint | None = None
     ) -> None:
-        """Pops at `endpoint`, or at whichever host answers."""
+        """Prepare pops at `endpoint`, or at any host of the cluster if it is None."""
         self._popping = popping
         self._patience = client.patience
         self._slots = slots
@@ -65,7 +65,7 @@ class Poller:
         self._stop = threading.Event()
         self._failures = 0
         self._pauses = 0
-        #: The last pop brought something: the next one need not wait.
+        #: Whether the last pop brought messages; then the next one does not wait.
         self._flowing = True
 
     def run(self) -> None:
@@ -113,7 +113,7 @@ class Poller:
         self._pause(ask.wait_ms / 1000, time.monotonic() - began)
 
     def _pause(self, asked_s: float, waited_s: float) -> None:
-        """Pace pops that the service answers at once although there is nothing."""
+        """Pause after an empty pop that the service answered at once."""
         if asked_s == 0 and not self._popping.alone and not self._popping.whole:
             return
         if asked_s > 0 and waited_s >= asked_s * _WAITED:
@@ -126,7 +126,7 @@ class Poller:
         if self._stop.is_set():
             return
         self._popping.count(False)
-        # A topic may be made later, and another order may end: neither is worth giving up for.
+        # Not final: the topic may be created later, and messages popped in another order be settled.
         missing = isinstance(error, NotFound) and error.code == "topic_not_found"
         if not (missing or isinstance(error, Conflict) or is_worth_retrying(error)):
             self._popping.fail(error)
@@ -147,12 +147,12 @@ class Poller:
         self._stop.wait(wait_s)
 
     def cancel(self) -> None:
-        """Stop popping; an open pop is called off."""
+        """Stop popping, and cancel the open pop."""
         self._stop.set()
         self._connection.cancel()
 
     def abort(self) -> None:
-        """Stop, and do not wait for the answer of an open pop."""
+        """Stop without waiting for the answer of the open pop."""
         self._connection.abort()
 
 

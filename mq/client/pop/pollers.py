@@ -1,11 +1,11 @@
-"""Who pops for a consumer: one poller for each topic at each process that serves brokers of it.
+"""The pollers of a consumer: one for each topic at each process that serves brokers of the topic.
 
     group's order ──► hosts of the topics' brokers ──► pollers ──┐
-                              ▲                                  │ the hosts change: called off, others begin
+                              ▲                                  │ the hosts change: cancelled, others begin
                               └──────────────────────────────────┘
 
-A pop takes what the process that is asked serves itself, so all of them are asked. With a single process, or while
-nothing is known of others, each topic has one poller.
+A pop returns messages of the brokers that the asked process serves, so the consumer pops at all processes. With a
+single process, or while no others are known, each topic has one poller.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["Pollers"]
 
 log = logging.getLogger("deltamq.client")
 
-#: How often the hosts are compared; how old what is known of them may be.
+#: Interval at which the hosts are compared; maximum age of the view of them.
 _LOOK_S: Final = 0.5
 _AGE_S: Final = 5.0
-#: How long a pop that was called off may take to end by itself.
+#: Seconds that a cancelled pop may take to end by itself.
 _CANCEL_S: Final = 2.0
 
 #: A topic, and the process to ask (None: any).
@@ -41,7 +41,7 @@ Target = tuple[str, Endpoint | None]
 
 
 class Pollers:
-    """The pollers of one consumer; `run` is for a thread of its own, `end` for another."""
+    """The pollers of one consumer; one thread calls `run`, another one `end`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Pollers:
         thread: Callable[[str, Callable[[], None]], threading.Thread],
         fail: Callable[[DeltaMQError], None],
     ) -> None:
-        """`popping` says how a topic is popped in this order, alone or beside others; `thread` makes a thread."""
+        """Prepare the pollers; `popping(topic, order, alone)` says how a topic is popped, `thread` makes a thread."""
         self._client = client
         self._topics = topics
         self._slots = slots
@@ -72,13 +72,13 @@ class Pollers:
         client.hosts.follow(_AGE_S)
 
     def run(self, order: Ordering | None) -> None:
-        """Find out how the group wants its messages, if nobody says, and pop until the end."""
+        """Pop until `end`; an `order` of None means the group's setting."""
         if order is None:
             order = GroupOrder(self._client, self._ending).ask(self._fail)
             if order is None:
                 return
         if order:
-            # What is in order waits for each acknowledgement.
+            # In order, the next message waits for the acknowledgement, so it is sent at once.
             self._settler.ack_within_s = 0.0
         hosts = self._client.hosts
         epoch = -1
@@ -90,7 +90,7 @@ class Pollers:
             hosts.keep_fresh()
 
     def _follow(self, order: Ordering) -> None:
-        """Have a poller for each topic at each of its hosts."""
+        """Replace the pollers by one for each topic at each of its hosts, if these changed."""
         targets = self._wanted()
         if targets == self._targets:
             return
@@ -99,7 +99,7 @@ class Pollers:
             for topic, endpoint in targets
         ]
         threads = [self._thread("deltamq-poller", one.run) for one in pollers]
-        # A waiting pop of each further poller holds a slot beside those of the handlers.
+        # The waiting pop of each further poller holds a slot in addition to those of the handlers.
         self._slots.grow(len(targets) - max(1, len(self._targets)))
         with self._lock:
             if self._ending.is_set():
@@ -107,7 +107,7 @@ class Pollers:
             before, self._pollers = self._pollers, pollers
             self._threads = [*(one for one in self._threads if one.is_alive()), *threads]
             self._targets = targets
-            # Here, since `end` waits for all that it finds.
+            # Under the lock, because `end` joins all threads that it finds.
             for thread in threads:
                 thread.start()
         for poller in before:
@@ -124,7 +124,7 @@ class Pollers:
         try:
             view = fetch_view(self._client.hosts, topic, timeout_s)
         except DeltaMQError as error:
-            # It may not be there yet, or nobody answers: any host will say so.
+            # The topic may not exist yet, or no host answers: a pop at any host will report that.
             log.info("event=topic_unknown topic=%s code=%s", topic, error.code)
             self._complete = False
             return [None]
@@ -133,7 +133,7 @@ class Pollers:
     # The end ----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Call the open pops off, and wait for a while until what they brought is delivered."""
+        """Cancel the open pops, and wait for a while until their messages are delivered."""
         with self._lock:
             self._ending.set()
             pollers, threads = self._pollers, self._threads
@@ -146,7 +146,7 @@ class Pollers:
 
 
 def _joined(threads: Sequence[threading.Thread]) -> bool:
-    """Wait for threads for a while; whether all have ended."""
+    """Wait for threads for `_CANCEL_S`; returns whether all have ended."""
     deadline = time.monotonic() + _CANCEL_S
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,8 +1,8 @@
-"""Keeps messages whose handlers run long: a new invisible time when half of the present one is over (POP-9).
+"""Renews the invisible time of messages whose handlers run long, when half of it is over (POP-9).
 
 popped           half            expires
   |────────────────|────────────────|
-                   └─► renewed: a new handle, good for a whole invisible time from here
+                   └─► renewed: a new handle, valid for a whole invisible time from here
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CALL_S_MIN: Final = 0.05
 
 
 class Renewer:
-    """Renews what one consumer holds, in a thread that runs `run` until `leases` is closed."""
+    """Renews the leases of one consumer, in a thread that runs `run` until `leases` is closed."""
 
     def __init__(self, client: PopClient, leases: Leases) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class Renewer:
         self.renewed = 0
 
     def run(self) -> None:
-        """Renew whatever is due."""
+        """Renew leases when they are due."""
         while due := self._leases.wait_due():
             for lease in due:
                 if self._leases.begin(lease):
@@ -53,7 +53,7 @@ class Renewer:
         self._failures = 0
         self.renewed += 1
         lease.renewal_lost = False
-        # From before the call: the service's time began after that.
+        # Counted from before the call: the service's count began later.
         self._leases.renewed(lease, handle, asked_at)
 
     def _not_renewed(self, lease: Lease, error: DeltaMQError) -> None:

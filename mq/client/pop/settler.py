@@ -1,11 +1,11 @@
-"""Tells the service what became of messages: acknowledgements in batches, the rest call by call.
+"""Reports outcomes of messages to the service: acknowledgements in batches, other outcomes in calls of their own.
 
     handlers ──► acks ──┬──► carried by the next pop of their topic
                         └──► a call of their own, `ack_within_ms` after the first at the latest
              ──► nacks, dead letters, releases: calls of their own, at once
 
-What the service did not answer is told again until its invisible time is over: acknowledging twice is harmless
-(POP-8), and what is never told is delivered again.
+An unanswered report is repeated until the message's invisible time is over: acknowledging twice is harmless (POP-8),
+and a message whose outcome never arrives is delivered again.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _CALL_S_MIN: Final = 0.05
 
 
 class Settler:
-    """What one consumer has to tell. Safe for any number of threads; one thread runs `run`."""
+    """The outcomes that one consumer has to report. Safe for any number of threads; one thread runs `run`."""
 
     def __init__(self, client: PopClient, *, ack_within_ms: float) -> None:
         self._client = client
-        #: How long an acknowledgement may wait for a pop.
+        #: Seconds that an acknowledgement may wait for a pop to carry it.
         self.ack_within_s = ack_within_ms / 1000
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        #: Acknowledgements by topic, oldest first, each with the time when it came.
+        #: Acknowledgements by topic, oldest first, each with its time of arrival.
         self._acks: dict[str, deque[tuple[float, Lease]]] = {}
-        #: What goes by itself, oldest first.
+        #: Other outcomes, oldest first.
         self._others: deque[tuple[Lease, Settlement]] = deque()
-        #: Taken by a call that is under way.
+        #: Number of outcomes in calls that are under way.
         self._under_way = 0
         self._failures = 0
         self._not_before = 0.0
         self._draining_until: float | None = None
-        #: When the thread looks again by itself.
+        #: When the thread wakes by itself.
         self._wake_at = 0.0
-        #: Told too late: their messages are delivered again.
+        #: Number of outcomes reported too late: their messages are delivered again.
         self.expired = 0
 
-    # What handlers say ------------------------------------------------------------------------------------------
+    # Outcomes ---------------------------------------------------------------------------------------------------
 
     def put(self, lease: Lease, settlement: Settlement) -> None:
-        """Tell this of a lease that is over."""
+        """Queue the outcome of a finished lease."""
         with self._lock:
             if isinstance(settlement, (Retry, Dead, Release)):
                 self._others.append((lease, settlement))
@@ -74,10 +74,10 @@ class Settler:
             if now + self.ack_within_s < self._wake_at or len(waiting) == HANDLES_MAX:
                 self._changed.notify_all()
 
-    # What pops carry --------------------------------------------------------------------------------------------
+    # Acknowledgements in pops -----------------------------------------------------------------------------------
 
     def take_acks(self, topic: str) -> list[Lease]:
-        """Acknowledgements for the next pop of `topic` to carry; it calls `carried` or `not_carried`."""
+        """Take acknowledgements for the next pop of `topic` to carry; afterwards call `carried` or `not_carried`."""
         with self._lock:
             return self._take(topic)
 
@@ -90,7 +90,7 @@ class Settler:
         return taken
 
     def carried(self, leases: Sequence[Lease], failed: Sequence[FailedHandle]) -> None:
-        """The service has these acknowledgements, but for the failed ones."""
+        """Note that the service has these acknowledgements, except the failed ones."""
         with self._lock:
             self._under_way -= len(leases)
             self._failures = 0
@@ -98,14 +98,14 @@ class Settler:
         self._note(leases, failed)
 
     def not_carried(self, leases: Sequence[Lease]) -> None:
-        """Nobody knows whether the service has these: tell them again."""
+        """Queue acknowledgements again, because it is not known whether the service has them."""
         with self._lock:
             self._under_way -= len(leases)
             self._give_back(leases)
             self._changed.notify_all()
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
-        """Before those that came later, and due at once."""
+        """Put acknowledgements back at the head of the queue, due at once."""
         for lease in reversed(leases):
             self._acks.setdefault(lease.topic, deque()).appendleft((0.0, lease))
 
@@ -114,7 +114,7 @@ class Settler:
             return
         by_handle = {lease.handle: lease for lease in leases}
         refused = [(by_handle[one.handle], one.code) for one in failed if one.handle in by_handle]
-        # A call whose answer was lost may have been done: then its handles are over for that reason.
+        # A call whose answer was lost may have been applied; then that is why its handles have expired.
         late = [(lease, code) for lease, code in refused if not (lease.perhaps_told and code == HANDLE_EXPIRED)]
         if not late:
             return
@@ -132,7 +132,7 @@ class Settler:
     # The thread -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Tell everything until `drain` has ended."""
+        """Report outcomes until `drain` is over."""
         while True:
             with self._lock:
                 if not self._wait_for_work():
@@ -141,7 +141,7 @@ class Settler:
             self._tell(*work)
 
     def _wait_for_work(self) -> bool:
-        """Wait until something is due; False when all is told at the end, or the time for it is over."""
+        """Wait until a call is due; returns False if a drain is complete, or its time is over."""
         while True:
             now = time.monotonic()
             if self._draining_until is not None and (now >= self._draining_until or not self._untold()):
@@ -154,7 +154,7 @@ class Settler:
             self._changed.wait(min(self._wake_at - now, _WAIT_S_MAX))
 
     def _due_at(self) -> float:
-        """When the next call is due."""
+        """Return when the next call is due."""
         if self._others:
             return self._not_before
         firsts = [waiting for waiting in self._acks.values() if waiting]
@@ -169,7 +169,7 @@ class Settler:
         return self._under_way + len(self._others) + sum(len(waiting) for waiting in self._acks.values())
 
     def _next(self) -> tuple[Settlement | None, list[Lease]]:
-        """The leases of the next call, and what it says of them (None: done)."""
+        """Return the outcome that the next call reports (None: acknowledged), and its leases."""
         if not self._others:
             leases: list[Lease] = []
             for topic in list(self._acks):
@@ -185,7 +185,7 @@ class Settler:
         return settlement, [lease for lease, _ in same]
 
     def _tell(self, settlement: Settlement | None, leases: list[Lease]) -> None:
-        """One attempt of one call; what the service did not answer goes back to the queue."""
+        """Make one attempt of one call; unanswered outcomes go back to the queue."""
         lost = 0
         again: list[Lease] = []
         failed: Sequence[FailedHandle] = ()
@@ -240,7 +240,7 @@ class Settler:
         self, verb: str, leases: list[Lease], more: dict[str, int] | dict[str, str], timeout_s: float
     ) -> Sequence[FailedHandle]:
         body = msgspec.json.encode({"handles": [lease.handle for lease in leases], **more})
-        # Those of other brokers are passed on by the service.
+        # The service forwards handles of other brokers.
         return failed_of(self._client.call_once(verb, body, timeout_s, leases[0].broker).body)
 
     def _release(self, lease: Lease, timeout_s: float) -> Sequence[FailedHandle]:
@@ -255,7 +255,7 @@ class Settler:
     # The end ----------------------------------------------------------------------------------------------------
 
     def drain(self, deadline: float) -> None:
-        """Tell what is left, until `deadline` at most; `run` ends then."""
+        """Report the remaining outcomes, until `deadline` at most; then `run` ends."""
         with self._lock:
             self._draining_until = deadline
             self._not_before = 0.0
@@ -263,6 +263,6 @@ class Settler:
 
     @property
     def untold(self) -> int:
-        """What the service does not know yet."""
+        """Number of outcomes that the service does not know yet."""
         with self._lock:
             return self._untold()

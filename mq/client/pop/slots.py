@@ -1,4 +1,4 @@
-"""How much more a consumer may take: one slot for each handler that is free, and for what may wait behind the busy."""
+"""Limits how much a consumer takes: one slot for each handler, and one for each message or batch to be prefetched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """A number of slots, taken before a pop and given back when what it brought is handled."""
+    """A number of slots, taken before a pop and given back when its messages are handled."""
 
     def __init__(self, count: int) -> None:
         assert count >= 1
@@ -19,14 +19,14 @@ class Slots:
         self._closed = False
 
     def grow(self, count: int) -> None:
-        """Have so many more slots; with a negative number so many fewer, once they are free."""
+        """Add slots; a negative number removes slots, as they become free."""
         with self._lock:
             self._count += count
             self._free += count
             self._freed.notify_all()
 
     def take(self, most: int) -> int:
-        """Take what is free, at most `most`; waits for the first one. 0 once closed."""
+        """Take free slots, at most `most`, and return their number; waits for the first one. Returns 0 once closed."""
         with self._lock:
             self._freed.wait_for(lambda: self._free > 0 or self._closed)
             if self._closed:
@@ -36,7 +36,7 @@ class Slots:
             return taken
 
     def give_back(self, count: int) -> None:
-        """Return slots that are not needed any more."""
+        """Give slots back."""
         if count:
             with self._lock:
                 self._free += count
@@ -44,12 +44,12 @@ class Slots:
                 self._freed.notify_all()
 
     def wait_all(self, timeout_s: float) -> bool:
-        """Wait until all slots are free; False when the time was not enough."""
+        """Wait until all slots are free; returns False after `timeout_s`."""
         with self._lock:
             return self._freed.wait_for(lambda: self._free == self._count, max(0.0, timeout_s))
 
     def close(self) -> None:
-        """Let everyone go who waits for a slot."""
+        """Let every `take` return 0."""
         with self._lock:
             self._closed = True
             self._freed.notify_all()

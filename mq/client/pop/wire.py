@@ -1,4 +1,4 @@
-"""A pop on the wire, as JSON or Arrow, and the answers to what is done with handles."""
+"""The wire format of pops, as JSON or Arrow, and of the answers to calls with handles."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
     "parse_table",
 ]
 
-#: Handles in one call.
+#: Maximum number of handles in one call.
 HANDLES_MAX: Final = POP_MESSAGES_MAX
 
-#: The message was delivered again, or is about to be.
+#: Code: the message was delivered again, or is about to be.
 HANDLE_EXPIRED: Final = "handle_expired"
-#: It was answered for so late that nobody can say whether that counts.
+#: Code: the message was settled so late that it is not known whether that counts.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
@@ -44,28 +44,28 @@ _ARROW_HEADERS: Final = {**JSON_HEADERS, "Accept": ARROW}
 
 
 class PopWish(TypedDict, total=False):
-    """What a pop may ask for beside a number of messages; what is left out has its default."""
+    """Options of a pop; each has a default."""
 
-    #: How long others of the group do not see the messages; by default what the group's settings say.
+    #: Invisible time of the popped messages, in milliseconds; by default the group's.
     invisible_ms: int | None
-    #: How long to wait for the first message; 0 by default.
+    #: Milliseconds to wait for the first message; 0 by default.
     wait_ms: int
-    #: `*` (the default), or `TagA||TagB`: messages with other tags are passed over.
+    #: `*` (the default), or `TagA||TagB`: messages with other tags are skipped.
     tags: str
-    #: `NAME@BROKER`, to take from this one only.
+    #: `NAME@BROKER`: pop from this partition only.
     partition: str | None
     #: True: a partition's messages one after another (POP-16); `"key"`: those of a key (POP-17); False: no order. By
-    #: default what the group's settings say.
+    #: default the group's setting.
     order: Ordering | None
     #: Handles to acknowledge first, in the same call.
     ack: Sequence[str]
-    #: `only`: nothing but messages that are delivered again; of an exclusive group there is nothing else to pop.
+    #: `only`: pop only messages that are delivered again; an exclusive group allows no other pops.
     retry: Literal["only"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopAsk:
-    """What a pop asks for (see `PopWish`), of which group, and how the answer is to come."""
+    """A pop's request: the group, the topic, the options (see `PopWish`), and the format of the answer."""
 
     group: str
     topic: str
@@ -74,7 +74,7 @@ class PopAsk:
     wait_ms: int = 0
     tags: str = "*"
     partition: str | None = None
-    #: None: as the group is set.
+    #: None: the group's setting.
     order: Ordering | None = None
     client_id: str | None = None
     ack: Sequence[str] = ()
@@ -96,7 +96,7 @@ class PopAsk:
         return _ARROW_HEADERS if self.arrow else JSON_HEADERS
 
     def body(self) -> bytes:
-        """The request's JSON; what has its default is left out."""
+        """Return the request's JSON, without options that have their default."""
         request: dict[str, object] = {"max_messages": self.max_messages}
         if self.invisible_ms is not None:
             request["invisible_ms"] = self.invisible_ms
@@ -148,7 +148,7 @@ _decoder: Final = msgspec.json.Decoder(_Answer)
 
 
 def parse_batch(topic: str, body: bytes) -> PopBatch:
-    """The messages of a pop's JSON answer."""
+    """Parse the JSON answer of a pop."""
     try:
         answer = _decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -193,10 +193,10 @@ def _unreadable(error: Exception) -> Unknown:
 
 
 def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
-    """The rows of a pop's Arrow answer."""
+    """Parse the Arrow answer of a pop."""
     try:
         rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
-        # In the schema: a header has no room for a thousand handles.
+        # In the schema's metadata, because an HTTP header has no room for a thousand handles.
         failed = (rows.schema.metadata or {}).get(b"mq-failed-acks")
         return PopTable(
             rows=rows,
@@ -220,10 +220,10 @@ class _NewHandle(msgspec.Struct):
 
 
 def failed_of(body: bytes) -> list[FailedHandle]:
-    """The handles that an ack, nack or dead call refused."""
+    """Return the handles that an ack, nack or dead call refused."""
     return decoded(body, _Handles).failed
 
 
 def new_handle(body: bytes) -> str:
-    """The handle that a change of the invisible time returned."""
+    """Return the handle in the answer to a change of the invisible time."""
     return decoded(body, _NewHandle).handle

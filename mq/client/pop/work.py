@@ -1,4 +1,4 @@
-"""What a pop brought, cut into the pieces that handlers get."""
+"""The messages of a pop, cut into pieces of work for handlers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Ticket", "Work", "leases_of", "works_of"]
 
 
 class Ticket:
-    """The slots of one pop: one goes back with each piece that is done, the last one only when all are."""
+    """The slots of one pop, given back one by one as pieces are done, the last one only when all pieces are."""
 
     def __init__(self, slots: int, works: int) -> None:
         self._slots = slots
@@ -25,7 +25,7 @@ class Ticket:
         self._lock = threading.Lock()
 
     def done(self) -> int:
-        """A piece is done: how many slots go back now."""
+        """Note a finished piece; returns the number of slots to give back now."""
         with self._lock:
             self._left -= 1
             return 1 if self._left < self._slots else 0
@@ -33,21 +33,21 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Messages for one handler: one by one, or all at once when it is a batch."""
+    """Messages for one handler, handed over one by one, or all at once as a batch."""
 
     leases: Sequence[Lease]
     messages: Sequence[PoppedMessage] | pa.Table
     ticket: Ticket
-    #: The whole is handed over at once.
+    #: Whether all messages are handed over at once.
     batch: bool
 
     def subject(self, index: int) -> Handled:
-        """What the handler gets."""
+        """Return the argument of the handler: the message at `index`, or the batch."""
         return self.messages if self.batch else self.messages[index]
 
 
 def leases_of(topic: str, found: PopBatch | PopTable) -> list[Lease]:
-    """A lease for each message, from this moment on."""
+    """Make a lease for each message; their invisible times are counted from now."""
     popped_at = time.monotonic()
     if isinstance(found, PopBatch):
         places = [(message.partition, message.offset, message.handle) for message in found.messages]
@@ -63,9 +63,9 @@ def leases_of(topic: str, found: PopBatch | PopTable) -> list[Lease]:
 def works_of(
     found: PopBatch | PopTable, leases: Sequence[Lease], slots: int, *, batch: bool, in_order: bool
 ) -> list[Work]:
-    """The pieces: the whole batch, a run for each partition, or each message by itself.
+    """Cut a pop into pieces: the whole batch, a run for each partition (in order, POP-16), or each message by itself.
 
-    Messages of a partition are handled one after another where the partition is in order (POP-16).
+    The messages of a run are handled one after another.
     """
     if isinstance(found, PopTable):
         return [Work(leases, found.rows, Ticket(slots, 1), True)]

@@ -1,7 +1,7 @@
-"""Which brokers a message without a key should rather not go to (SPEC SEND-4).
+"""Brokers that messages without a key avoid for a while (SPEC SEND-4).
 
-RocketMQ's rule: a slow answer or a failure takes the broker out of the random choice for a while that grows with the
-trouble. Keyed messages are never moved (ROUTE-5), and when all brokers are out, all are in again.
+RocketMQ's rule: after a slow answer or a failure, the random choice avoids the broker, for longer the slower it was.
+Keyed messages are never moved (ROUTE-5), and if all brokers would be avoided, none is.
 
     answered in    < 550 ms    550 ms    1 s     2 s     3 s     5 s     15 s or failed
     avoided for    -           2 s       5 s     6 s     10 s    30 s    60 s
@@ -20,19 +20,19 @@ FAILED_S: Final = 3.0
 
 
 def avoided_s(latency_s: float) -> float:
-    """Seconds for which a broker that took `latency_s` to answer is avoided."""
+    """Return the seconds for which a broker that took `latency_s` to answer is avoided."""
     return next((rest_s for slow_s, rest_s in _AVOIDED if latency_s >= slow_s), 0.0)
 
 
 class BrokerHealth:
-    """The brokers avoided now. Times are of one monotonic clock, in seconds."""
+    """The brokers avoided now. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def answered(self, broker: str, latency_s: float, now: float) -> None:
-        """Note an answer; a quick one ends the avoidance that an earlier one began."""
+        """Note an answer; a quick one ends the avoidance of the broker."""
         rest_s = avoided_s(latency_s)
         if rest_s > 0:
             self._avoid(broker, now + rest_s)
@@ -41,7 +41,7 @@ class BrokerHealth:
                 self._until.pop(broker, None)
 
     def failed(self, broker: str, latency_s: float, now: float) -> None:
-        """Note a failed attempt: as bad as a slow answer, at least `FAILED_S` of it."""
+        """Note a failed attempt; it counts as an answer after `latency_s`, and at least after `FAILED_S`."""
         self._avoid(broker, now + avoided_s(max(latency_s, FAILED_S)))
 
     def _avoid(self, broker: str, until: float) -> None:
@@ -49,7 +49,7 @@ class BrokerHealth:
             self._until[broker] = max(until, self._until.get(broker, 0.0))
 
     def avoided(self, brokers: Collection[str], now: float) -> frozenset[str]:
-        """Those of `brokers` that should be passed over now; none of them when it would be all."""
+        """Return those of `brokers` to avoid now; none if that would be all of them."""
         if not self._until:
             return frozenset()
         with self._lock:

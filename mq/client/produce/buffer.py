@@ -1,4 +1,4 @@
-"""The bytes of messages that are not resolved yet: a bound, and a way to wait until nothing is left."""
+"""Bounds the bytes of messages that are not resolved yet, and lets callers wait until all are resolved."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Buffer:
 
     @property
     def messages(self) -> int:
-        """Messages not resolved yet."""
+        """Number of messages not resolved yet."""
         return self._messages
 
     @property
     def bytes(self) -> int:
-        """Their bytes, about."""
+        """Approximate bytes of the messages not resolved yet."""
         return self._bytes
 
     def fitted(self, size: int) -> int:
-        """The room that something of `size` bytes takes: what is larger than the buffer takes all of it."""
+        """Return the room for `size` bytes: an entry larger than the buffer takes all of it."""
         return min(size, self._bytes_max)
 
     def take(self, size: int, messages: int, *, deadline: float, wait: bool) -> None:
-        """Take room for `size` bytes (see `fitted`), waiting for it if told to; `Overloaded` when there is none."""
+        """Take room for `size` bytes (see `fitted`), after a wait if `wait`; raises `Overloaded` if there is none."""
         assert size <= self._bytes_max
         with self._lock:
             if self._bytes + size > self._bytes_max:
@@ -65,6 +65,6 @@ class Buffer:
                 self._changed.notify_all()
 
     def wait_empty(self, deadline: float) -> bool:
-        """Wait until every message is resolved; False when the deadline came first."""
+        """Wait until every message is resolved; returns False at the deadline."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._messages, max(0.0, deadline - time.monotonic()))

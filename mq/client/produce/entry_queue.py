@@ -1,4 +1,4 @@
-"""What waits for an executor: entries in order, cut into the batches of its requests. The executor's lock guards it."""
+"""The queue of an executor: entries in order, cut into the batches of its requests. The executor's lock guards it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class EntryQueue:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._entries: deque[Entry] = deque()
-        #: So many entries at the head go one by one, because their batch was refused.
+        #: Number of entries at the head that are sent one by one, because their batch was refused.
         self._alone = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def append(self, entry: Entry) -> None:
-        """Put `entry` last."""
+        """Append `entry`."""
         self._entries.append(entry)
 
     def put_back(self, batch: list[Entry]) -> None:
-        """Put a refused batch first again, to be sent entry by entry: a bad message must not fail its neighbours."""
+        """Put a refused batch back at the head, to be sent entry by entry: a bad message must not fail the others."""
         self._entries.extendleft(reversed(batch))
         self._alone = len(batch)
 
     def remove(self, entry: Entry) -> bool:
-        """Take `entry` out; False when it is not here any more."""
+        """Remove `entry`; returns False if it is not queued any more."""
         try:
             self._entries.remove(entry)
         except ValueError:
@@ -40,27 +40,27 @@ class EntryQueue:
         return True
 
     def take_all(self) -> list[Entry]:
-        """Take everything out."""
+        """Remove and return all entries."""
         entries = list(self._entries)
         self._entries.clear()
         return entries
 
     def take_expired(self, now: float) -> list[Entry]:
-        """Take out the entries at the head whose deadline has passed."""
+        """Remove and return the entries at the head whose deadline has passed."""
         expired = []
         while self._entries and self._entries[0].deadline <= now:
             expired.append(self._entries.popleft())
         return expired
 
     def fills_a_batch(self) -> bool:
-        """Whether waiting for more would not make the next batch any larger."""
+        """Return whether the queued entries fill a batch, so that waiting for more would not make it larger."""
         return (
             sum(entry.count for entry in self._entries) >= self._messages_max
             or sum(entry.size for entry in self._entries) >= self._bytes_max
         )
 
     def take_batch(self) -> list[Entry]:
-        """Take out the entries of the next request: those at the head that go together and fit."""
+        """Remove and return the entries of the next request: those at the head that may share it and fit."""
         batch = [self._entries.popleft()]
         if self._alone > 0:
             self._alone -= 1

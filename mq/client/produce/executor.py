@@ -1,14 +1,14 @@
 """One executor for each topic, partition and broker: sends in order, one request in flight (SPEC SEND-1, SEND-2).
 
     put ──► queue ──► batch ──► request (producer id, seq) ──► answer ──► futures
-              ▲         what came while the last request           │
-              └──────── was in flight is the next batch ◄──────────┘
+              ▲         entries put while a request is             │
+              └──────── in flight become the next batch ◄──────────┘
 
-No thread belongs to an executor. Whoever finds it idle gives it its turn: a waiting `send` takes the turn itself, so
-that a lone synchronous producer pays for no thread switch; everything else goes to the producer's workers.
+An executor has no thread of its own. A `put` that finds it idle starts a turn: a waiting `send` runs the turn in its
+own thread, so that a lone synchronous producer pays for no thread switch; other turns run in the producer's workers.
 
-Each request takes the next sequence of the executor's producer id, and no sequence is used for two requests. A late
-copy of a request that was given up as unknown is then out of order, and the service refuses it.
+Each request takes the next sequence of the executor's producer id, and no sequence is used for two requests. So a late
+copy of a request whose outcome was unknown is out of order, and the service refuses it.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ __all__ = ["Executor", "Failing", "Owner", "completing"]
 
 log = logging.getLogger("deltamq.client")
 
-#: Where futures are completed: their callbacks run in the thread that would have to serve a waiting send.
+#: Active in threads that complete futures: callbacks run there, and a send that waited in one would wait for itself.
 completing: Final = Inside()
 
 
 class Failing(enum.Enum):
-    """What an executor does after a batch that was not stored."""
+    """The reaction of an executor to a batch that was not stored."""
 
     GO_ON = "go on"  #: best tried: the next batch follows
     STOP_UNRESOLVED = "stop unresolved"  #: strict: an unresolved batch stops it, a refused one does not
-    STOP = "stop"  #: any failure stops it: a resumption repeats the same sequences
+    STOP = "stop"  #: any failure stops it, since a resumed send repeats the same sequences
 
 
 class Owner(Protocol):
-    """Who keeps the executors of a topic, told what an executor cannot decide alone."""
+    """The owner of a topic's executors, which decides what an executor alone cannot."""
 
     def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
-        """The partition or topic is not there; nothing of `entries` is stored."""
+        """Handle entries whose partition or topic does not exist; none of `entries` is stored."""
 
     def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
-        """Move keyless `entries` to a healthier partition; False when there is none (SEND-2)."""
+        """Move keyless `entries` to a partition on a healthier broker; returns False if there is none (SEND-2)."""
 
     def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
-        """A batch is stored; `elsewhere`: some of it in another partition, since keys have moved."""
+        """Note a stored batch; `elsewhere`: some of it is in another partition, since keys have moved."""
 
     def drained(self, executor: Executor) -> None:
-        """A retired executor has nothing left to do."""
+        """Note that a retired executor has nothing left to do."""
 
 
 class Executor:
-    """The queue of one partition; a partition of None lets the service choose it."""
+    """Sends the messages of one partition; with a partition of None, the service chooses the partition."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Executor:
         self._retired = False
         #: Makes the error that every new entry gets, once this executor has stopped or the producer is closed.
         self._refusing: Callable[[], DeltaMQError] | None = None
-        #: The batch whose outcome this executor still owes.
+        #: The batch whose outcome is not reported yet.
         self._in_flight: list[Entry] = []
         self._producer_id = producer_id if producer_id is not None else shared.new_id()
         self._producer_seq = producer_seq
@@ -104,9 +104,9 @@ class Executor:
     # Queueing ---------------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry, *, here: bool = False) -> bool:
-        """Queue `entry`; False when this executor is retired and the caller must look for another.
+        """Queue `entry`; returns False if this executor is retired and the caller must find another.
 
-        With `here` the calling thread takes the turn if the executor is idle; `entry.future` is then done on return.
+        With `here` the calling thread runs the turn if the executor is idle; `entry.future` is then done on return.
         """
         with self._lock:
             if self._refusing is not None:
@@ -126,7 +126,7 @@ class Executor:
         return True
 
     def withdraw(self, entry: Entry) -> bool:
-        """Fail `entry` as not sent if it is still queued; False when it is in flight or resolved already."""
+        """Fail `entry` as not sent if it is still queued; returns False if it is in flight or resolved already."""
         with self._lock:
             if not self._queue.remove(entry):
                 return False
@@ -148,27 +148,27 @@ class Executor:
         self._shared.workers.submit(self._run)
 
     def retire(self) -> bool:
-        """Take no more entries; what is queued is still sent, then the owner hears `drained`.
+        """Take no more entries; queued ones are still sent, then the owner's `drained` is called.
 
-        False when there is nothing left to do: then the owner hears nothing.
+        Returns False if nothing is left to do; then `drained` is not called.
         """
         with self._lock:
             self._retired = True
             return self._busy or bool(self._queue)
 
     def take_over(self) -> list[Entry]:
-        """Retire and give up everything queued."""
+        """Retire, and return the queued entries."""
         with self._lock:
             self._retired = True
             return self._queue.take_all()
 
     def restart(self) -> None:
-        """After a stop: go on with new messages."""
+        """Accept new messages again after a stop."""
         with self._lock:
             self._refusing = None
 
     def abandon(self) -> int:
-        """Fail everything queued, since the producer closes; returns how many messages that is."""
+        """Fail all queued messages, because the producer closes; returns their number."""
         entries = self.take_over()
         with self._lock:
             self._refusing = producer_closed
@@ -178,11 +178,11 @@ class Executor:
     # A turn -----------------------------------------------------------------------------------------------------
 
     def _run(self, until: Future[Any] | None = None) -> None:
-        """Send batch after batch, until `until` is done or nothing is left."""
+        """Send batch after batch, until `until` is done or the queue is empty."""
         try:
             self._take_turn(until)
         except BaseException:
-            # Ctrl-C in a waiting send, or a fault of ours: what is in flight is unknown, what is queued goes on.
+            # Ctrl-C in a waiting send, or a bug: the batch in flight is unknown, queued entries are still sent.
             interrupted, self._in_flight = self._in_flight, []
             self.fail(interrupted, Unknown("the send was interrupted; the outcome is not known"))
             self._hand_over()
@@ -202,7 +202,7 @@ class Executor:
                 return
 
     def _hand_over(self) -> None:
-        """End the turn of a waiting send: what came meanwhile is the workers' business."""
+        """End the turn of a waiting send; the workers send what was queued meanwhile."""
         with self._lock:
             if not self._queue and not self._retired:
                 self._busy = False
@@ -210,7 +210,7 @@ class Executor:
         self._shared.workers.submit(self._run)
 
     def _next_batch(self, linger_s: float) -> tuple[list[Entry], list[Entry]]:
-        """The entries of the next request and those that are too late; none of either ends the turn."""
+        """Return the entries of the next request and the expired ones; if both are empty, the turn is over."""
         with self._lock:
             if linger_s and self._queue and not self._held:
                 self._lingering = True
@@ -230,7 +230,7 @@ class Executor:
     # A request --------------------------------------------------------------------------------------------------
 
     def _send(self, batch: list[Entry]) -> None:
-        """Bring one batch to its end: stored, refused, moved on, or unknown."""
+        """Send one batch until it is stored, refused, moved to another executor, or unknown."""
         self._in_flight = batch
         try:
             request = encode_request(
@@ -248,9 +248,9 @@ class Executor:
         self._attempt(batch, request)
 
     def _named(self, batch: list[Entry]) -> str | None:
-        """The partition that the request names; None lets the service route it.
+        """Return the partition that the request names; None lets the service route it.
 
-        Where a key goes, the service alone knows for certain: the topic may be expanded at any time (SPEC ROUTE-6).
+        Only the service knows for certain where a key goes: the topic may be expanded at any time (SPEC ROUTE-6).
         """
         return None if any(entry.routed_by_key for entry in batch) else self.partition
 
@@ -285,7 +285,7 @@ class Executor:
         return Attempts(
             patience,
             deadline=max(entry.deadline for entry in batch),
-            # Strict: to the same partition until the caller's deadline, however often (SEND-2).
+            # Strict: to the same partition until the caller's deadline, without a limit of retries (SEND-2).
             retries=None if self.failing is Failing.STOP_UNRESOLVED else patience.retries,
             stop=self._shared.stop,
             failures=max(entry.failures for entry in batch),
@@ -316,7 +316,7 @@ class Executor:
         return ranges
 
     def _moved(self, batch: list[Entry], error: DeltaMQError, failures: int) -> bool:
-        """Between tries a keyless batch that nobody stored may go to a healthier broker (SEND-2, SEND-4)."""
+        """Move a keyless batch that is not stored to a healthier broker, if there is one (SEND-2, SEND-4)."""
         if self.failing is not Failing.GO_ON or not isinstance(error, (Overloaded, Fenced)):
             return False
         if not all(entry.keyless for entry in batch):
@@ -358,7 +358,7 @@ class Executor:
         self.fail(batch, error)
 
     def _put_back(self, batch: list[Entry]) -> None:
-        """Send the calls of a refused batch one by one: a bad message must not fail its neighbours."""
+        """Send the calls of a refused batch one by one: a bad message must not fail the others."""
         with self._lock:
             self._queue.put_back(batch)
 
@@ -370,7 +370,7 @@ class Executor:
         self.fail(queued, stopped())
 
     def fail(self, entries: list[Entry], error: DeltaMQError) -> None:
-        """Tell the callers of `entries` that their messages are refused or unknown."""
+        """Resolve `entries` with `error`: their messages are refused or unknown."""
         if not entries:
             return
         messages = sum(entry.count for entry in entries)

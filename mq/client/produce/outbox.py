@@ -1,4 +1,4 @@
-"""Where a producer's messages wait: one lane for each topic, room in the buffer, and the way to the executors."""
+"""Queues a producer's messages: finds the topic's router (`Lane`) and executor, and takes room in the buffer."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _DRAW_BITS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """What a producer could not settle before it closed.
+    """What a producer left undone when it closed.
 
-    `not_sent` messages never left the process; of `unresolved` ones nobody knows whether they are stored.
+    `not_sent` messages never left the process; for `unresolved` ones it is not known whether they are stored.
     """
 
     not_sent: int
     unresolved: int
 
     def __bool__(self) -> bool:
-        """Whether everything was settled."""
+        """Return whether every message was resolved."""
         return self.not_sent == 0 and self.unresolved == 0
 
 
 class Outbox:
-    """The lanes of one producer. Safe for any number of threads."""
+    """The topic routers of one producer. Safe for any number of threads."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -53,7 +53,7 @@ class Outbox:
         return self._shared.settings
 
     def lane(self, topic: str) -> Lane:
-        """The lane of `topic`; raises `Refused` for a name that a client may not produce to."""
+        """Return the router of `topic`; raises `Refused` for a name that a client may not produce to."""
         if self._closed:
             raise Unavailable("the producer is closed; nothing was sent", code="producer_closed")
         lane = self._lanes.get(topic)
@@ -64,7 +64,7 @@ class Outbox:
         return lane
 
     def put(self, lane: Lane, message: Message, entry: Entry, *, here: bool) -> Executor:
-        """Queue one message; with `here` this thread sends it itself if nothing is ahead of it."""
+        """Queue one message; with `here` the calling thread sends it if no message is ahead of it."""
         executor = lane.executor_for(message, entry.deadline)
         self._take_room(entry, wait=here or self._settings.when_full == "wait")
         try:
@@ -76,7 +76,7 @@ class Outbox:
         return executor
 
     def put_slice(self, parts: Parts, lane: Lane, given: Slice, deadline: float) -> None:
-        """Queue many messages, split by the route of the moment; what cannot be queued is noted in `parts`."""
+        """Queue many messages, split by the current route; those that cannot be queued are noted in `parts`."""
         try:
             pieces = [given] if given.named else self._split(lane, given, deadline)
         except DeltaMQError as error:
@@ -99,7 +99,7 @@ class Outbox:
         return [replace(piece, indexes=given.indexes[piece.indexes]) for piece in pieces]
 
     def _put_request(self, parts: Parts, lane: Lane, request: Slice, deadline: float) -> None:
-        """Queue what fits one request; it is split again when the route has changed since."""
+        """Queue the messages of one request; they are split again if the route has changed since."""
         while True:
             if request.named:
                 assert request.partition is not None
@@ -153,7 +153,7 @@ class Outbox:
     # The end ----------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float) -> Closed:
-        """Wait for at most `timeout_s` until everything is settled, then fail what is queued and end all retries."""
+        """Wait at most `timeout_s` until every message is resolved, then fail queued messages and end all retries."""
         with self._lock:
             self._closed = True
             lanes = list(self._lanes.values())

@@ -1,4 +1,4 @@
-"""The parts of one batch send: each went to one executor; together they make the caller's one result."""
+"""The parts of one batch send, each queued at one executor; together they make the caller's result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mq.errors import DeltaMQError, Unknown
 
 __all__ = ["Parts", "wait_for"]
 
-#: A batch in flight ends by its deadline; the answer to its last attempt may need a moment more.
+#: Seconds beyond the deadline in which the last attempt of a batch may still be answered.
 _GRACE_S = 0.25
 
 Indexes = NDArray[np.int64]
@@ -37,7 +37,7 @@ class _Part:
 
 
 class Parts:
-    """What has been queued of a batch of `count` messages."""
+    """The queued parts of a batch of `count` messages, and its failures."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -51,11 +51,11 @@ class Parts:
         self._parts.append(_Part(executor, entry, future, indexes))
 
     def failed(self, indexes: Indexes, error: DeltaMQError) -> None:
-        """Note messages that were not even queued."""
+        """Note messages that are not stored, or not known to be."""
         self._failures.append(Failure(indexes=indexes, error=error))
 
     def result(self, deadline: float) -> SentBatch:
-        """Wait for all parts; raises when one of them is not stored (`PartlySent` when others are)."""
+        """Wait for all parts; raises if one of them is not stored (`PartlySent` if others are)."""
         ranges: list[SentRange] = []
         for part in self._parts:
             try:
@@ -67,19 +67,19 @@ class Parts:
         return summed_up(ranges, self._failures)
 
     def settle(self, deadline: float) -> None:
-        """Wait until every part is resolved, however; at the deadline what is still queued is withdrawn."""
+        """Wait until every part is resolved, with whatever outcome; at the deadline, queued parts are withdrawn."""
         with suppress(DeltaMQError):
             self.result(deadline)
 
     def _in_batch(self, placed: SentRange, indexes: Indexes) -> SentRange:
-        """The range with indexes that count from the batch's first message."""
+        """Return the range with indexes counted from the batch's first message."""
         mine = indexes if placed.indexes is None else indexes[placed.indexes]
         whole = len(mine) == self._count
         return replace(placed, indexes=None if whole else mine)
 
 
 def wait_for(executor: Executor, entry: Entry, future: Future[Result], deadline: float) -> Result:
-    """The future's result; at the deadline what is still queued is withdrawn, what is in flight is unknown."""
+    """Return the future's result; at the deadline, a queued entry is withdrawn, and one in flight is unknown."""
     try:
         return future.result(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
     except FutureTimeout:

@@ -1,14 +1,14 @@
-"""The producer: messages in, their partitions and offsets out, stored once whatever fails (SPEC SEND).
+"""The producer: sends messages, returns their partitions and offsets; a failure never stores one twice (SPEC SEND).
 
     with Producer("http://127.0.0.1:8080") as producer:
         producer.send("orders", b"...", key="order-17")            # waits: Sent(partition, offset)
         future = producer.send_async("orders", b"...")              # batches by itself
         producer.send_batch("orders", [Message(b"..."), ...])       # one request for each partition
-        producer.send_arrow("orders", table)                        # the fastest way in
+        producer.send_arrow("orders", table)                        # the fastest way
 
 An error says what is known. `Refused`, `Conflict`, `Overloaded` and `Unavailable`: nothing was stored. `Unknown`: the
-deadline passed without an answer that tells; the message may be stored. A send that is repeated by hand after
-`Unknown` may be stored twice; raise `timeout_s` rather.
+deadline passed without a conclusive answer; the message may be stored. A caller that repeats a send after `Unknown` may
+store the message twice; a longer `timeout_s` is the better remedy.
 """
 
 from __future__ import annotations
@@ -51,24 +51,26 @@ class Producer:
     Parameters
     ----------
     url
-        The service, `http://HOST:PORT`; several of its processes as a list, or separated by commas. Others of the
-        cluster are found: a request goes to the host of its broker, and to another one when that does not answer.
+        The service, `http://HOST:PORT`, or several of its processes, as a list or separated by commas. The producer
+        finds the cluster's other processes: a request goes to the host of its broker, or to another if that one does
+        not answer.
     token
         Sent as `Authorization: Bearer ...`.
     retries, timeout_s, request_timeout_s
-        How often a failed request is repeated, how long a send takes at most in all, and each attempt. A `strict`
-        topic is retried until `timeout_s`, however often; then its executor stops until `resume`.
+        Maximum number of retries of a request, and maximum seconds of a whole send and of each attempt. In a `strict`
+        topic, a request is retried until `timeout_s`, without a limit of retries; then its executor stops until
+        `resume`.
     linger_ms
-        How long the first message of a batch waits for more; 0 sends at once. A waiting `send` never lingers.
+        Milliseconds that the first message of a batch waits for more; 0 sends at once. A waiting `send` never lingers.
     batch_messages_max, batch_bytes_max
-        The size of one request.
+        Maximum size of one request.
     buffer_bytes_max, when_full
-        The bound of everything not yet resolved, and what `send_async` does when it is reached: `wait` (up to
+        Maximum bytes of messages not yet resolved, and what `send_async` does when that is reached: `wait` (up to
         `timeout_s`) or `raise` `Overloaded`.
     requests_in_flight_max
-        Requests at once, each of another partition; more partitions take turns.
+        Maximum number of requests at once, each for another partition; more partitions take turns.
     new_id
-        Makes producer ids. Every id must be new, also across restarts: the service drops what it has seen.
+        Makes producer ids. Every id must be new, also across restarts: the service drops requests that it has seen.
     """
 
     def __init__(
@@ -145,12 +147,13 @@ class Producer:
         Parameters
         ----------
         partition
-            `NAME@BROKER`; by default the key decides, and without a key chance.
+            `NAME@BROKER`; by default chosen by the key, or at random without a key.
         delay_ms, deliver_time
-            Deliver it only so much later, or at a time (SPEC RETRY-4). What is returned then tells where it waits;
-            `Admin.cancel_message` takes its `message_id` back until it is due.
+            Deliver the message after this delay, or at this time (SPEC RETRY-4). The result then says where it waits;
+            until it is due, `Admin.cancel_message` cancels it by its `message_id`.
         selector, selector_argument
-            `selector(partitions, message, selector_argument)` returns the partition; its time counts.
+            `selector(partitions, message, selector_argument)` returns the partition; its time counts towards the
+            timeout.
         expected_offset
             Store only if this is the end offset of `partition`, else raise `OffsetMismatch`.
         """
@@ -185,10 +188,10 @@ class Producer:
         selector: Selector | None = None,
         selector_argument: object = None,
     ) -> SendFuture[Sent]:
-        """Queue one message; the future tells where it is stored, or why not.
+        """Queue one message; the future's result is where it is stored, or the error.
 
-        What is wrong with the message itself is raised at once. The first message of a topic waits for its route.
-        A future's callbacks run between two requests: they must be quick, and must not send and wait.
+        An invalid message raises at once. The first message of a topic waits for its route. A future's callbacks run
+        between two requests: they must be quick, and must not wait for another send.
         """
         future: SendFuture[Sent] = SendFuture()
         message = self._message(body, key, tag, headers, partition, message_id, delay_ms, deliver_time)
@@ -209,7 +212,7 @@ class Producer:
         selector: Selector | None = None,
         selector_argument: object = None,
     ) -> None:
-        """Queue one message and forget it; one that is lost is logged and counted (`stats().oneway_lost`)."""
+        """Queue one message without a result; a lost one is logged and counted (`stats().oneway_lost`)."""
         message = self._message(body, key, tag, headers, partition, None, delay_ms, deliver_time)
         self._queue(topic, message, None, selector, selector_argument)
 
@@ -218,12 +221,12 @@ class Producer:
     def send_batch(
         self, topic: str, messages: Iterable[Message | bytes | str], *, timeout_s: float | None = None
     ) -> SentBatch:
-        """Send `messages`, one request for each partition (or as many as its size needs), and wait for all.
+        """Send `messages`, in one request for each partition (or more, if they are too large), and wait for all.
 
         Raises
         ------
         PartlySent
-            When some are stored and others are not known to be; it says which.
+            When some are stored and others are not known to be; the error says which.
         """
         self._may_wait()
         deadline = self._deadline(timeout_s)
@@ -247,7 +250,7 @@ class Producer:
         partition: str | None = None,
         timeout_s: float | None = None,
     ) -> SentBatch:
-        """Send the rows of an Arrow table and wait for all: no Python object is made for a message.
+        """Send the rows of an Arrow table and wait for all; no Python object is made for a message.
 
         Columns are those of a message (`body`, `key`, `tag`, `headers`, `message_id`, `born_time`, `delay_ms`,
         `deliver_time`); only `body` is needed. Rows of one key keep their order.
@@ -271,20 +274,20 @@ class Producer:
         progress: bool | Progress = True,
         state: TableSendState | None = None,
     ) -> SentBatch:
-        """Send a long table chunk by chunk, with a progress bar, in a way that can be taken up again.
+        """Send a long table chunk by chunk, with a progress bar; an interrupted send can be resumed.
 
         Parameters
         ----------
         progress
-            True draws a bar on stderr; or a function that gets each `TableProgress`.
+            True draws a bar on stderr; a function is called with each `TableProgress`.
         state
-            Of an interrupted send of the same table (`TableSendInterrupted.state`, or of the last progress,
-            also in another process): goes on from there, and nothing is stored twice.
+            State of an interrupted send of the same table (`TableSendInterrupted.state`, or that of the last progress,
+            also in another process): the send goes on from there, and stores nothing twice.
 
         Raises
         ------
         TableSendInterrupted
-            With the state from which to go on.
+            With the state from which to resume.
         """
         self._may_wait()
         lane = self._outbox.lane(topic)
@@ -295,24 +298,24 @@ class Producer:
     # Upkeep -----------------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> tuple[str, ...]:
-        """The topic's partitions in route order."""
+        """Return the topic's partitions in route order."""
         return self._outbox.lane(topic).view(self._deadline(None)).partitions
 
     def resume(self, topic: str) -> None:
-        """Let the stopped executors of a strict topic go on with new messages (SEND-2)."""
+        """Let the stopped executors of a strict topic accept new messages again (SEND-2)."""
         self._outbox.lane(topic).restart()
 
     def stats(self) -> ProducerStats:
-        """Counts since the producer was made."""
+        """Return the counts since the producer was made."""
         return self._shared.counters.read(self._shared.buffer.messages)
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until everything queued so far is resolved; False when the time was not enough."""
+        """Wait until all messages are resolved; returns False after the timeout."""
         self._may_wait()
         return self._shared.buffer.wait_empty(self._deadline(timeout_s))
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> Closed:
-        """Flush for at most `timeout_s`, then give up; says what could not be settled. Closing twice is harmless."""
+        """Flush for at most `timeout_s`, then give up; returns what is left undone. Closing twice is harmless."""
         self._may_wait()
         return self._outbox.close(timeout_s)
 
@@ -359,7 +362,7 @@ class Producer:
         check_message(message, message_bytes_max=self._settings.message_bytes_max)
 
     def _chunk_bytes(self) -> int:
-        """Bodies split by partition in one go: half the buffer, so that the next are split while these are sent."""
+        """Return the bytes of a chunk: half the buffer, so that the next chunk is split while one is being sent."""
         return self._settings.buffer_bytes_max // 2
 
     def _entry(

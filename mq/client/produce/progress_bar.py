@@ -1,4 +1,4 @@
-"""A progress bar on stderr for rows; nothing where stderr is no terminal."""
+"""A progress bar on stderr that counts rows; draws nothing if stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["row_bar"]
 
 @contextmanager
 def row_bar(title: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Draw a bar while the block runs; the function given takes the rows done so far."""
+    """Draw a bar while the block runs; yields a function to call with the number of rows done so far."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    # rich takes 80 ms to import: only those who see a bar pay for it.
+    # rich takes 80 ms to import, so it is imported only if a bar is drawn.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

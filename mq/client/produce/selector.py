@@ -1,4 +1,4 @@
-"""A caller's own choice of the partition (SPEC SEND-3)."""
+"""Partition selectors: functions of the caller that choose a message's partition (SPEC SEND-3)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Selector = Callable[[tuple[str, ...], Message, Any], str | None]
 
 
 def selected(selector: Selector, partitions: tuple[str, ...], message: Message, argument: object) -> str:
-    """What `selector` chooses.
+    """Return the partition that `selector` chooses.
 
     Raises
     ------
     Refused
-        `selector_failed` when it raises, returns nothing, or returns what is no partition of the topic.
+        `selector_failed`: it raised, returned None, or returned no partition of the topic.
     """
     try:
         chosen = selector(partitions, message, argument)

@@ -1,4 +1,4 @@
-"""The errors that a producer raises about sends of its own accord: each says whether anything may be stored."""
+"""The errors that the producer itself makes for sends; each says whether anything may be stored."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ STOPPED: Final = "executor_stopped"
 
 
 def timed_out_in_queue() -> Unavailable:
-    """Its time was over before its turn came."""
+    """Return the error of a send whose deadline passed while it was queued."""
     return Unavailable("the send timed out in the queue; nothing was stored", code=NOT_SENT)
 
 
 def producer_closed() -> Unavailable:
-    """The producer was closed before its turn came."""
+    """Return the error of a send that was queued when the producer closed."""
     return Unavailable("the producer was closed before this was sent; nothing was stored", code=NOT_SENT)
 
 
 def sending_stopped(partition: str | None, cause: DeltaMQError) -> Conflict:
-    """An earlier message of a strict topic is not resolved, and nothing may overtake it (SEND-2)."""
+    """Return the error of a send to a strict topic behind an unresolved message, which it may not overtake (SEND-2)."""
     error = Conflict(
         f"sending to {partition} stopped, nothing was stored: an earlier message is not resolved "
         f"({cause.code}: {cause.detail}); resume() goes on without it",
@@ -34,7 +34,7 @@ def sending_stopped(partition: str | None, cause: DeltaMQError) -> Conflict:
 
 
 def outcome_unknown(cause: DeltaMQError) -> Unknown:
-    """An earlier attempt may have been applied: the last error alone does not tell the outcome (SEND-5)."""
+    """Return the error of a send of which an attempt before the last one may have been applied (SEND-5)."""
     if isinstance(cause, Unknown):
         return cause
     unknown = Unknown(f"the outcome is not known; the last attempt ended with {cause.code}: {cause.detail}")

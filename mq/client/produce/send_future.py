@@ -1,9 +1,9 @@
-"""The future of a send: a `concurrent.futures.Future` that costs one small object until somebody waits for it.
+"""The future of a send: a `concurrent.futures.Future` that costs one small object until a thread waits for it.
 
-A plain `Future` brings a condition, a lock and two containers. Made a hundred thousand times a second, nearly all of
-them never waited for one by one, they would keep the garbage collector busier than the sending itself. This one
-becomes a plain `Future` the moment anything that needs one is asked of it, so that `wait`, `as_completed` and
-`asyncio.wrap_future` work as ever.
+A plain `Future` has a condition, a lock and two containers. A producer makes a hundred thousand futures a second, and
+few of them are waited for one by one; plain ones would cost more time in the garbage collector than the sending does.
+This one becomes a plain `Future` when a method first needs it, so that `wait`, `as_completed` and `asyncio.wrap_future`
+work as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _growing = threading.Lock()
 
 
 class SendFuture(Future[Result], Generic[Result]):
-    """Done once the message is stored, refused or unknown. It cannot be cancelled: what was handed over is sent."""
+    """A future that is done once the message is stored, refused or unknown. It cannot be cancelled."""
 
     _light = True
     _settled = False
@@ -30,10 +30,10 @@ class SendFuture(Future[Result], Generic[Result]):
     _error: BaseException | None = None
 
     def __init__(self) -> None:
-        """Nothing yet: the base class is initialised when it is needed."""
+        """Do nothing: the base class is initialised when it is needed."""
 
     def __getattr__(self, name: str) -> Any:
-        # Only asked for what is missing: the state of a plain future, by a method of it.
+        # Called for missing attributes only: a method of `Future` reads the state of a plain future.
         if name.startswith("__"):
             raise AttributeError(name)
         self._grow()
@@ -56,7 +56,7 @@ class SendFuture(Future[Result], Generic[Result]):
             self._light = False
 
     def set_result(self, result: Result) -> None:
-        """Tell the result; called once, by the producer."""
+        """Set the result; called once, by the producer."""
         with _growing:
             if self._light:
                 self._value = result
@@ -65,7 +65,7 @@ class SendFuture(Future[Result], Generic[Result]):
         super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Tell the error; called once, by the producer."""
+        """Set the error; called once, by the producer."""
         with _growing:
             if self._light:
                 self._error = exception
@@ -74,11 +74,11 @@ class SendFuture(Future[Result], Generic[Result]):
         super().set_exception(exception)
 
     def done(self) -> bool:
-        """Whether the outcome is there."""
+        """Return whether the outcome is set."""
         return self._settled if self._light else super().done()
 
     def result(self, timeout: float | None = None) -> Result:
-        """Wait for the result, or raise why there is none."""
+        """Wait for the result and return it, or raise the error."""
         if self._light and self._settled:
             if self._error is not None:
                 raise self._error
@@ -86,12 +86,12 @@ class SendFuture(Future[Result], Generic[Result]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the error; None when there is none."""
+        """Wait for the outcome; returns the error, or None if there is none."""
         if self._light and self._settled:
             return self._error
         return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
-        """Call `fn` with this future when it is done; at once if it is already."""
+        """Call `fn` with this future when it is done, or at once if it is done already."""
         self._grow()
         super().add_done_callback(fn)

@@ -1,4 +1,4 @@
-"""What all executors of one producer share: the service, the settings, the bounds, the counters."""
+"""The objects that all executors of one producer share: hosts, settings, bounds, counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mq.limits import ARROW_MESSAGES_MAX, MESSAGE_BYTES_MAX, MIB, REQUEST_BYTES_
 
 __all__ = ["Counters", "ProducerStats", "SendSettings", "Shared"]
 
-#: Room in a request for what is not body: keys, offsets, the Arrow frame.
+#: Bytes of a request reserved for everything but bodies: keys, offsets, the Arrow frame.
 _FRAME_BYTES: Final = 1 * MIB
 
 
@@ -63,7 +63,7 @@ class ProducerStats:
 
 
 class Counters:
-    """Counts of resolved messages and of requests; one update for each batch."""
+    """Counts of resolved messages and of requests, with one update for each batch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,14 +76,14 @@ class Counters:
                 self._counts[name] += count
 
     def read(self, unresolved: int) -> ProducerStats:
-        """All counts at one moment."""
+        """Return all counts at one moment."""
         with self._lock:
             return ProducerStats(**self._counts, unresolved=unresolved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """The collaborators of every executor of one producer."""
+    """The objects that every executor of one producer uses."""
 
     hosts: Hosts
     settings: SendSettings
@@ -92,5 +92,5 @@ class Shared:
     new_id: Callable[[], str]
     health: BrokerHealth = field(default_factory=BrokerHealth)
     counters: Counters = field(default_factory=Counters)
-    #: Set when the producer gives up waiting: retries end.
+    #: Set when the producer stops waiting at its close; it ends all retries.
     stop: threading.Event = field(default_factory=threading.Event)

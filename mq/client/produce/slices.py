@@ -1,4 +1,4 @@
-"""Many messages split by partition: keys hashed as a whole column, rows moved once, nothing made for each message."""
+"""Splits many messages by partition: hashes keys as a column, moves rows once, makes no object for each message."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mq.routing import logical_partitions, spread
 
 __all__ = ["Slice", "checked_rows", "chunk_of", "chunk_starts", "split_messages", "split_rows"]
 
-#: From so many keys on, hashing them as a column is quicker than one by one.
+#: Number of keys from which hashing them as a column is quicker than one by one.
 _COLUMN_KEYS_MIN: Final = 256
 
-#: What a row costs beside its body: offsets, a short key, a time.
+#: Bytes that a row takes besides its body: offsets, a short key, a time.
 _ROW_BYTES: Final = 32
 
 Indexes = NDArray[np.int64]
@@ -31,9 +31,9 @@ Indexes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Messages or rows for one partition (None: not known yet) and their positions in what was split.
+    """Messages or rows for one partition (None: not known yet), and their positions in the batch.
 
-    `named` says that the caller chose the partition, so that no other will do.
+    `named` says that the caller chose the partition, so that no other is allowed.
     """
 
     partition: str | None
@@ -44,13 +44,13 @@ class Slice:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Approximate bytes in memory."""
         if self.rows is not None:
             return int(self.rows.nbytes)
         return sum(message.size_bytes() for message in self.messages)
 
     def part(self, low: int, high: int) -> Slice:
-        """The messages or rows `[low, high)` of this slice."""
+        """Return the messages or rows `[low, high)` of this slice."""
         rows = None if self.rows is None else self.rows.slice(low, high - low)
         return replace(self, messages=self.messages[low:high], rows=rows, indexes=self.indexes[low:high])
 
@@ -59,9 +59,9 @@ class Slice:
 
 
 def split_messages(messages: Sequence[Message], view: TopicView | None, draw: int) -> list[Slice]:
-    """Group `messages` by partition, in order; `draw` is a random number that places those without a key.
+    """Group `messages` by partition, in order; the random number `draw` places messages without a key.
 
-    Messages that name their partition make slices of their own. Without a view the others stay together.
+    Messages that name their partition make slices of their own. Without a view the others stay in one slice.
     """
     slices = _named_slices(messages)
     free = [i for i, message in enumerate(messages) if message.partition is None] if slices else range(len(messages))
@@ -89,7 +89,7 @@ def _named_slices(messages: Sequence[Message]) -> list[Slice]:
 
 
 def _message_targets(messages: Sequence[Message], view: TopicView, draw: int) -> NDArray[np.int64]:
-    """The index of each message's partition, by key or by chance."""
+    """Return the index of each message's partition, chosen by key or at random."""
     targets = np.full(len(messages), -1, dtype=np.int64)
     keyed = [i for i, message in enumerate(messages) if message.key is not None]
     if len(keyed) >= _COLUMN_KEYS_MIN:
@@ -109,7 +109,7 @@ def _place_keyless(targets: NDArray[np.int64], view: TopicView, draw: int) -> No
 
 
 def _grouped(targets: NDArray[np.int64], partitions: int) -> Iterator[tuple[int, Indexes]]:
-    """For each partition that occurs, the positions of its messages, ascending."""
+    """Yield for each partition that occurs the positions of its messages, ascending."""
     order = np.argsort(targets.astype(np.int16), kind="stable")
     ends = np.cumsum(np.bincount(targets, minlength=partitions))
     start = 0
@@ -123,12 +123,12 @@ def _grouped(targets: NDArray[np.int64], partitions: int) -> Iterator[tuple[int,
 
 
 def checked_rows(table: pa.Table, message_bytes_max: int) -> pa.Table:
-    """`table` with the wire's types, if the service would take all of its rows (SPEC SEND-6).
+    """Return `table` with the wire's types, after the checks of the service (SPEC SEND-6).
 
     Raises
     ------
     Refused
-        Naming the column: unknown, missing, of a wrong type, or holding a value over its limit.
+        A column is unknown, missing, of a wrong type, or holds a value over its limit; the error names the column.
     """
     fields = []
     columns = []
@@ -204,9 +204,9 @@ def split_rows(rows: pa.RecordBatch, view: TopicView | None, draw: int) -> list[
 
 
 def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int]:
-    """The first row of each chunk of `table`, and the end; a chunk has about `chunk_bytes` of bodies at most.
+    """Return the first row of each chunk of `table`, and the end; a chunk has about `chunk_bytes` of bodies at most.
 
-    The same table gives the same chunks, which is what a resumed send counts on.
+    The same table always gives the same chunks; a resumed send relies on that.
     """
     lengths = pc.binary_length(table.column("body").combine_chunks())
     ends = np.cumsum(np.asarray(lengths, dtype=np.int64) + _ROW_BYTES)
@@ -220,7 +220,7 @@ def chunk_starts(table: pa.Table, chunk_bytes: int, chunk_rows: int) -> list[int
 
 
 def chunk_of(table: pa.Table, low: int, high: int) -> pa.RecordBatch:
-    """Rows `[low, high)` of `table` as one batch; copied only where they span several of the table's chunks."""
+    """Return rows `[low, high)` of `table` as one batch, copied only if they span several of the table's chunks."""
     return table.slice(low, high - low).combine_chunks().to_batches()[0]
 
 
@@ -233,7 +233,7 @@ def _row_targets(keys: pa.StringArray, view: TopicView, draw: int) -> NDArray[np
 
 
 def _lps(keys: pa.StringArray) -> NDArray[np.int16]:
-    """The logical partition of each key; of a null, that of the empty key."""
+    """Return the logical partition of each key; a null gets that of the empty key."""
     _, offsets, data = keys.buffers()
     edges = np.frombuffer(offsets, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
     raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.empty(0, dtype=np.uint8)

@@ -1,11 +1,11 @@
-"""A long table sent chunk by chunk, with progress, in a way that can be taken up again (SPEC SEND-5).
+"""Sends a long table chunk by chunk, with progress; an interrupted send can be resumed (SPEC SEND-5).
 
     table   |   chunk 0   |   chunk 1   |   chunk 2   |  ...      each chunk is split by partition, and each
     state       stored        in flight     in flight             part is one request with a sequence of its own
 
-Chunks, routes, producer ids and sequences follow from the table and the `TableSendState` alone. Whoever takes up an
-interrupted send therefore repeats the very same requests, and the service stores none of them twice. The chunks in
-flight stay within the requests that the service remembers of each producer.
+Chunks, routes, producer ids and sequences follow from the table and the `TableSendState` alone. A resumed send
+therefore repeats the very same requests, and the service stores none of them twice. The chunks in flight stay within
+the number of requests that the service remembers for each producer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ assert _CHUNKS_IN_FLIGHT_MAX < PRODUCER_REQUESTS_KEPT, "a repeated chunk must st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSendState:
-    """How far a table is sent: all of its first `rows_stored` rows are stored; plain values, see `to_json`."""
+    """The progress of a table's send: its first `rows_stored` rows are stored. All values are plain, see `to_json`."""
 
     topic: str
     rows: int
@@ -66,12 +66,12 @@ class TableSendState:
     draw: int
 
     def to_json(self) -> bytes:
-        """This state as JSON, to be kept in a file."""
+        """Return this state as JSON, for storing it in a file."""
         return msgspec.json.encode(asdict(self))
 
     @classmethod
     def from_json(cls, raw: bytes) -> TableSendState:
-        """The state that `to_json` wrote."""
+        """Read a state that `to_json` wrote."""
         try:
             return decode_as(raw, cls)
         except msgspec.MsgspecError as error:
@@ -80,7 +80,7 @@ class TableSendState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """Rows stored so far, and the state from which the send could go on."""
+    """Rows stored so far, and the state from which the send can be resumed."""
 
     rows_stored: int
     rows: int
@@ -91,7 +91,7 @@ Progress = Callable[[TableProgress], None]
 
 
 class TableSendInterrupted(Unknown):
-    """A table's send ended early; `state` takes it up again."""
+    """A table's send ended early; `state` resumes it."""
 
     code = "table_send_interrupted"
 
@@ -105,14 +105,14 @@ class TableSendInterrupted(Unknown):
 
 @dataclass(slots=True)
 class _Chunk:
-    """A chunk in flight, and the state once it is stored."""
+    """A chunk in flight, and the state after it is stored."""
 
     parts: Parts
     after: TableSendState
 
 
 class TableSend:
-    """One run of sending `rows`, which are checked, to `topic`."""
+    """One run of sending checked `rows` to `topic`."""
 
     def __init__(
         self, shared: Shared, topic: str, rows: pa.Table, *, view: TopicView | None, state: TableSendState | None
@@ -140,13 +140,13 @@ class TableSend:
         self._ranges: list[SentRange] = []
 
     def run(self, progress: bool | Progress) -> SentBatch:
-        """Send what is not stored yet, and wait for it; the result covers what this run has sent."""
+        """Send the rows that are not stored yet, and wait for them; the result covers only the rows of this run."""
         in_flight: deque[_Chunk] = deque()
         with _reporting(progress, self._state) as report:
             try:
                 self._send_all(in_flight, report)
             except DeltaMQError as error:
-                # A resumption must not meet requests of this run: wait for what is still on its way.
+                # A resumed send must not overlap with requests of this run: wait for those under way.
                 for chunk in in_flight:
                     chunk.parts.settle(self._deadline())
                 raise TableSendInterrupted(self._state, error) from error
@@ -201,21 +201,21 @@ class TableSend:
         self._state = chunk.after
         report(TableProgress(rows_stored=self._state.rows_stored, rows=self._state.rows, state=self._state))
 
-    # As the executors' owner: nothing may be moved or routed anew, since a resumption repeats the same requests.
+    # The executors' owner: it neither moves nor reroutes entries, because a resumed send repeats the same requests.
 
     def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
-        """Never called: an executor that stops on any failure keeps its route."""
+        """Fail `entries`; never called, because an executor that stops on any failure keeps its route."""
         executor.fail(entries, error)
 
     def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
-        """Rows stay with their partition."""
+        """Return False: rows stay with their partition."""
         return False
 
     def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def drained(self, executor: Executor) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _first_state(shared: Shared, topic: str, rows: pa.Table, view: TopicView | None) -> TableSendState:
@@ -236,7 +236,7 @@ def _first_state(shared: Shared, topic: str, rows: pa.Table, view: TopicView | N
 
 
 def _check_same(state: TableSendState, topic: str, rows: pa.Table) -> None:
-    """A state belongs to one table; with another one the same sequences would mean other messages."""
+    """Refuse a state of another table, whose sequences stand for other messages."""
     if (state.topic, state.rows, state.body_bytes) != (topic, len(rows), _body_bytes(rows)):
         raise Refused(
             f"the state is of a table of {state.rows:,} rows with {state.body_bytes:,} bytes for {state.topic}",
@@ -251,7 +251,7 @@ def _body_bytes(rows: pa.Table) -> int:
 
 @contextmanager
 def _reporting(progress: bool | Progress, state: TableSendState) -> Iterator[Progress]:
-    """What to call with each progress: nothing, the caller's function, or a bar on stderr."""
+    """Yield the function to call with each progress: a no-op, the caller's function, or a bar on stderr."""
     if callable(progress):
         yield progress
         return

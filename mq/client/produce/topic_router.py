@@ -1,13 +1,14 @@
-"""One topic of a producer: its route, and the executor that each message goes to.
+"""The router of a producer's topic: it knows the route, and chooses the executor of each message.
 
 unresolved ──GET topic──► routed: key ─► LP ─► partition ─► executor          (ROUTE-5; no key: random LP)
-    │ 404                   ▲    │ 404 for a partition: its queue goes on unrouted, nothing overtakes it
+    │ 404                   ▲    │ 404 for a partition: its queue is sent unrouted, nothing overtakes it
     ▼                       │    ▼
 unrouted: one executor lets the service route (and create the topic); after its first success the
 route is fetched again, and the executors of the new route wait until the unrouted one is empty
 
-The route only says what goes together: keyed messages are routed again by the service, which knows the newest route.
-When it puts some elsewhere, the route is fetched again, and the executors of the new one wait for those of the old one.
+The route here only decides which messages share a request: the service, which knows the newest route, routes keyed
+messages again. If it stores some in another partition, the route is fetched again, and the executors of the new route
+wait for those of the old one.
 """
 
 from __future__ import annotations
@@ -34,23 +35,24 @@ __all__ = ["Lane"]
 
 _LP_BITS: Final = 10
 _REFRESH_TIMEOUT_S: Final = 5.0
-#: Messages without a key that share a request with keyed ones may be put anywhere: that is no reason to ask each time.
+#: Minimum age, in seconds, of a route that is fetched again because messages were stored elsewhere. Messages without a
+#: key that share a request with keyed ones may be stored anywhere, which says nothing about the route.
 _STALE_S: Final = 1.0
 _TOPIC_NOT_FOUND: Final = "topic_not_found"
 
 
 class Lane:
-    """The executors of one topic. Safe for any number of threads."""
+    """The router of one topic, with its executors. Safe for any number of threads."""
 
     def __init__(self, topic: str, shared: Shared) -> None:
         self.topic = topic
         self._shared = shared
         self._lock = threading.RLock()
-        #: Held by the one thread that asks the service for the route.
+        #: Held by the thread that fetches the route from the service.
         self._resolving = threading.Lock()
         self._view: TopicView | None = None
         self._executors: dict[str, Executor] = {}
-        #: The executors of `_view` by index.
+        #: The executors of the partitions in `_view`, by index.
         self._routed: Sequence[Executor] = ()
         self._unrouted: Executor | None = None
         self._draining: set[Executor] = set()
@@ -59,7 +61,7 @@ class Lane:
     # Choosing ---------------------------------------------------------------------------------------------------
 
     def executor_for(self, message: Message, deadline: float) -> Executor:
-        """The executor that `message` goes to by its partition, its key, or chance."""
+        """Return the executor of `message`, chosen by its partition, by its key, or at random."""
         if message.partition is not None:
             return self.named(message.partition, deadline)
         while True:
@@ -75,10 +77,10 @@ class Lane:
             self._resolve(deadline)
 
     def named(self, partition: str, deadline: float) -> Executor:
-        """The executor of the partition that the producer names itself (ROUTE-7)."""
+        """Return the executor of a partition that the caller names (ROUTE-7)."""
         view = self.view(deadline)
         if partition not in view.index_of:
-            # It may be newer than what we know.
+            # The partition may be newer than the known route.
             self._fetch(deadline)
             view = self.view(deadline)
         with self._lock:
@@ -92,12 +94,12 @@ class Lane:
         return executor
 
     def chosen(self, message: Message, selector: Selector, argument: object, deadline: float) -> Message:
-        """`message` with the partition that the caller's selector chooses (SEND-3)."""
+        """Return `message` with the partition that the caller's selector chooses (SEND-3)."""
         partition = selected(selector, self.view(deadline).partitions, message, argument)
         return replace(message, partition=partition)
 
     def view(self, deadline: float) -> TopicView:
-        """The route as it is known; raises `NotFound` while the topic does not exist."""
+        """Return the known route, or fetch it; raises `NotFound` while the topic does not exist."""
         view = self._view
         if view is None:
             self._fetch(deadline)
@@ -107,7 +109,7 @@ class Lane:
         return view
 
     def bulk_view(self, deadline: float) -> TopicView | None:
-        """The route for splitting many messages; None while the service has to route them."""
+        """Return the route for splitting many messages; None while the service has to route them."""
         while True:
             if self._unrouted is not None:
                 return None
@@ -116,14 +118,14 @@ class Lane:
             self._resolve(deadline)
 
     def executor_of(self, partition: str | None) -> Executor | None:
-        """The executor of a slice that was split for `partition`; None when the route has changed since."""
+        """Return the executor of a slice that was split for `partition`; None if the route has changed since."""
         unrouted = self._unrouted
         if unrouted is not None:
             return unrouted
         return None if partition is None else self._executors.get(partition)
 
     def random_index(self, view: TopicView) -> int:
-        """The partition of a random LP, avoiding brokers with recent trouble (SEND-4)."""
+        """Return the index of the partition of a random LP; avoids slow and failing brokers (SEND-4)."""
         index = view.table[random.getrandbits(_LP_BITS)]
         avoided = self._shared.health.avoided(view.brokers, time.monotonic())
         if view.brokers[index] in avoided:
@@ -133,7 +135,7 @@ class Lane:
     # The route --------------------------------------------------------------------------------------------------
 
     def _resolve(self, deadline: float) -> None:
-        """Learn the route, or that the topic does not exist yet."""
+        """Fetch the route, or learn that the topic does not exist yet."""
         try:
             self._fetch(deadline)
         except NotFound as error:
@@ -149,7 +151,7 @@ class Lane:
             raise Unavailable("the topic's route is not known in time; nothing was sent", code=NOT_SENT)
         try:
             if self._view is not known:
-                # Another thread asked while this one waited for its turn.
+                # Another thread fetched the route while this one waited for the lock.
                 return
             attempts = Attempts(self._shared.settings.patience, deadline=deadline, retries=None, stop=self._shared.stop)
             while True:
@@ -166,7 +168,7 @@ class Lane:
             self._resolving.release()
 
     def _refresh_when_due(self) -> None:
-        """Once in a while ask for the route again, in the background: it may have been expanded."""
+        """Fetch the route again, in the background, if it is due: the topic may have been expanded."""
         now = time.monotonic()
         if now < self._fresh_until:
             return
@@ -177,7 +179,7 @@ class Lane:
         self._shared.workers.submit(self._refresh)
 
     def _refresh_soon(self) -> None:
-        """The route is not the newest any more; what was sent by it meanwhile may say so again."""
+        """Fetch a stale route again, but at most once every `_STALE_S`, since many answers may report it."""
         with self._lock:
             fetched = self._fresh_until - self._shared.settings.route_age_s_max
             self._fresh_until = min(self._fresh_until, fetched + _STALE_S)
@@ -187,7 +189,7 @@ class Lane:
         try:
             self._use(fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S))
         except DeltaMQError:
-            # The present route goes on being used; a send that it misleads is told so by the service.
+            # The current route stays in use; the service reports a send for which it is wrong.
             return
 
     def _use(self, view: TopicView) -> None:
@@ -208,18 +210,18 @@ class Lane:
             self._view = view
 
     def _drain_all(self) -> None:
-        """Keys have moved: what is queued for them goes first, then new executors go on by the new route."""
+        """Retire all executors after keys have moved: their queues are sent before those of the new executors."""
         self._draining.update(executor for executor in self._executors.values() if executor.retire())
         self._executors = {}
 
     # What executors report --------------------------------------------------------------------------------------
 
     def wrong_route(self, executor: Executor, entries: list[Entry], error: DeltaMQError) -> None:
-        """The service knows no such partition or topic: let it route what was queued for it, in order."""
+        """Send the entries of an unknown partition or topic unrouted, in order: the service routes them."""
         with self._lock:
             queued = [*entries, *executor.take_over()]
             if executor is self._unrouted:
-                # Not even the service can route it: the topic is unknown and a send does not create it.
+                # The service cannot route them either: the topic is unknown and a send does not create it.
                 self._unrouted = None
                 stuck = queued
             else:
@@ -229,7 +231,7 @@ class Lane:
         executor.fail(stuck, error)
 
     def _send_unrouted(self, entries: list[Entry]) -> None:
-        # Under the lock: what callers send from now on queues up behind these.
+        # Under the lock, so that later sends queue up behind these entries.
         if self._unrouted is None:
             self._unrouted = Executor(self.topic, None, self._shared, self)
         for entry in entries:
@@ -242,7 +244,7 @@ class Lane:
         self._routed = ()
 
     def another_partition(self, executor: Executor, entries: list[Entry]) -> bool:
-        """Move keyless entries to a partition on a healthier broker, if there is one (SEND-2, SEND-4)."""
+        """Move keyless entries to a partition on a healthier broker, if a random choice finds one (SEND-2, SEND-4)."""
         with self._lock:
             view = self._view
             if view is None or self._unrouted is not None:
@@ -256,7 +258,7 @@ class Lane:
         return True
 
     def batch_sent(self, executor: Executor, *, elsewhere: bool) -> None:
-        """After the first success of an unrouted executor the topic exists: learn its route and switch."""
+        """After the first success of an unrouted executor, fetch the topic's route and switch to it."""
         if executor is not self._unrouted:
             if elsewhere:
                 self._refresh_soon()
@@ -264,7 +266,7 @@ class Lane:
         try:
             view = fetch_view(self._shared.hosts, self.topic, _REFRESH_TIMEOUT_S)
         except DeltaMQError:
-            return  # the service goes on routing; the next success asks again
+            return  # the service continues to route; the next success tries again
         with self._lock:
             executor.retire()
             self._draining.add(executor)
@@ -274,7 +276,7 @@ class Lane:
             self._unrouted = None
 
     def drained(self, executor: Executor) -> None:
-        """The last unrouted message is stored: the routed executors may go on."""
+        """Release the routed executors once all draining executors are empty."""
         with self._lock:
             if executor not in self._draining:
                 return
@@ -286,14 +288,14 @@ class Lane:
     # The end ----------------------------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Let stopped executors of a strict topic go on with new messages."""
+        """Let stopped executors of a strict topic accept new messages again."""
         with self._lock:
             executors = [*self._executors.values(), *self._draining]
         for executor in executors:
             executor.restart()
 
     def abandon(self) -> int:
-        """Fail what is queued; returns how many messages that is."""
+        """Fail all queued messages; returns their number."""
         with self._lock:
             unrouted = [] if self._unrouted is None else [self._unrouted]
             executors = [*self._executors.values(), *unrouted, *self._draining]

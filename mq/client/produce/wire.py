@@ -1,7 +1,7 @@
-"""Produce requests on the wire, and their answers.
+"""The wire format of produce requests and their answers.
 
-One small message travels as JSON (the cheapest to make and to parse), everything else as an Arrow stream. The bytes
-of a request are made once: a repetition sends the same bytes under the same producer sequence (SPEC SEND-5).
+A request of one small message is JSON (the cheapest to make and to parse), all others are Arrow streams. The bytes of a
+request are made once: a retry sends the same bytes with the same producer sequence (SPEC SEND-5).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_rang
 ARROW: Final = "application/vnd.apache.arrow.stream"
 JSON: Final = "application/json"
 
-#: Above this body size one message goes as Arrow too: JSON would escape it or blow it up by a third.
+#: Maximum body of a message sent as JSON, in bytes: JSON escapes text, and base64 adds a third.
 _JSON_BODY_BYTES_MAX: Final = 16 * 1024
 
 TIME: Final = pa.timestamp("us", tz="UTC")
-#: The columns that a producer may send, with the types that the service takes without a conversion.
+#: The columns that a producer may send, with the types that the service takes without conversion.
 ROW_SCHEMA: Final = pa.schema(
     [
         pa.field("message_id", pa.string()),
@@ -47,7 +47,7 @@ ROW_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """The bytes of one produce request."""
+    """One produce request, encoded."""
 
     body: Body
     headers: dict[str, str]
@@ -86,7 +86,7 @@ _JSON_HEADERS: Final = {"Content-Type": JSON}
 def encode_request(
     entries: Sequence[Entry], *, partition: str | None, producer_id: str, producer_seq: int
 ) -> ProduceRequest:
-    """The request that stores all messages of `entries` in `partition` (None: the service routes them)."""
+    """Encode the request that stores all messages of `entries` in `partition` (None: the service routes them)."""
     first = entries[0]
     if len(entries) == 1 and first.rows is None and first.count == 1:
         message = first.messages[0]
@@ -130,7 +130,7 @@ def _json_request(entry: Entry, message: Message, partition: str | None, produce
 
 
 def _rows_of(entries: Sequence[Entry]) -> pa.RecordBatch:
-    """All messages of the entries as one batch, with only the columns that a message fills."""
+    """Return all messages of the entries as one batch, without columns that no message fills."""
     messages = list(chain.from_iterable(e.messages for e in entries))
     columns: dict[str, list[Any]] = {
         "message_id": [m.message_id for m in messages],
@@ -167,7 +167,7 @@ def _born_times(entries: Sequence[Entry], messages: Sequence[Message]) -> pa.Arr
 
 
 def _stream(batches: Sequence[pa.RecordBatch]) -> memoryview:
-    """The batches, all of one schema, as an Arrow stream; written once, not copied again."""
+    """Write the batches, all of one schema, as an Arrow stream, without a further copy."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
@@ -197,25 +197,25 @@ _decoder = msgspec.json.Decoder(_Ranges)
 
 
 def read_ranges(body: bytes, count: int) -> list[SentRange]:
-    """The ranges of a produce answer for `count` messages.
+    """Parse the ranges of a produce answer for `count` messages.
 
     Raises
     ------
     Unknown
-        `answer_unreadable` when it is no such answer: the messages may be stored.
+        `answer_unreadable`: the answer is malformed, and the messages may be stored.
     """
     try:
         answer = _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise Unknown("the answer to a send is unreadable", code="answer_unreadable") from error
     if sum(r.count for r in answer.ranges) != count:
-        raise Unknown(f"the answer to a send places other than {count} messages", code="answer_unreadable")
+        raise Unknown(f"the answer to a send of {count} messages covers another number", code="answer_unreadable")
     return [
         SentRange(
             partition=r.partition,
             base_offset=r.base_offset,
             count=r.count,
-            # With several ranges the flag of each tells which were stored before.
+            # With several ranges, the flag of each says which were stored before.
             duplicate=r.duplicate or (answer.duplicate and not any(other.duplicate for other in answer.ranges)),
             durable=answer.durable,
             delayed=r.delayed,
@@ -226,7 +226,7 @@ def read_ranges(body: bytes, count: int) -> list[SentRange]:
 
 
 def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
-    """Tell each waiting caller of a request where its messages are."""
+    """Resolve each entry of a request with the ranges of its messages."""
     if len(ranges) == 1:
         whole = ranges[0]
         offset = whole.base_offset
@@ -240,9 +240,9 @@ def tell_stored(batch: Sequence[Entry], ranges: Sequence[SentRange]) -> None:
 
 
 def shares(ranges: Sequence[SentRange], counts: Sequence[int]) -> list[tuple[SentRange, ...]]:
-    """Cut the ranges of one request into those of its consecutive parts of `counts` messages.
+    """Cut the ranges of one request into those of its consecutive parts, which have `counts` messages.
 
-    Indexes of the result count from the part's own first message.
+    Indexes in the result count from the first message of the part.
     """
     parts: list[tuple[SentRange, ...]] = []
     low = 0

@@ -1,4 +1,4 @@
-"""The pull consumer: reads partitions by offset."""
+"""The pull consumer, which reads partitions by offset."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The pull consumer: reads partitions by offset; its place is its own affair, or kept for a group (`offset_stores`).
+"""The pull consumer: reads partitions by offset; it may store its offsets in a file or a group (`offset_stores`).
 
     consumer = PullConsumer("http://127.0.0.1:8080", "orders", start="first")
     for message in consumer:                     # for ever; `poll` returns when there is nothing for a while
         print(message.partition, message.offset, message.text)
 
-All partitions are read in turn, none can starve another. A fetch that finds nothing waits at the service, for all
-partitions at once. While the caller works on what it has, the next fetch is already under way.
+All partitions are read in turn, so none starves another. Fetches that find nothing wait at the service, those of all
+partitions at once. While the caller works on its messages, the next fetch is already under way.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mq.names import check_topic
 
 __all__ = ["OffsetOutOfRange", "PullConsumer"]
 
-#: Fetches open at once; more partitions take turns.
+#: Maximum number of open fetches; more partitions take turns.
 _CONNECTIONS_MAX: Final = 64
-#: How long a fetch may wait at the service while other partitions wait for a connection.
+#: Milliseconds that a fetch may wait at the service while other partitions wait for a connection.
 _TURN_MS: Final = 200
 _FIND_TIMEOUT_S: Final = 2.0
 
@@ -48,24 +48,24 @@ class PullConsumer(Closing):
     Parameters
     ----------
     url, topic
-        The service, and what to read.
+        The service, and the topic to read.
     partitions
-        `NAME@BROKER` names; by default all, also those that an expansion adds later (read from their first message,
-        also by a consumer that goes on where its progress is kept).
+        `NAME@BROKER` names; by default all partitions, including those that an expansion adds later (read from their
+        first message, also by a consumer that goes on from stored offsets).
     start
-        `first`, `last` (only what comes from now on), an offset, a time, or offsets by partition.
+        `first`, `last` (only new messages), an offset, a time, or offsets by partition.
     offsets
-        Where its progress is kept (`GroupOffsets`, `FileOffsets`): it goes on there, and `start` holds only where
-        nothing is kept. `commit` keeps what the polls have returned.
+        The store of offsets (`GroupOffsets`, `FileOffsets`): reading goes on from them, and `start` applies only to
+        partitions without a stored offset. `commit` stores the positions that the polls have reached.
     tags
-        `*`, or `TagA||TagB`: other messages are passed over and count as consumed.
+        `*`, or `TagA||TagB`: other messages are skipped and count as consumed.
     on_data_loss
         What to do when retention has removed messages that were not read yet, or the log ends before the position:
-        `raise` `OffsetOutOfRange`, or `skip` to what is there (`lost_messages` counts).
+        `raise` `OffsetOutOfRange`, or `skip` to the nearest offset that exists (`lost_messages` counts).
     fetch_messages, fetch_bytes
-        How much one fetch brings at most.
+        Maximum size of one fetch.
     partitions_age_s_max
-        How often partitions that an expansion added are looked for.
+        Seconds between look-ups of partitions that an expansion added.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PullConsumer(Closing):
         partitions_age_s_max: float = 30.0,
     ) -> None:
         self.topic = check_topic(topic)
-        #: How often `skip` has moved a position, and the messages that retention had removed there.
+        #: Number of positions that `skip` has moved, and of messages lost to retention there.
         self.skips = 0
         self.lost_messages = 0
         if not 1 <= fetch_messages <= FETCH_MESSAGES_MAX:
@@ -106,7 +106,7 @@ class PullConsumer(Closing):
         self._connections = FetchConnections(
             connections_max=_CONNECTIONS_MAX, timeout_s=self._patience.request_timeout_s
         )
-        #: In the order of their turns.
+        #: The partitions' readers, in the order of their turns.
         self._readers: deque[PartitionReader] = deque()
         self._follows_route = partitions is None
         self._partitions_age_s_max = partitions_age_s_max
@@ -117,12 +117,12 @@ class PullConsumer(Closing):
             self.close()
             raise
 
-    # Place ------------------------------------------------------------------------------------------------------
+    # Position ---------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Sequence[str] | None = None, *, start: Start = "first") -> None:
-        """Read these partitions (None: all) from `start` on, instead of those read until now.
+        """Read these partitions (None: all) from `start` on, in place of those read until now.
 
-        Where progress is kept, reading goes on there.
+        Partitions with a stored offset are read from that one.
         """
         self._start = start
         kept = {} if self._offsets is None else self._offsets.load(self._admin, self.topic)
@@ -142,25 +142,25 @@ class PullConsumer(Closing):
         self._partitions_until = time.monotonic() + self._partitions_age_s_max
 
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that are read, sorted."""
+        """Return the partitions that are read, sorted."""
         return tuple(sorted(reader.partition for reader in self._readers))
 
     def position(self, partition: str) -> int:
-        """The offset of the next message that a poll would return."""
+        """Return the offset from which the next poll returns messages of `partition`."""
         return self._reader(partition).position
 
     def positions(self) -> dict[str, int]:
-        """`position` of every partition."""
+        """Return the `position` of every partition."""
         return {reader.partition: reader.position for reader in self._readers}
 
     def commit(self) -> dict[str, int]:
-        """Keep how far the polls have come; returns that. A crash repeats what was polled since the last commit.
+        """Store the positions and return them. After a crash, messages polled since the last commit are read again.
 
-        Where the group was put elsewhere since the consumer began, nothing is kept: it goes on there, and that is
-        returned.
+        If the group was reset since the consumer loaded its offsets, nothing is stored: the consumer goes on from the
+        new offsets, and returns those.
         """
         if self._offsets is None:
-            raise Refused("a consumer without `offsets` keeps no progress", code="no_offsets", field="offsets")
+            raise Refused("a consumer without `offsets` cannot commit", code="no_offsets", field="offsets")
         positions = self.positions()
         try:
             self._offsets.save(self._admin, self.topic, positions)
@@ -171,14 +171,14 @@ class PullConsumer(Closing):
         return self.positions()
 
     def seek(self, partition: str, to: str | int | datetime) -> None:
-        """Go on reading `partition` at an offset, its first message, its end, or a time."""
+        """Continue reading `partition` at an offset, its first message, its end, or a time."""
         reader = self._reader(partition)
         offset = to if isinstance(to, int) else start_offsets(self._admin, self.topic, to)[partition]
         self._drop_fetch(reader)
         reader.seek(offset)
 
     def end_offsets(self) -> dict[str, int]:
-        """The end offset of every partition that is read, at this moment."""
+        """Return the current end offset of every partition that is read."""
         ends = {p.partition: p.max_offset for p in self._admin.get_topic(self.topic).partitions}
         return {reader.partition: ends[reader.partition] for reader in self._readers}
 
@@ -191,21 +191,21 @@ class PullConsumer(Closing):
     # Reading ----------------------------------------------------------------------------------------------------
 
     def poll(self, max_messages: int = 500, wait_ms: int = 1_000) -> list[ReceivedMessage]:
-        """Up to `max_messages` messages; waits up to `wait_ms` for the first, empty when there is none."""
+        """Return up to `max_messages` messages, after a wait of up to `wait_ms` for the first; empty if none came."""
         messages: list[ReceivedMessage] = []
         for partition, rows in self._take(max_messages, wait_ms):
             messages += messages_of(partition, rows)
         return messages
 
     def poll_arrow(self, max_messages: int = 100_000, wait_ms: int = 1_000) -> pa.Table | None:
-        """The same as an Arrow table with a column `partition` first; None when there is nothing."""
+        """Return messages as `poll` does, as an Arrow table whose first column is `partition`; None if none came."""
         taken = self._take(max_messages, wait_ms)
         if not taken:
             return None
         return pa.concat_tables([with_partition(partition, rows) for partition, rows in taken])
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Every message, for ever; ends when the consumer is closed."""
+        """Yield every message, without end, until the consumer is closed."""
         while not self._closed:
             yield from self.poll()
 
@@ -221,7 +221,7 @@ class PullConsumer(Closing):
         while True:
             taken = self._take_held(max_messages)
             if taken:
-                # Where connections are short, those that wait for one come before any fetch ahead.
+                # If connections are scarce, partitions that wait for one come before prefetches of others.
                 self._ask_all(max_messages, wait_ms, only_flowing=len(self._readers) <= _CONNECTIONS_MAX)
                 return taken
             if may_ask:
@@ -235,7 +235,7 @@ class PullConsumer(Closing):
             may_ask = remaining_ms > 0 or self.skips > skipped
 
     def _take_held(self, max_messages: int) -> list[tuple[str, pa.Table]]:
-        """What is held, partition by partition in turn; the one served last is the last next time."""
+        """Hand out held messages, partition by partition; the last one served is the last in the next turn."""
         taken = []
         for _ in range(len(self._readers)):
             rows = self._readers[0].take(max_messages)
@@ -253,7 +253,7 @@ class PullConsumer(Closing):
     def _ask_all(self, max_messages: int, wait_ms: int, *, only_flowing: bool) -> None:
         """Open a fetch for every partition that holds nothing and has none open."""
         now = time.monotonic()
-        # Whoever was asked longest ago comes first, so that none starves when connections are short.
+        # The least recently asked partition comes first, so that none starves if connections are scarce.
         for reader in sorted(self._readers, key=lambda r: r.asked_at):
             if reader.connection is not None or reader.holds or now < reader.not_before:
                 continue
@@ -287,7 +287,7 @@ class PullConsumer(Closing):
         self._selector.register(connection, selectors.EVENT_READ, reader)
 
     def _receive(self, deadline: float) -> None:
-        """Read the answers that are there, waiting for the first until the deadline or a pause's end."""
+        """Read the answers that have arrived; waits for the first until the deadline, or until a pause ends."""
         now = time.monotonic()
         open_fetches = [r.connection.expires for r in self._readers if r.connection is not None]
         pauses = [r.not_before for r in self._readers if r.connection is None and r.not_before > now]
@@ -327,7 +327,7 @@ class PullConsumer(Closing):
             reader.answered(fetched)
 
     def _failed(self, reader: PartitionReader, endpoint: Endpoint, error: DeltaMQError) -> None:
-        """A fetch can be repeated without harm, at any host: go on until the patience is used up."""
+        """Note a failed fetch; raises unless it may be retried, which is harmless at any host, within `patience`."""
         self._hosts.failed(endpoint, error)
         if error.code == "partition_not_found" and self._follows_route:
             self._partitions_until = 0.0
@@ -348,7 +348,7 @@ class PullConsumer(Closing):
         reader.seek(there)
 
     def _find_partitions(self) -> None:
-        """Once in a while look for partitions that an expansion added: they are read from their first message."""
+        """Look up, if due, partitions that an expansion added; they are read from their first message."""
         if not self._follows_route or time.monotonic() < self._partitions_until:
             return
         self._partitions_until = time.monotonic() + self._partitions_age_s_max

@@ -1,7 +1,7 @@
-"""One fetch on the wire: asked on a connection of its own, read when the socket has the answer.
+"""One fetch on the wire: sent on a connection of its own, read when the socket has the answer.
 
-A consumer keeps a request open for each of its partitions and waits for all of their sockets at once: no thread for
-each partition, and whichever has a message first is heard first.
+A consumer keeps a request open for each of its partitions and waits for all of their sockets at once: it needs no
+thread for each partition, and reads first from the partition whose messages arrive first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OK: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAsk:
-    """What is asked of one partition: messages from `offset` on, waiting up to `wait_ms` for the first."""
+    """A fetch from one partition: messages from `offset` on, with a wait of up to `wait_ms` for the first."""
 
     topic: str
     partition: str
@@ -35,12 +35,12 @@ class FetchAsk:
     max_bytes: int
     wait_ms: int
     tags: str
-    #: For whom, where the partition is consumed by one client at a time (SPEC ORDER-4).
+    #: The exclusive group and its client that fetch, if the fetch needs a pull lock (SPEC ORDER-4).
     group: str | None = None
     client_id: str | None = None
 
     def target(self, endpoint: Endpoint) -> str:
-        """The request target."""
+        """Return the request target."""
         query: dict[str, str | int] = {
             "offset": self.offset,
             "max_messages": self.max_messages,
@@ -68,7 +68,7 @@ class Fetched:
 
 
 class FetchConnection:
-    """A connection with at most one fetch open. Not for several threads."""
+    """A connection with at most one open fetch. Not safe for several threads."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self.endpoint = endpoint
@@ -77,7 +77,7 @@ class FetchConnection:
         self.expires = 0.0
 
     def ask(self, ask: FetchAsk) -> None:
-        """Send a fetch; its answer is due `timeout_s` after the wait that it asks for."""
+        """Send a fetch; its answer is due `timeout_s` after its `wait_ms`."""
         headers = {**self.endpoint.headers, "Accept": ARROW}
         try:
             self._connection.request(
@@ -91,16 +91,16 @@ class FetchConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether nobody closed the idle connection meanwhile."""
+        """True if the idle connection is still open."""
         return bool(self._connection.is_connected)
 
     def fileno(self) -> int:
-        """The socket to wait for, -1 when the connection is closed."""
+        """Return the descriptor of the socket to wait for, -1 if the connection is closed."""
         sock = self._connection.sock
         return -1 if sock is None else sock.fileno()
 
     def read(self) -> Fetched:
-        """The answer; blocks until it is complete, so call it when the socket is readable."""
+        """Read the answer; blocks until it is complete, so call this when the socket is readable."""
         try:
             response = self._connection.getresponse()
             body = response.read()
@@ -118,7 +118,7 @@ class FetchConnection:
         return Unknown(f"the connection to {self.endpoint.url} was lost", code=CONNECTION_LOST)
 
     def close(self) -> None:
-        """Close the connection, whatever is open on it."""
+        """Close the connection, even with an open fetch."""
         self._connection.close()
 
 

@@ -9,7 +9,7 @@ __all__ = ["FetchConnections"]
 
 
 class FetchConnections:
-    """At most `connections_max` connections, idle or with a fetch open."""
+    """At most `connections_max` connections, idle or with an open fetch."""
 
     def __init__(self, *, connections_max: int, timeout_s: float) -> None:
         self._connections_max = connections_max
@@ -18,7 +18,7 @@ class FetchConnections:
         self._open = 0
 
     def take(self, endpoint: Endpoint) -> FetchConnection | None:
-        """A connection to this host to ask on; None while all are in use."""
+        """Return a connection to this host for a fetch; None while all connections are in use."""
         idle = self._idle.get(endpoint, [])
         while idle:
             connection = idle.pop()
@@ -33,16 +33,16 @@ class FetchConnections:
         return FetchConnection(endpoint, self._timeout_s)
 
     def give_back(self, connection: FetchConnection) -> None:
-        """Keep a connection whose answer was read to its end."""
+        """Keep a connection whose answer was read completely."""
         self._idle.setdefault(connection.endpoint, []).append(connection)
 
     def discard(self, connection: FetchConnection) -> None:
-        """Close a connection on which something is open or went wrong."""
+        """Close a connection that has an open fetch or failed."""
         connection.close()
         self._open -= 1
 
     def _close_idle(self) -> None:
-        """Close one that is kept for another host, if there is one."""
+        """Close one idle connection to another host, if there is one."""
         kept = next((idle for idle in self._idle.values() if idle), None)
         if kept:
             self.discard(kept.pop())

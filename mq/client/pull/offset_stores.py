@@ -1,7 +1,7 @@
-"""Where a pull consumer keeps how far it is, so that it goes on there: in a group, or by itself (SPEC CONS-1, CONS-4).
+"""Stores for a pull consumer's offsets, from which it goes on later: a group or a file (SPEC CONS-1, CONS-4).
 
-shared      GroupOffsets("audit")          the group's offsets: whoever pulls for it next goes on there
-broadcast   FileOffsets("audit.json")      every client hears everything; its progress is its own affair
+shared      GroupOffsets("audit")          the group's offsets: the next consumer of the group goes on from them
+broadcast   FileOffsets("audit.json")      every client reads all messages and stores its own offsets
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ __all__ = ["FileOffsets", "GroupOffsets", "OffsetStore"]
 
 
 class OffsetStore(Protocol):
-    """Keeps offsets by partition of one topic: the next ones that are wanted."""
+    """A store of offsets by topic and partition: the next ones to be read."""
 
     def load(self, admin: Admin, topic: str) -> dict[str, int]:
-        """What was saved; nothing at first."""
+        """Return the saved offsets by partition; empty at first."""
 
     def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
-        """Keep these; when this returns, they survive a crash.
+        """Save these offsets durably: once this returns, they survive a crash.
 
         Raises
         ------
         Conflict
-            `epoch_over`: somebody has put what is kept elsewhere since it was loaded. Load it again.
+            `epoch_over`: the stored offsets were reset since they were loaded. Load them again.
         """
 
 
 class GroupOffsets:
-    """The offsets of a shared group; it is made with the first commit.
+    """The offsets of a shared group, which the first commit creates.
 
-    An exclusive group's partitions are pulled with locks: see `OrderlyConsumer`.
+    Partitions of an exclusive group are pulled with locks: see `OrderlyConsumer`.
     """
 
     def __init__(self, group: str) -> None:
         self.group = group
-        #: By consumer and topic, where the group was when that consumer asked: each learns of a reset by itself.
+        #: The group's place at the last load, by consumer and topic: each consumer notices a reset by itself.
         self._places: WeakKeyDictionary[Admin, dict[str, GroupPlace]] = WeakKeyDictionary()
 
     def load(self, admin: Admin, topic: str) -> dict[str, int]:
-        """Where the group is."""
+        """Return the group's offsets; empty if there is no such group yet."""
         try:
             place = admin.group_place(self.group, topic)
         except NotFound as error:
@@ -61,11 +61,11 @@ class GroupOffsets:
         return dict(place.offsets)
 
     def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:
-        """Commit; a group never goes back by this (CONS-4), and one that was put elsewhere stays there (POP-18)."""
+        """Commit the offsets; a commit never moves a group back (CONS-4) and never undoes a reset (POP-18)."""
         places = self._places.setdefault(admin, {})
         loaded = places.get(topic, GroupPlace(offsets={}))
         now = admin.commit_place(self.group, topic, replace(loaded, offsets=dict(offsets)))
-        # Where it had not begun, nobody could say of which epoch that was.
+        # A partition in which the group had not begun had no epoch at the load; it gets the one of this answer.
         places[topic] = replace(
             now,
             epochs=now.epochs | loaded.epochs,
@@ -74,13 +74,13 @@ class GroupOffsets:
 
 
 class FileOffsets:
-    """Offsets in a file of this client alone, by topic."""
+    """Offsets in a file that belongs to one client, by topic."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def load(self, admin: Admin, topic: str) -> dict[str, int]:
-        """What the file says."""
+        """Return the topic's offsets in the file; empty if there are none."""
         return self._read().get(topic, {})
 
     def save(self, admin: Admin, topic: str, offsets: Mapping[str, int]) -> None:

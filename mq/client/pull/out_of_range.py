@@ -1,4 +1,4 @@
-"""What a pull consumer says when its place is not, or no longer, in the partition."""
+"""The error of a pull consumer whose position is not, or no longer, in the partition."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class OffsetOutOfRange(Refused):
 
 
 def out_of_range(reader: PartitionReader, fetched: Fetched) -> OffsetOutOfRange:
-    """The refusal that an answer means."""
+    """Return the error for an answer that says that the offset is out of range."""
     return OffsetOutOfRange(
         f"offset {reader.fetch_offset} of {reader.partition} is not stored: it has [{fetched.min_offset}, "
-        f"{fetched.max_offset}); seek to one of those, or let on_data_loss='skip' do it",
+        f"{fetched.max_offset}); seek to one of those, or set on_data_loss='skip'",
         code=fetched.status,
         field="offset",
         extra={

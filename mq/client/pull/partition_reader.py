@@ -1,4 +1,4 @@
-"""A consumer's place in one partition: what it holds, where it is, and the fetch that it has open.
+"""A pull consumer's state in one partition: its position, the messages that it holds, and its open fetch.
 
 stored    0 1 2 3 4 5 6 7 8 9 ...
                 ^       ^
@@ -21,15 +21,15 @@ __all__ = ["PartitionReader"]
 
 
 class PartitionReader:
-    """The reading state of one partition. Times are of one monotonic clock, in seconds."""
+    """The reading state of one partition. Times are seconds of a monotonic clock."""
 
     def __init__(self, partition: str, offset: int, patience: Patience) -> None:
         self.partition = partition
         self.broker = broker_of(partition)
         self.connection: FetchConnection | None = None
-        #: The open fetch waits for nothing: its answer is worth waiting for even when the poll's time is over.
+        #: Whether the open fetch has no wait: then a poll waits for its answer even after the poll's own time is over.
         self.immediate = False
-        #: The last answer brought messages: there may be more.
+        #: Whether the last answer brought messages, so that there may be more.
         self.flowing = False
         self.not_before = 0.0
         self.asked_at = 0.0
@@ -42,18 +42,18 @@ class PartitionReader:
 
     @property
     def holds(self) -> int:
-        """Messages held and not handed out yet."""
+        """Number of messages held and not handed out yet."""
         return sum(len(rows) for rows, _ in self._chunks)
 
     def seek(self, offset: int) -> None:
-        """Go to `offset`; what is held is dropped."""
-        assert self.connection is None, "an open fetch would bring messages of the old place"
+        """Move to `offset`; held messages are dropped."""
+        assert self.connection is None, "an open fetch would bring messages of the old position"
         self._chunks.clear()
         self.position = self.fetch_offset = offset
         self.flowing = False
 
     def answered(self, fetched: Fetched) -> None:
-        """Hold what a fetch brought; messages passed over by the tag filter count as consumed (CONS-3)."""
+        """Hold the messages of a fetch; messages that the tag filter skips count as consumed (CONS-3)."""
         self._failures = 0
         self._failing_since = None
         self.flowing = len(fetched.rows) > 0
@@ -64,7 +64,7 @@ class PartitionReader:
             self.position = fetched.next_offset
 
     def failed(self, error: DeltaMQError, now: float) -> bool:
-        """Note a failed fetch and when to try again; False once it has failed for the whole timeout."""
+        """Note a failed fetch and when to retry; returns False once the timeout or the retries are used up."""
         self._failures += 1
         if self._failing_since is None:
             self._failing_since = now
@@ -80,7 +80,7 @@ class PartitionReader:
         return False
 
     def take(self, messages_max: int) -> pa.Table | None:
-        """Hand out up to `messages_max` messages of what is held; None when nothing is."""
+        """Hand out up to `messages_max` held messages; None if none are held."""
         if not self._chunks or messages_max <= 0:
             return None
         rows, next_offset = self._chunks.popleft()

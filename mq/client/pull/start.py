@@ -1,4 +1,4 @@
-"""Where reading a topic starts: its first messages, its end, an offset, a time, or offsets by partition."""
+"""The offsets at which reading a topic starts: the first ones, the ends, an offset, a time, or one by partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Start: TypeAlias = str | int | datetime | Mapping[str, int]
 
 
 def start_offsets(admin: Admin, topic: str, start: Start) -> dict[str, int]:
-    """The offset at which to start, for every partition of the topic."""
+    """Return the offset at which to start, for every partition of the topic."""
     info = admin.get_topic(topic)
     if isinstance(start, datetime):
         return admin.offsets_at(topic, start)
@@ -33,10 +33,10 @@ def start_offsets(admin: Admin, topic: str, start: Start) -> dict[str, int]:
 def resume_offsets(
     admin: Admin, topic: str, start: Start, kept: Mapping[str, int], *, whole_topic: bool
 ) -> dict[str, int]:
-    """The offset at which to go on, for every partition: what is kept, else `start`.
+    """Return the offset at which to go on, for every partition: the stored one, else that of `start`.
 
-    Who reads the whole topic and has kept something was there when an expansion added the partitions behind those that
-    are kept: these are read from their first message (SPEC MODEL-4), unless `start` names them.
+    For a consumer of the whole topic with stored offsets, partitions behind the last stored one were added by an
+    expansion since: they are read from their first message (SPEC MODEL-4), unless `start` names them.
     """
     offsets = start_offsets(admin, topic, start)
     names = list(offsets)

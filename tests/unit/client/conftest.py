@@ -1,4 +1,4 @@
-"""The stub service and a factories of producers and consumers that are closed at the end, and the command line."""
+"""The stub service, factories of producers and consumers that are closed at the end, and the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stub() -> Iterator[StubService]:
 
 @pytest.fixture
 def make_producer(stub: StubService) -> Iterator[Callable[..., Producer]]:
-    """Producers with short waits, so that a test of retries takes no seconds."""
+    """Make producers with short waits, so that tests of retries are quick."""
     made: list[Producer] = []
 
     def make(**settings: Any) -> Producer:
@@ -45,7 +45,7 @@ def producer(make_producer: Callable[..., Producer]) -> Producer:
 
 @pytest.fixture
 def run(stub: StubService, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`deltamq ARGS --url STUB` with this standard input."""
+    """Run `deltamq ARGS --url STUB` with the given standard input."""
     for name in ("DELTAMQ_CLIENT_URL", "DELTAMQ_CLIENT_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DELTAMQ_URL", stub.url)

@@ -1,4 +1,4 @@
-"""The HTTP side of the stub of the service: calls, answers, and how they go wrong."""
+"""The HTTP side of the stub service: calls, answers, and their faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silence."""
+        """Log nothing."""
 
     # Answers.
 
@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer_raw(status, json.dumps(document).encode(), "application/json", headers)
 
     def answer_uncut(self, status: int, document: Any) -> None:
-        """An answer that clients ask for in the background: no test's cuts are for it."""
+        """Answer a background request of clients, without the cuts that tests order."""
         self._whole(status, json.dumps(document).encode(), "application/json", {})
 
     def answer_raw(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
@@ -233,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
     def group_call(
         self, method: str, parts: list[str], query: dict[str, str], request: dict[str, Any] | None = None
     ) -> None:
-        """A call of groups or POP: the twin decides."""
+        """Answer a call of groups or POP, as the in-memory queue decides."""
         request = request or {}
         verb = parts[-1] if method == "POST" else method
         fault = self.stub.queue.take(verb, parts[0] if parts else "", request)
@@ -260,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
     def order_answer(
         self, verb: str, parts: list[str], query: dict[str, str], request: dict[str, Any]
     ) -> dict[str, Any]:
-        """A call that may wait."""
+        """Return the answer to a call of an exclusive group that may wait."""
         order, ended = self.stub.order, self.stub.ended
         if verb == "locks":
             return order.take(parts[0], parts[2], request, ended)
@@ -281,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
     def told(
         self, fault: QueueFault, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
     ) -> None:
-        """The answer to what is done, or what becomes of it."""
+        """Send the answer to a call that is done, or the fault in its place."""
         if fault is QueueFault.HANG_AFTER:
             self.stub.ended.wait()
         if fault is QueueFault.GATE_AFTER:

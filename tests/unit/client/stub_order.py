@@ -29,20 +29,20 @@ class StubOrder:
     ) -> None:
         self.changed = changed
         self._partitions_of = partitions_of
-        #: `exclusive` groups; any other is unknown, or shared.
+        #: Consume strategy by group; `exclusive` ones are served here.
         self.strategies: dict[str, str] = {}
         self.authorized_ms = 30_000
         self.online = OnlineState()
         self.epoch = 1
         self.committed: dict[str, int] = {}
-        #: How often the message at the committed offset was tried.
+        #: Number of attempts at the message at the committed offset.
         self.attempts: dict[str, int] = {}
-        #: Each commit as it was stored, and what was set aside: partition, offset, and to where, why, after how many.
+        #: All commits, and messages set aside: partition, offset, destination, reason, attempts.
         self.commits: list[tuple[str, str, int]] = []
         self.aside: list[tuple[str, int, str, str, int]] = []
-        #: Clients in the order in which they were given locks, and gave them back.
+        #: Grants and releases of locks by clients, in order.
         self.lock_events: list[tuple[str, str, str]] = []
-        #: Nobody gets a lock.
+        #: Whether every request for a lock is refused.
         self.refuses_locks = False
         lease = OwnLease(_now_ms(), lease_ms=10**9)
         self._authorizations = Authorizations(lease, set(), _now_ms(), length_ms=self.authorized_ms)
@@ -51,13 +51,13 @@ class StubOrder:
     # For tests.
 
     def take_over(self) -> None:
-        """Another process has the broker now, and knows of no lock."""
+        """Act as a new host of the broker, which knows no locks."""
         with self.changed:
             self.epoch += 1
             self.locks = PullLocks(_now_ms(), epoch=self.epoch, online_epoch=self.online.epoch)
 
     def call_offline(self, client: str) -> None:
-        """The client's authorization is over, as the meta role sees it."""
+        """Call a client offline, as the meta role does when its authorization is over."""
         with self.changed:
             over = {one for one in self.online.members() if one.client == client}
             self._scan(over)
@@ -81,7 +81,7 @@ class StubOrder:
         return {topic: TopicPartitions(TOPIC_ID, names) for topic, names in self._partitions_of().items()}
 
     def answer(self, method: str, parts: list[str], request: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer to a call that never waits; None when it is not about order."""
+        """Return the answer to a call that never waits; None if the call is not about exclusive groups."""
         match method, parts:
             case "POST", [group, "topics", topic, "aside"]:
                 return self.set_aside(group, topic, request)
@@ -177,7 +177,7 @@ class StubOrder:
             return {"partitions": released}
 
     def pull(self, group: str, topic: str, partition: str, client: str) -> None:
-        """Return if the client may fetch."""
+        """Raise unless the client may fetch."""
         with self.changed:
             self.locks.pull(_lane(group, partition), client, self.online.seat(group, topic, partition), _now_ms())
 

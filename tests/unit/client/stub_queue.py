@@ -1,7 +1,7 @@
-"""Groups and POP of the stub service: the in-memory twin behind the REST contract, in real time.
+"""Groups and POP of the stub service: the in-memory queue behind the REST contract, in real time.
 
-The twin decides; this only speaks HTTP for it. Jobs run before each call, so that what is due is there, and each kind
-of call takes the next of its `faults`, as produce requests do.
+The in-memory queue (`twin`) decides; this module translates for HTTP. Jobs run before each call, so that due messages
+are there, and each kind of call takes the next of its `faults`, as produce requests do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ POP_ROWS = pa.schema(
 
 
 class QueueFault(enum.Enum):
-    """How one call goes wrong."""
+    """The faults of a call."""
 
     NONE = "answer as usual"
     DROP_BEFORE = "close the connection, nothing done"
@@ -58,7 +58,7 @@ class QueueFault(enum.Enum):
 
 @dataclass(frozen=True)
 class QueueCall:
-    """One call as it arrived."""
+    """One received call."""
 
     verb: str
     group: str
@@ -68,29 +68,29 @@ class QueueCall:
 
 
 class StubQueue:
-    """The twin, its clock and its lock."""
+    """The in-memory queue, its clock and its lock."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self.twin = MemoryQueue(now_ms=_wall_ms(), invisible=InvisibleBounds(min_ms=1))
         self.changed = changed
         self.faults: dict[str, deque[QueueFault]] = defaultdict(deque)
         self.calls: list[QueueCall] = []
-        #: Answer pops that would wait at once: a service that does not know long polls.
+        #: Whether pops that would wait are answered at once, as by a service without long polls.
         self.impatient = False
         self.jobs = True
         self.passed_ms = 0
         self.gate = threading.Event()
-        #: Clients that had called off their pop when the gate opened.
+        #: Number of clients that had cancelled their pop when the gate opened.
         self.half_closed = 0
         self.pops_open = 0
         self.pops_cancelled = 0
-        #: Who gave each handle out: the hosts of one cluster share this, and pass what is another's on.
+        #: The stub that issued each handle: the hosts of one cluster share this, and forward calls for others' handles.
         self.issuers: dict[str, StubQueue] = {}
 
-    # For tests: take `changed` (reentrant), since the server's threads use the twin too.
+    # For tests: these take `changed` (reentrant), because the server's threads use the queue, too.
 
     def fill(self, topic: str, count: int, *, start: int = 0, partitions: int = 1, **fields: Any) -> None:
-        """Messages `start`, `start + 1`, ... in `topic`, which is created when it is not there."""
+        """Add messages `start`, `start + 1`, ... to `topic`, which is created if it does not exist."""
         with self.changed:
             self.tick()
             self.twin.create_topic(topic, partitions)
@@ -100,20 +100,20 @@ class StubQueue:
             self.changed.notify_all()
 
     def let_pass(self, ms: int) -> None:
-        """The twin's clock goes forward."""
+        """Advance the queue's clock."""
         with self.changed:
             self.passed_ms += ms
             self.tick()
             self.changed.notify_all()
 
     def look(self, what: Callable[[MemoryQueue], Any]) -> Any:
-        """Something about the twin, at this moment."""
+        """Return what `what` reads from the queue now."""
         with self.changed:
             self.tick()
             return what(self.twin)
 
     def is_done(self, group: str, topic: str) -> bool:
-        """Whether the group has finished everything."""
+        """Return whether the group has finished every message."""
         with self.changed:
             self.tick()
             if group not in self.twin.tables.groups.groups:
@@ -123,7 +123,7 @@ class StubQueue:
             return not any(state.open for key, state in self.twin.tables.states.items() if key.group == group)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-        """Wait for something that time or another thread brings about, without a call."""
+        """Wait until time or another thread makes `condition` true."""
         deadline = time.monotonic() + timeout_s
         with self.changed:
             while not condition():
@@ -135,13 +135,13 @@ class StubQueue:
             return [call for call in self.calls if call.verb == verb]
 
     def tick(self) -> None:
-        """The twin's time is the wall's and what tests let pass besides; what is due is done."""
+        """Set the queue's time to the wall clock plus the time that tests let pass, and do what is due."""
         self.twin.advance(max(0, _wall_ms() + self.passed_ms - self.twin.now_ms))
         if self.jobs:
             self.twin.run_jobs()
 
     def wait_at_gate(self, connection: socket.socket) -> None:
-        """Wait until the test opens the gate; tell when the client is gone meanwhile."""
+        """Wait until the test opens the gate; count a client that goes away meanwhile."""
         told = False
         while not self.gate.wait(0.01):
             if not told and _is_gone(connection):
@@ -153,7 +153,7 @@ class StubQueue:
     # Calls.
 
     def produced(self, topic: str, message: dict[str, Any]) -> None:
-        """A message that the stub stored is the twin's, too."""
+        """Add a message that the stub stored to the queue, too."""
         self.tick()
         self.twin.create_topic(topic, 1)
         deliver = message.get("deliver_time")
@@ -171,7 +171,7 @@ class StubQueue:
         )
 
     def take(self, verb: str, group: str, request: dict[str, Any]) -> QueueFault:
-        """Note a call; how it goes wrong."""
+        """Note a call; returns its fault."""
         with self.changed:
             faults = self.faults[verb]
             fault = faults.popleft() if faults else QueueFault.NONE
@@ -182,7 +182,7 @@ class StubQueue:
     def pop(
         self, group: str, topic: str, request: dict[str, Any], connection: socket.socket, ended: threading.Event
     ) -> tuple[list[Popped], dict[str, Any]] | None:
-        """Pop, waiting for something; None when the client went away."""
+        """Pop, with a wait for messages; returns None if the client went away."""
         failed = self.settle(group, request["ack"], StubQueue._ack)["failed"] if request.get("ack") else []
         deadline = time.monotonic() + (0.0 if self.impatient else request.get("wait_ms", 0) / 1000)
         tags = None if request.get("tags", "*") == "*" else {tag.strip() for tag in request["tags"].split("||")}
@@ -207,7 +207,7 @@ class StubQueue:
                     left_s = deadline - time.monotonic()
                     if popped or left_s <= 0 or ended.is_set():
                         return popped, self._popped(popped, failed, request, group)
-                    # What is due comes with time, not with a call: look again soon.
+                    # Messages become due by time, without a call: look again soon.
                     self.changed.wait(min(left_s, 0.01))
             finally:
                 self.pops_open -= 1
@@ -225,7 +225,7 @@ class StubQueue:
         return {**document, "failed_acks": failed} if "ack" in request else document
 
     def call(self, group: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
-        """ack, nack, dead, invisible."""
+        """Answer a call of `ack`, `nack`, `dead` or `invisible`."""
         if verb == "invisible":
             return {"handle": self._issuer(request["handle"]).change(group, request["handle"], request["invisible_ms"])}
         ways: dict[str, Callable[..., None]] = {
@@ -237,7 +237,7 @@ class StubQueue:
         return self.settle(group, request["handles"], how, **{k: request[k] for k in request if k != "handles"})
 
     def settle(self, group: str, handles: list[str], how: Callable[..., None], **more: Any) -> dict[str, Any]:
-        """Settle each handle at the host that gave it out, one host's lock at a time."""
+        """Settle each handle at the host that issued it, with one host's lock at a time."""
         failed = []
         for handle in handles:
             issuer = self._issuer(handle)
@@ -254,7 +254,7 @@ class StubQueue:
         return self.issuers.get(handle, self)
 
     def change(self, group: str, handle: str, invisible_ms: int) -> str:
-        """Give a message of this host another invisible time; its new handle."""
+        """Give a message of this host another invisible time; returns its new handle."""
         with self.changed:
             self.tick()
             try:
@@ -363,7 +363,7 @@ class StubQueue:
 
 
 def message_json(popped: Popped) -> dict[str, Any]:
-    """A message of a pop's JSON answer."""
+    """Return a message for a pop's JSON answer."""
     document = {"partition": popped.partition, **row_json(popped.row)}
     return {**document, "handle": popped.handle, "delivery_attempt": popped.delivery_attempt}
 
@@ -392,7 +392,7 @@ def row_json(row: Row) -> dict[str, Any]:
 
 
 def pop_stream(popped: list[Popped], failed_acks: list[dict[str, str]]) -> bytes:
-    """The messages of a pop's Arrow answer; the handles that were not acknowledged are in the schema's metadata."""
+    """Return a pop's Arrow answer; refused handles are in the schema's metadata."""
     rows = []
     for one in popped:
         row = one.row
@@ -431,7 +431,7 @@ def _rfc3339(ms: int) -> str:
 
 
 def _is_gone(connection: socket.socket) -> bool:
-    """Whether the client has closed its half."""
+    """Return whether the client has closed its half of the connection."""
     readable, _, _ = select.select([connection], [], [], 0)
     try:
         return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""

@@ -1,8 +1,8 @@
 """A real HTTP server in a thread that keeps topics in memory and misbehaves on request.
 
-It stands for the service in tests of the clients: it routes, numbers offsets and drops duplicates as the service does,
-and it fails the test's way: each produce request takes the next `Fault` of `faults`, if there is one. What it stores
-is kept with the request that brought it, so that a test can prove what was repeated under which sequence.
+It stands for the service in tests of the clients: it routes, numbers offsets and drops duplicates as the service does.
+Each produce request takes the next `Fault` of `faults`, if there is one. Stored messages are kept with their requests,
+so that a test can check what was repeated with which sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.unit.client.stub_topics import BROKERS, Fault, Post, Topic
 
 
 class StubService:
-    """The server; use as a context manager."""
+    """The server, a context manager."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -35,15 +35,15 @@ class StubService:
         self.gets: list[str] = []
         self.tokens: list[str | None] = []
         self.fetches_answered = 0
-        #: The next answers end after so many bytes.
+        #: Number of bytes after which each of the next answers is cut off.
         self.cuts: deque[int] = deque()
         self.on_post: Callable[[Post], object] = lambda post: None
         self.refuses: Callable[[dict[str, Any]], bool] = lambda message: False
         self.ready = True
         self.host_id = f"host-{id(self):x}"
-        #: Which stub hosts which broker, or the meta role; where it says nothing, the answer says nothing.
+        #: The stub that hosts each broker, or the meta role; answers do not mention others.
         self.hosted: dict[str, StubService] = {}
-        #: Every connection is closed before it is answered: the service is away.
+        #: Whether every connection is closed before an answer, as if the service were away.
         self.away = False
         self.away_calls = 0
         self.changed = threading.Condition()
@@ -71,7 +71,7 @@ class StubService:
     # For tests.
 
     def close_connections(self) -> None:
-        """Close every connection, whatever is open on it."""
+        """Close every connection, even with an open request."""
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -86,13 +86,13 @@ class StubService:
         topic.route = expand(topic.route, name, partitions, BROKERS)
 
     def bodies(self, name: str, partition: str | None = None) -> list[bytes]:
-        """The stored bodies of one partition, in order, or of all."""
+        """Return the stored bodies of one partition in order, or of all partitions."""
         topic = self.topics[name]
         names = topic.route.partitions if partition is None else (partition,)
         return [row["body"] for p in names for row in topic.log(p)]
 
     def cluster_json(self) -> dict[str, Any]:
-        """The cluster as this host tells it; `hosted` says which stub hosts which broker."""
+        """Return this host's description of the cluster, with the hosts in `hosted`."""
         brokers: list[dict[str, Any]] = []
         for name in BROKERS:
             owner = self.hosted.get(name)
@@ -111,7 +111,7 @@ class StubService:
     # What the handler does.
 
     def store(self, post: Post, messages: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Append as the service does: whole or not at all, a replay gets its first answer; None: out of order."""
+        """Append all messages or none, as the service does; a repeat gets its first answer. None: out of order."""
         with self.changed:
             known = self.answers.get((post.producer_id, post.seq))
             if known is not None:
@@ -182,4 +182,4 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Log nothing: clients may go away."""

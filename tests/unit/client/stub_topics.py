@@ -1,4 +1,4 @@
-"""What the stub of the service keeps: topics, the requests that came, and the faults that a test asks for."""
+"""The data of the stub service: topics, received requests, and the faults that a test orders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = pa.schema(
 
 
 class Fault(enum.Enum):
-    """How one produce request goes wrong."""
+    """The faults of a produce request."""
 
     NONE = "answer as usual"
     DROP_BEFORE = "close the connection, nothing stored"
@@ -47,7 +47,7 @@ class Fault(enum.Enum):
     HTML_502 = "a proxy's 502"
 
 
-#: What is answered and nothing stored.
+#: Status and code of answers after which nothing is stored.
 BEFORE: dict[Fault, tuple[int, str]] = {
     Fault.BUSY: (429, "queue_full"),
     Fault.BUSY_SECOND: (429, "queue_full"),
@@ -55,7 +55,7 @@ BEFORE: dict[Fault, tuple[int, str]] = {
     Fault.REFUSE: (400, "invalid_request"),
     Fault.FENCED: (409, "fenced"),
 }
-#: What is answered though it is stored.
+#: Status and code of answers although the messages are stored.
 AFTER: dict[Fault, tuple[int, str]] = {
     Fault.UNAVAILABLE_AFTER: (503, "unavailable"),
     Fault.INTERNAL_AFTER: (500, "internal"),
@@ -78,7 +78,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Post:
-    """One produce request as it arrived."""
+    """One received produce request."""
 
     topic: str
     partition: str | None

@@ -1,4 +1,4 @@
-"""Warehouses for tests of reading."""
+"""Warehouses for tests that read."""
 
 from __future__ import annotations
 

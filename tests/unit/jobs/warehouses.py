@@ -1,4 +1,4 @@
-"""Warehouses with messages in them, made by `tables` alone."""
+"""Warehouses with messages, made with `tables` alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(bodies: Sequence[bytes], *, key: str | None = "k", headers: dict[str, s
 
 
 class Filled:
-    """A warehouse in a folder; `append` makes the partition when it is new."""
+    """A warehouse in a folder; `append` creates a partition that does not exist."""
 
     def __init__(self, folder: Path, *, rollup_files: int = 32) -> None:
         self.uri = str(folder)
@@ -44,5 +44,5 @@ class Filled:
         return log
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Close the tables."""
         self.warehouse.close()

@@ -29,7 +29,7 @@ pops = st.builds(
 
 @st.composite
 def spans(draw: st.DrawFn) -> Span:
-    """A span of contiguous or filtered offsets, with one attempt for all or one for each."""
+    """Draw a span of contiguous or filtered offsets, with one number of attempts for all or one for each."""
     offsets = sorted(draw(st.lists(st.integers(0, 2**36), min_size=1, max_size=32, unique=True)))
     if draw(st.booleans()):
         offsets = list(range(offsets[0], offsets[0] + len(offsets)))
@@ -40,7 +40,7 @@ def spans(draw: st.DrawFn) -> Span:
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> Checkpoint:
-    """Any checkpoint that can stand in the log."""
+    """Draw any checkpoint that the log can hold."""
     span = draw(spans())
     return Checkpoint(
         pop=draw(pops),

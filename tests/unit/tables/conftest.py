@@ -1,4 +1,4 @@
-"""Warehouses of one process each on one folder of files in memory, with a clock that tests move."""
+"""Warehouses, each of a process of its own, on shared files in memory, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def files() -> MemoryStore:
 
 @pytest.fixture
 def store(files: MemoryStore) -> FaultyStore:
-    """The first process's way to the disk."""
+    """The first process's store on these files."""
     return FaultyStore(files)
 
 
 @pytest.fixture
 def open_log(files: MemoryStore, clock: SetClock) -> Iterator[OpenLog]:
-    """Opens REF as a process of its own would, making it when it is new: one writer each."""
+    """A function that opens or creates REF, at each call as a further process with its writer."""
     opened: list[Warehouse] = []
 
     def open_one(store: Store | None = None, bounds: LogBounds = BOUNDS, **settings: Any) -> PartitionLog:

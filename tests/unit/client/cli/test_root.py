@@ -103,7 +103,7 @@ def test_a_service_that_is_not_there_is_told_with_what_to_do(run: Run) -> None:
 def test_an_error_of_every_kind_has_a_line() -> None:
     assert "--token" in console.error_line(Unauthenticated("no"))
     assert "try again" in console.error_line(Overloaded("full"))
-    assert "look before" in console.error_line(Unknown("lost"))
+    assert "check before" in console.error_line(Unknown("lost"))
     assert console.error_line(Refused("bad")) == "error: invalid_request: bad"
 
 
@@ -171,7 +171,7 @@ def test_produce_without_an_answer_is_an_unknown_outcome(run: Run, stub: StubSer
     stub.faults.extend([Fault.DROP_AFTER] * 100)
     done = run("produce", "orders", "--timeout-s", "0.3", stdin=b'{"body":"1"}\n')
     assert done.status == 3
-    assert "look before doing it again" in done.err
+    assert "check before repeating it" in done.err
 
 
 def test_a_line_is_decoded_with_its_time() -> None:

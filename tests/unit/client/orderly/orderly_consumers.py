@@ -1,4 +1,4 @@
-"""What tests of ordered consumers share: messages by partition, and listeners that remember."""
+"""Helpers of tests of ordered consumers: messages by partition, and listeners that record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Listen = Callable[..., OrderlyConsumer]
 
 
 def fill(stub: StubService, count: int, partition: str = PARTITION, **fields: Any) -> None:
-    """So many messages more in one partition."""
+    """Add `count` messages to one partition."""
     with stub.changed:
         log = stub.topics["orders"].log(partition)
         log += [{"offset": at, "body": str(at).encode(), **fields} for at in range(len(log), len(log) + count)]
@@ -31,14 +31,14 @@ def fill(stub: StubService, count: int, partition: str = PARTITION, **fields: An
 
 
 class Ear:
-    """A listener that remembers what it heard, and says what the test wants."""
+    """A listener that records its messages, and returns the verdicts that the test wants."""
 
     def __init__(self, stub: StubService, say: Callable[[OrderedMessage], object] = lambda _: Verdict.SUCCESS) -> None:
         self._stub = stub
         self._say = say
         self.heard: list[OrderedMessage] = []
         self.running: dict[str, int] = defaultdict(int)
-        #: The most that ran at once, in one partition and in all.
+        #: Maximum number of calls at once, in one partition and in all.
         self.most_in_one = self.most = 0
         self.threads: set[int] = set()
 
@@ -64,7 +64,7 @@ class Ear:
 
 @pytest.fixture
 def listen(stub: StubService) -> Iterator[Listen]:
-    """Ordered consumers that are closed at the end, of the exclusive group `ledger`."""
+    """Make ordered consumers of the exclusive group `ledger` that are closed at the end."""
     made: list[OrderlyConsumer] = []
     stub.order.strategies["ledger"] = "exclusive"
     with stub.changed:

@@ -1,4 +1,4 @@
-"""What tests of consumers share: handlers that remember, and waiting until a group is done."""
+"""Helpers of tests of consumers: handlers that record, and a wait until a group is done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUICK = Patience(first_wait_ms=1, wait_ms_max=20, timeout_s=5, request_timeout_s
 
 
 class Seen:
-    """What handlers got, in order; a handler by itself."""
+    """A handler that records its messages in order; other handlers may add theirs."""
 
     def __init__(self, stub: StubService) -> None:
         self._stub = stub

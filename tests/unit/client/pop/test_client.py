@@ -89,7 +89,7 @@ def test_a_new_handle_that_is_lost_is_an_unknown_outcome(stub: StubService, clie
     stub.queue.fill("orders", 1)
     (message,) = client.pop("orders").messages
     stub.queue.faults["invisible"].append(QueueFault.DROP_AFTER)
-    with pytest.raises(Unknown, match="comes again"):
+    with pytest.raises(Unknown, match="is delivered again"):
         client.change_invisible(message.handle, 30_000)
 
 

@@ -1,4 +1,4 @@
-"""A sink without Spark: what tasks and the driver do, called as Spark calls it, on a warehouse in memory."""
+"""A sink without Spark: the code of tasks and driver, called as Spark calls it, on a warehouse in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYED = T.StructType([T.StructField("key", T.StringType()), T.StructField("value
 
 
 def keyed(bodies: Iterable[str], *, keys: int = 7) -> pa.RecordBatch:
-    """Return rows whose keys go round."""
+    """Return rows whose keys repeat after `keys` rows."""
     values = list(bodies)
     return pa.RecordBatch.from_pydict(
         {
@@ -51,7 +51,7 @@ class Sink:
         clock: Clock = SYSTEM_CLOCK,
         **bounds: float,
     ) -> None:
-        """`bounds` are those of `SinkPlace`."""
+        """Open a sink; `bounds` are those of `SinkPlace`."""
         self.store = store or MemoryStore()
         self.name = name
         self.topic = topic
@@ -70,7 +70,7 @@ class Sink:
         return SinkPlace(self.settings, warehouse, **self._bounds)
 
     def restart(self) -> None:
-        """Forget what is open, as a new process does."""
+        """Open the place anew, as a new process does."""
         self.place = self.opened()
 
     def put_topic(self, name: str = "orders", **settings: object) -> None:
@@ -84,7 +84,7 @@ class Sink:
         self.place.meta.submit_any(decide)
 
     def stage(self, batch: int, *tasks: pa.RecordBatch) -> list[StagedMessage]:
-        """Return what tasks tell the driver, one task for each batch of rows."""
+        """Return the messages of tasks to the driver, one task for each batch of rows."""
         return [
             stage_rows(self.place, self.columns, self.topic, iter([rows]), name=self.name, batch=batch, task=task)
             for task, rows in enumerate(tasks)
@@ -110,9 +110,9 @@ class Sink:
         return found
 
     def bodies(self, topic: str = "orders") -> list[str]:
-        """Return the bodies of all messages, sorted: what is there twice is twice in it."""
+        """Return the bodies of all messages, sorted, with duplicates."""
         return sorted(body for rows in self.stored(topic).values() for _, body in rows)
 
     def files(self) -> list[str]:
-        """Return what lies in the sink's folder."""
+        """Return the names in the sink's folder."""
         return self.store.names(f"jobs/sink/{self.name}")

@@ -1,4 +1,4 @@
-"""A warehouse with a metadata log, for streams that are driven as Spark drives them, without Spark."""
+"""A warehouse with a metadata log, for streams that are driven as Spark does it, but without Spark."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from jobs.stream.reader import MessageStreamReader
 
 
 class Stream:
-    """One run of a query; `checkpoint` is what survives it."""
+    """One run of a query; `checkpoint` survives it."""
 
     def __init__(self, warehouse: Path | str, checkpoint: dict[str, Any] | None = None, **options: str) -> None:
         what = {} if {"assign", "subscribePattern"} & options.keys() else {"topic": "orders"}
@@ -26,23 +26,23 @@ class Stream:
         self.at = checkpoint if checkpoint is not None else _stored(made.initialOffset())
 
     def batch(self, limit: ReadLimit | None = None) -> list[tuple[str, int]]:
-        """Run the next batch; what it read, nothing if there was no news."""
+        """Run the next batch; returns the places that it read, none if there were no new messages."""
         end = self.end(limit)
         rows = [] if end == self.at else self.read(self.at, end)
         self.at = end
         return rows
 
     def end(self, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Where the next batch ends."""
+        """Return the end of the next batch."""
         asked = limit or self.reader.getDefaultReadLimit()
         return _stored(self.reader.latestOffset(json.loads(json.dumps(self.at)), asked))
 
     def all_of_it(self) -> list[tuple[str, int]]:
-        """A batch of a trigger that asks for everything."""
+        """Run the batch of a trigger that reads everything available."""
         return self.batch(ReadAllAvailable())
 
     def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
-        """The places that the tasks of a batch read."""
+        """Return the places that the tasks of a batch read."""
         found: list[tuple[str, int]] = []
         for partition in self.reader.partitions(start, end):
             for batch in self._task.read(pickle.loads(pickle.dumps(partition))):

@@ -1,8 +1,8 @@
-"""A cluster in memory that is looked at in every step.
+"""A cluster in memory that is checked in every step.
 
-`Watcher` sees what no process can: the true time, and what all of them do. It decides nothing; it says what must never
-happen: two clients at work on one partition, a key out of order, a message processed twice though nobody died or was
-out of reach, and a partition without a client for longer than a lease and an authorization.
+`Watcher` sees what no process can: the true time, and the actions of all processes. It decides nothing. It fails if two
+clients work on one partition, a key is out of order, a message is processed twice though no process died or was out of
+reach, or a partition is without a client for longer than a lease and an authorization.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BROKERS", "LPS", "OWNED_WITHIN_MS", "SLACK_MS", "TRUE_CLOCK", "Watch
 
 BROKERS = ("A", "B")
 LPS = (0, 100, 256, 400, 511, 600, 768, 900, 1023)
-#: Heartbeats that are under way, scans, and clocks that are 2 % slow.
+#: Allowance for heartbeats under way, scans, and clocks that are 2 % slow.
 SLACK_MS = HEARTBEAT_MS + 4_000
 OWNED_WITHIN_MS = LEASE_MS_DEFAULT + AUTHORIZATION_MS_DEFAULT + SLACK_MS
 
@@ -34,15 +34,15 @@ TRUE_CLOCK = Clock()
 
 
 class Watcher(MemoryCluster):
-    """A cluster whose every step is looked at."""
+    """A cluster that is checked in every step."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions, BROKERS)
         self.sent: dict[int, int] = {}
-        #: The last number of each key that was processed with a right, and how often each message was processed.
+        #: The last number of each key that was processed with a right, and the number of times of each message.
         self.done: dict[int, int] = {}
         self.processed: dict[KeyedMessage, int] = {}
-        #: What a client had done, or had begun, when it lost its right.
+        #: Messages that a client had done, or had begun, when it lost its right.
         self.given_up: set[KeyedMessage] = set()
         self.deaths = 0
         self.fault_ms = 0
@@ -55,7 +55,7 @@ class Watcher(MemoryCluster):
         return meta
 
     def _is_death(self, event: ClusterEvent) -> bool:
-        """A process was called dead, or offline while it had something to finish."""
+        """Return whether the event declares a process dead, or a client offline with unfinished works."""
         if isinstance(event, ClientGone):
             return any(client.name == event.id and bool(client.works) for client in self.watched)
         return isinstance(event, HostLeft) and event.expired
@@ -98,7 +98,7 @@ class Watcher(MemoryCluster):
         return True
 
     def at_work(self, partition: str) -> list[Watched]:
-        """The clients that may be at work on a partition: a stopped one cannot know better."""
+        """Return the clients that may be at work on a partition; a stopped one cannot know that its right is over."""
         return [
             client
             for client in self.watched
@@ -122,7 +122,7 @@ class Watcher(MemoryCluster):
 
 
 class Watched(MemoryClient):
-    """A client that tells the watcher what its listener gets."""
+    """A client that reports its listener's messages to the watcher."""
 
     cluster: Watcher
 
@@ -139,12 +139,12 @@ class Watched(MemoryClient):
     def ended(self, work: Work, message: KeyedMessage) -> None:
         times = self.cluster.processed[message] = self.cluster.processed.get(message, 0) + 1
         again = self.cluster.deaths or message in self.cluster.given_up
-        assert times == 1 or again, f"{message} was processed {times} times, and nobody died"
+        assert times == 1 or again, f"{message} was processed {times} times, and no process died"
         if work.right.holds(self.now_ms):
             self.cluster.done[message.lp] = max(message.number, self.cluster.done.get(message.lp, -1))
 
     def lost(self, work: Work) -> None:
-        """That happens only to who was out of reach for longer than its broker may be, or its broker to it."""
+        """Check that a partition is lost only after a death or an outage of its client or broker."""
         assert self.cluster.deaths or self.cluster.now_ms - self.cluster.fault_ms <= PULL_LOCK_MS, "lost for no reason"
         self.cluster.given_up |= {
             message for offset, message in work.messages.items() if offset >= min(work.committed, work.run.position)

@@ -1,9 +1,9 @@
 """A cluster in memory, for tests: hosts with leases, a meta role, pull locks, and one strict topic of several brokers.
 
-Everything that decides is the code of the service's rules (`mq.meta.brokers`, `mq.meta.online`, `mq.order.pull_lock`
-...); this module only moves events and requests. Each process has a clock of its own: an origin that means nothing, and
-a rate that is not quite right. Hosts can be killed, stopped for a while (as by SIGSTOP), and started anew; the clients
-that consume are in `tests.unit.mq.order.memory_orderly`. Time passes in `MemoryCluster.run` only.
+All decisions are made by the code of the service's rules (`mq.meta.brokers`, `mq.meta.online`, `mq.order.pull_lock`
+...); this module only moves events and requests. Each process has a clock of its own, with an arbitrary origin and a
+slightly wrong rate. Hosts can be killed, stopped for a while (as by SIGSTOP), and restarted; the clients that consume
+are in `tests.unit.mq.order.memory_orderly`. Time passes in `MemoryCluster.run` only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 TOPIC: Final = "orders"
 TOPIC_ID: Final = "orders-1"
 GROUP: Final = "billing"
-#: What processes do of themselves, they do so often.
+#: Interval of the periodic work of all processes, in milliseconds.
 TICK_MS: Final = 250
 
 ClusterEvent = (
@@ -94,7 +94,7 @@ class KeyedMessage(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a heartbeat brings."""
+    """The answer to a heartbeat."""
 
     authorized_ms: int
     partitions: tuple[str, ...]
@@ -102,7 +102,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterMeta:
-    """What the metadata log adds up to."""
+    """The state of the metadata: all events of its log, applied."""
 
     route: Route
     brokers: BrokersState = field(default_factory=BrokersState)
@@ -131,7 +131,7 @@ Decide = Callable[[ClusterMeta], Sequence[ClusterEvent]]
 
 
 class Process(Protocol):
-    """What does something of itself as time passes."""
+    """A process with periodic work."""
 
     def tick(self) -> None: ...
 
@@ -150,14 +150,14 @@ class MemoryCluster:
         self._wire: list[tuple[int, Callable[[], None]]] = []
 
     def append(self, decide: Decide) -> ClusterMeta:
-        """Compare-and-set: the decision is taken on the newest state, and stands."""
+        """Decide on the newest state, and append the events atomically (compare-and-set)."""
         events = decide(self.meta)
         self.meta = self.meta.apply_all(events)
         self.events += events
         return self.meta
 
     def later(self, wait_ms: int, act: Callable[[], None]) -> None:
-        """Something is under way for so long."""
+        """Call `act` after `wait_ms`, as for a request or answer under way."""
         self._wire.append((self.now_ms + wait_ms, act))
 
     def run(self, ms: int) -> None:
@@ -175,27 +175,27 @@ class MemoryCluster:
             self.observe()
 
     def observe(self) -> None:
-        """Called after each tick; for tests."""
+        """Do nothing; called after each tick, for tests to override."""
 
     def host_of(self, role: str) -> MemoryHost:
-        """Where clients send requests: what one call tells them about brokers."""
+        """Return the host of a role, where clients send their requests."""
         owner = self.meta.brokers.owner(role)
         for host in self.hosts:
             if owner is not None and host.id == owner.id:
                 return host
-        raise Unavailable(f"nobody hosts {role}")
+        raise Unavailable(f"no process hosts {role}")
 
     def partition_host(self, partition: str) -> MemoryHost:
         return self.host_of(broker_of(partition))
 
     def send(self, lp: int, number: int) -> None:
-        """Produce the next message of a key; raises what the service would."""
+        """Produce the next message of a key; raises the errors of the service."""
         meta = self.meta
         partition = meta.route.partitions[meta.moved.table(meta.route)[lp]]
         self.partition_host(partition).produce(partition, KeyedMessage(lp, number))
 
     def expand(self, count: int, brokers: Sequence[str]) -> None:
-        """An administrator asks for more partitions; any process may decide it."""
+        """Expand the topic, as for an administrator; any process may decide that."""
 
         def decide(meta: ClusterMeta) -> Sequence[ClusterEvent]:
             route = expand(meta.route, TOPIC, count, brokers)
@@ -208,7 +208,7 @@ class MemoryCluster:
 
 
 class MemoryHost:
-    """One service process: what it knows is in memory, and a kill forgets it."""
+    """One service process; its knowledge is in memory, and lost in a kill."""
 
     def __init__(self, cluster: MemoryCluster, name: str, brokers: tuple[str, ...], clock: Clock) -> None:
         self.cluster = cluster
@@ -229,11 +229,11 @@ class MemoryHost:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there and not stopped."""
+        """True if the process is alive and not stopped."""
         return self.alive and self.cluster.now_ms >= self.stopped_until_ms
 
     def start(self) -> None:
-        """A new life."""
+        """Start the process anew."""
         self.life += 1
         self.alive = True
         self.roles: dict[str, int] = {}
@@ -249,19 +249,19 @@ class MemoryHost:
         self.stopped_until_ms = 0
 
     def leave(self) -> None:
-        """Stop as asked: everything is finished, then the others are told."""
+        """Stop cleanly: announce that the host leaves, after everything is finished."""
         self._append(lambda meta: decide_leave(meta.brokers, self.id))
         self.kill()
 
     def stop_for(self, ms: int) -> None:
-        """The process does nothing for so long, and does not notice."""
+        """Stop the process for `ms`, unnoticed by itself."""
         self.stopped_until_ms = self.cluster.now_ms + ms
 
     def _append(self, decide: Decide) -> None:
         self._see(self.cluster.append(decide))
 
     def _see(self, meta: ClusterMeta) -> None:
-        """Fold what the log holds, and begin what became this host's."""
+        """Take in the newest metadata, and begin the roles that are this host's now."""
         self.view = meta
         self.watch.see(meta.brokers, self.now_ms)
         roles = meta.brokers.roles_of(self.id)
@@ -278,7 +278,7 @@ class MemoryHost:
             self.locks[role] = PullLocks(self.now_ms, epoch=epoch, online_epoch=self.view.online.epoch)
 
     def tick(self) -> None:
-        """Everything that a host does of itself."""
+        """Do the host's periodic work."""
         if not self.runs:
             return
         self._see(self.cluster.meta)
@@ -291,7 +291,7 @@ class MemoryHost:
                 self._scan()
                 self._seal()
         except Fenced:
-            # Others have declared it dead: what it was is over.
+            # Other hosts have declared it dead, so it starts anew.
             self.start()
 
     def _renew(self) -> None:
@@ -301,7 +301,7 @@ class MemoryHost:
             self.lease.renewed(begun_ms)
 
     def _scan(self) -> None:
-        """The meta role's periodic scan (SPEC ORDER-2)."""
+        """Run the meta role's periodic scan (SPEC ORDER-2)."""
         if META_ROLE not in self.roles or self.authorizations is None:
             return
         over = self.authorizations.over(self.view.online.members(), self.now_ms)
@@ -315,7 +315,7 @@ class MemoryHost:
         self.authorizations.settle(self.view.online.members())
 
     def _seal(self) -> None:
-        """The brokers of partitions that gave logical partitions up say where their part ends (SPEC ROUTE-6)."""
+        """Seal the partitions of this host's brokers that gave up logical partitions (SPEC ROUTE-6)."""
         for source in self.view.route.partitions:
             broker = broker_of(source)
             for epoch in self.view.moved.unsealed(source) if broker in self.roles else ():
@@ -331,7 +331,7 @@ class MemoryHost:
     # Requests.
 
     def _serve(self, role: str) -> int:
-        """The time, if this host may act in the role now."""
+        """Return the host's time; raises unless the host may act in the role now."""
         if not self.runs or not self.lease.holds(self.now_ms) or role not in self.roles:
             raise Unavailable(f"{self.name} does not serve {role}")
         return self.now_ms
@@ -374,7 +374,7 @@ class MemoryHost:
         locks.release(lane_of(partition), client, number=number)
 
     def pull(self, partition: str, client: str, offset: int, count: int) -> list[KeyedMessage]:
-        """Messages from `offset` on, up to the first with a key that must wait (SPEC ROUTE-6)."""
+        """Return messages from `offset` on, up to the first with a key that must wait (SPEC ROUTE-6)."""
         now_ms, locks = self._locks(partition)
         seat = self.view.online.seat(GROUP, TOPIC, partition)
         locks.pull(lane_of(partition), client, seat, now_ms)
@@ -402,5 +402,5 @@ class MemoryHost:
 
 
 def lane_of(partition: str) -> LaneKey:
-    """The lane of the one group in a partition of the one topic."""
+    """Return the lane of the only group in a partition of the only topic."""
     return LaneKey(TOPIC_ID, GROUP, False, partition)

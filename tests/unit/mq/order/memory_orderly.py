@@ -37,18 +37,18 @@ _PULL_MESSAGES: Final = 4
 
 @dataclass(slots=True)
 class Work:
-    """A partition that the client has the lock of."""
+    """A partition whose lock the client has."""
 
     partition: str
     lock: ClientLock
     right: Right
     run: OrderlyRun
-    #: What is committed as far as the client knows.
+    #: The last committed offset that the client knows of.
     committed: int
-    #: The messages that were pulled, by offset.
+    #: The pulled messages, by offset.
     messages: dict[int, KeyedMessage]
     renewing: bool = False
-    #: The offset that is being processed, and until when by the true time.
+    #: The offset that is being processed, and the true time of its end.
     offset: int = -1
     until_ms: int = 0
 
@@ -68,15 +68,15 @@ class MemoryClient:
         self.leaving = False
         self.stopped_until_ms = 0
         self.cut_until_ms = 0
-        #: How long a message of it takes, and how long requests and answers are under way.
+        #: Time that a message takes, and time that requests and answers are under way.
         self.work_ms = 0
         self.lag_ms = 0
         self.authorization = Authorization()
         self.allocation: tuple[str, ...] = ()
         self.works: dict[str, Work] = {}
         self._asking: set[str] = set()
-        #: Partitions whose locks are given back, by number, and that was not answered yet. None is a lock that the
-        #: broker may have given, in an answer that was lost.
+        #: Numbers of the locks whose release is not answered yet, by partition. None is a lock that the broker may have
+        #: granted in an answer that was lost.
         self._releases: dict[str, int | None] = {}
         self._heartbeat_ms: int | None = None
 
@@ -92,20 +92,20 @@ class MemoryClient:
         self.alive = False
 
     def leave(self) -> None:
-        """Stop as asked: `online: false` at once, then finish, commit and release."""
+        """Stop cleanly: `online: false` at once, then finish, commit and release."""
         self.leaving = True
         self._heartbeat_ms = None
 
     def stop_for(self, ms: int) -> None:
-        """The process does nothing for so long, and does not notice."""
+        """Stop the process for `ms`, unnoticed by itself."""
         self.stopped_until_ms = self.cluster.now_ms + ms
 
     def cut_for(self, ms: int) -> None:
-        """The process goes on, and reaches nobody for so long."""
+        """Cut the running process off from all hosts for `ms`."""
         self.cut_until_ms = self.cluster.now_ms + ms
 
     def _host(self, role: str) -> MemoryHost:
-        """The host of a role, if it can be reached."""
+        """Return the host of a role; raises if the client is cut off."""
         if self.cluster.now_ms < self.cut_until_ms:
             raise Unavailable(f"{self.name} is cut off")
         return self.cluster.host_of(role)
@@ -116,16 +116,16 @@ class MemoryClient:
     # What tests look at.
 
     def began(self, work: Work, message: KeyedMessage) -> None:
-        """The listener gets a message; for tests."""
+        """Note that the listener gets a message; for tests."""
 
     def ended(self, work: Work, message: KeyedMessage) -> None:
-        """The listener is through with a message, and the result counts unless the run is lost; for tests."""
+        """Note that the listener has finished a message; its result counts unless the run is lost; for tests."""
 
     def lost(self, work: Work) -> None:
-        """The right to a partition is over; what was done and not committed is done again; for tests."""
+        """Note the loss of a partition, whose uncommitted messages are processed again; for tests."""
 
     def tick(self) -> None:
-        """Everything that a client does."""
+        """Do the client's periodic work."""
         if not self.runs:
             return
         if self._heartbeat_ms is None or self.now_ms - self._heartbeat_ms >= HEARTBEAT_MS:
@@ -139,7 +139,7 @@ class MemoryClient:
             self._drive(work)
 
     def _ask(self, request: Callable[[], object], answered: Callable[[object], None]) -> None:
-        """Send a request, and hear the answer (an exception, when there is none) if the process is there then."""
+        """Send a request, and call `answered` with the answer or the exception, if the process still runs then."""
 
         def deliver() -> None:
             try:
@@ -185,7 +185,7 @@ class MemoryClient:
         self._ask(lambda: self._partition_host(partition).take_lock(partition, self.name, held=False), answered)
 
     def _begin(self, partition: str, lock: ClientLock) -> None:
-        """The lock was granted: go on where the group is."""
+        """Begin to consume a partition whose lock was granted, at the group's offset."""
         right = Right(self.authorization, lock)
         right.allocated = partition in self.allocation and not self.leaving
         offset = self.cluster.committed[partition]
@@ -211,7 +211,7 @@ class MemoryClient:
         )
 
     def _drive(self, work: Work) -> None:
-        """Go on with one partition for a tick."""
+        """Consume one partition for a tick."""
         if work.lock.is_due(self.now_ms) and not work.renewing:
             self._renew(work)
         if work.is_processing:
@@ -255,7 +255,7 @@ class MemoryClient:
             work.lock.lose()
 
     def _may_claim(self, work: Work) -> bool:
-        """A broker that was taken over does not know the lock: claim it, once, and go on if that is granted."""
+        """Return whether to claim the lock: once, after the broker was taken over and does not know the lock."""
         broker_epoch = self.cluster.meta.brokers.roles[broker_of(work.partition)].epoch
         return broker_epoch > work.lock.number >> 32 and not work.renewing
 
@@ -273,7 +273,7 @@ class MemoryClient:
         work.committed = work.run.position
 
     def _stop(self, work: Work) -> None:
-        """Release after the last commit; who lost the partition only forgets it."""
+        """Release the lock after the last commit; a lost partition is only forgotten."""
         handed_over = work.run.state is RunState.HANDED_OVER and work.run.may_commit(self.now_ms)
         if handed_over and work.committed != work.run.position:
             return
@@ -283,7 +283,7 @@ class MemoryClient:
         self._release(work.partition, work.lock.number)
 
     def _release(self, partition: str, number: int | None) -> None:
-        """Give a lock back; again with the next tick when there was no answer."""
+        """Release a lock; without an answer, the next tick repeats that."""
         self._releases[partition] = number
         try:
             self._partition_host(partition).release(partition, self.name, number)

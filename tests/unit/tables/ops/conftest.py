@@ -1,4 +1,4 @@
-"""A partition with everything that a log may have, and the processes that look at it."""
+"""A partition with everything that a log may have, and processes that verify it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_warehouse(files: MemoryStore, clock: SetClock) -> Iterator[OpenWarehous
 
 @pytest.fixture
 def log(open_warehouse: OpenWarehouse) -> PartitionLog:
-    """Eleven commits with a checkpoint of version 8, rolled up once; another partition beside it."""
+    """A log of eleven commits with a checkpoint of version 8 and one roll-up, next to another partition."""
     warehouse = open_warehouse(rollup_files=8, checkpoint_commits=9, log_keep_ms=1_000)
     warehouse.create(OTHER).append([batch(b"other")])
     log = warehouse.create(REF)
@@ -46,5 +46,5 @@ def log(open_warehouse: OpenWarehouse) -> PartitionLog:
 
 @pytest.fixture
 def warehouse(open_warehouse: OpenWarehouse) -> Warehouse:
-    """Who verifies: another process."""
+    """The warehouse of another process, which verifies."""
     return open_warehouse()
