@@ -186,7 +186,7 @@ def _source_view(spark: SparkSession, name: str, source: str, **options: str) ->
 
 
 def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
-    """Create a view that reads a state table anew in each query; it has no rows before the first run of the merge job."""
+    """Create a view that reads a state table anew in each query; it is empty before the first run of the merge job."""
     name = f"mq_state_{table.rpartition('/')[2]}"
     store = storage(warehouse)
     if read_state_log(store, table) is None:

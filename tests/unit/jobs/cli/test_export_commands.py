@@ -60,7 +60,7 @@ def test_spark_10_a_reset_is_shown_first_and_done_when_asked(warehouse: str) -> 
     ("args", "told"),
     [
         (("--to", "soon"), "first, last, or an RFC 3339 time"),
-        ((), "exactly one of both"),
+        ((), "either a DDL or a JSON schema"),
         (("--offset", "orders@broker-a"), "PARTITION=OFFSET"),
         (("--offset", "orders@broker-a=9"), "end offset 3"),
     ],
@@ -90,7 +90,7 @@ def test_spark_09_an_export_is_defined_listed_and_forgotten(warehouse: str, tmp_
     assert (shown["name"], shown["schema"], shown["rows"], shown["batch"]) == ("orders", "`id` BIGINT", 0, -1)
     assert "orders: orders -> silver, 0 rows, 0 in quarantine" in _invoke("export", "list", *at)[1]
     code, told = _invoke("export", "add", "--topic", "orders", "--to", "gold", "--schema", "id BIGINT", *at)
-    assert code == 1 and "remove it, or take another" in told
+    assert code == 1 and "remove it, or use another name" in told
     assert _invoke("export", "remove", "orders", *at)[0] == 0
     assert json.loads(_invoke("export", "list", "--json", *at)[1]) == []
     assert "there is no export" in _invoke("export", "remove", "orders", *at)[1]

@@ -83,7 +83,7 @@ def test_spark_1_unknown_topics_and_partitions_are_named(orders: Filled) -> None
 
 def test_spark_1_offsets_that_are_not_stored_fail_unless_loss_is_accepted(orders: Filled) -> None:
     beyond = '{"orders": {"0": 99, "1": -1, "2": -1}}'
-    with pytest.raises(Refused, match=r"\[0, 99\) are asked for, \[0, 10\) are stored"):
+    with pytest.raises(Refused, match=r"\[0, 99\) were requested, \[0, 10\) are stored"):
         _resolve(orders, topic="orders", endingOffsets=beyond)
     found = _resolve(orders, topic="orders", endingOffsets=beyond, failOnDataLoss="false")
     assert _shown(found)[A] == (0, 10)
