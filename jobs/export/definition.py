@@ -28,7 +28,7 @@ BATCH_ROWS: Final = 1_000_000
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One export. Its transactions in the tables carry `id`, which is new if the export is removed and created again."""
+    """One export. Its transactions in the tables carry `id`, which is new if it is removed and created again."""
 
     name: str
     topic: str
