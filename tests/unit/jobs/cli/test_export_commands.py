@@ -60,7 +60,7 @@ def test_spark_10_a_reset_is_shown_first_and_done_when_asked(warehouse: str) -> 
     ("args", "told"),
     [
         (("--to", "soon"), "first, last, or an RFC 3339 time"),
-        ((), "either a DDL or a JSON schema"),
+        ((), "either --to or --offset"),
         (("--offset", "orders@broker-a"), "PARTITION=OFFSET"),
         (("--offset", "orders@broker-a=9"), "end offset 3"),
     ],

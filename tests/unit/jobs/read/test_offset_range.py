@@ -195,7 +195,7 @@ def test_spark_04_what_retention_took_is_missed_unless_it_may_be(orders: Filled)
     assert orders.append("orders", A, b"x").delete_below(5).messages == 5
     at = f'{{"orders": {{"{A}": 8}}}}'
     only = {"assign": f'{{"orders": ["{A}"]}}', "asOfOffset": at}
-    with pytest.raises(Refused, match=r"not as it was: retention has removed offsets \[0, 5\)"):
+    with pytest.raises(Refused, match=r"this state is incomplete: retention has removed offsets \[0, 5\)"):
         _resolve(orders, **only)
     assert _shown(_resolve(orders, **only, failOnDataLoss="false")) == {A: (5, 8)}
     start = f'{{"orders": {{"{A}": 6}}}}'
