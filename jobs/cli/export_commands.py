@@ -69,7 +69,9 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
 
 @export_group.command(name="run")
 @_defining
-@click.option("--mode", type=click.Choice(["once", "continuous"]), default="once", help="To the end, or until Ctrl-C.")
+@click.option(
+    "--mode", type=click.Choice(["once", "continuous"]), default="once", help="To the current end, or until Ctrl-C."
+)
 @with_place
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""

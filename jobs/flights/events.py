@@ -131,7 +131,7 @@ def _by_zone(airports: pa.ChunkedArray, zones: Mapping[str, str]) -> dict[str, N
     zone_of = [known.get(code) for code in coded.dictionary.to_pylist()]
     if None in zone_of:
         code = coded.dictionary[zone_of.index(None)].as_py()
-        raise JobFailed(f"there is no time zone for airport {code}")
+        raise JobFailed(f"unknown time zone of airport {code}")
     row_zones = np.array(zone_of, dtype=object)[coded.indices.to_numpy()]
     return {zone: row_zones == zone for zone in dict.fromkeys(zone_of) if zone is not None}
 

@@ -34,7 +34,7 @@ from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 
-#: Seconds between looks for rows that may be forgotten, without news: then only passing time ends some, and few.
+#: Seconds between looks for rows that may be forgotten, without news: few rows become so by passing time alone.
 _LOOK_IDLE_EVERY_S: Final = 60.0
 #: Seconds between looks at all rows: late records of what has ended may make rows that are never finished.
 _WHOLE_LOOK_EVERY_S: Final = 600.0

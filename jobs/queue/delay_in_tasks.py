@@ -16,7 +16,7 @@ __all__ = ["TaskForwarder"]
 
 
 class TaskForwarder:
-    """The driver's state between runs: the end of each delay log at its last task. For one thread."""
+    """The driver's state between runs: when each delay log was last looked at. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse

@@ -176,7 +176,7 @@ class ReviveBatch:
         """Return a bit map of the due messages that a destination holds."""
         if destination is None:
             return 0
-        # If a clock is ahead, a lease that this one replaced may have been delivered since.
+        # A process with a clock ahead may have counted the lease that this one replaced as expired, and revived it.
         since_ms = due.checkpoint.pop.pop_time_ms - CLOCKS_APART_MS
         forgotten = since_ms < destination.requests_whole_since_ms
 

@@ -24,7 +24,7 @@ _TASKS_OF_A_BROKER: Final = 2
 
 
 class TaskReviver:
-    """The driver's state between runs: the end of each queue's log at its last task. For one thread."""
+    """The driver's state between runs: when each queue was last looked at. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse

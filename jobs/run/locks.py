@@ -143,7 +143,7 @@ def _busy(job: str, shard: str, holder: Holder) -> DriverBusy:
 
 
 def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
-    """Wait until the Spark of a dead application has ended; return False if it has not by `patience_s`."""
+    """Wait until the Spark of a dead application has ended; return False if it has not within `patience_s`."""
     until_s = time.monotonic() + patience_s
     while may_commit(store, application):
         if time.monotonic() >= until_s:

@@ -5,8 +5,8 @@
     refused         until no fence refuses any
 
 The second way is how the service treats a repeated request: stored rows stay where they are, the others go where their
-keys belong now (I15). It is taken only where rows may be stored already: a manifest that was put a moment ago has none
-stored.
+keys belong now (I15). Rows are looked for only if they may be stored already: of a manifest that was put a moment ago,
+none are.
 """
 
 from __future__ import annotations

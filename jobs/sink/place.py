@@ -29,7 +29,8 @@ from tables.settings import Flush, LogSettings
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 
-#: In seconds. Its event follows a fence within milliseconds, or within a lease if the fence's writer died in between.
+#: Seconds for which an append that a fence refuses is retried. The event of a fence follows within milliseconds, or
+#: within a lease if the fence's writer died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
 # A sink seldom reads what it appends: little memory is enough.

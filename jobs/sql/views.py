@@ -3,7 +3,7 @@
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
 | `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
-| `mq_in_flight`    | message that is popped and not acknowledged; `overdue`: its lease has expired |
+| `mq_in_flight`    | message that a client has and has not acknowledged; `overdue`: its lease is over |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
 | `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
 | `mq_dead_letters` | dead letter, with `reason` and where it came from                           |

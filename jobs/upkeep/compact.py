@@ -35,7 +35,7 @@ from tables.store import Store
 
 __all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
 
-#: The queue's own logs are left out: their records are removed within the hour.
+#: The queue's own logs are left out: their records are removed within the hour, by retention or by the log itself.
 _SPACES: Final = (Space.TOPICS, Space.RETRY, Space.DLQ)
 #: Files that one task makes; it opens the partition once for all of them.
 _RANGES_PER_TASK: Final = 4
