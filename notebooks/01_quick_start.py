@@ -2,12 +2,12 @@
 # MAGIC %md
 # MAGIC # Quick start
 # MAGIC
-# MAGIC A topic is a set of Delta tables, and a message is acknowledged when its Delta commit is. So there is nothing
-# MAGIC to wait for between "sent" and "queryable": this notebook sends a few rides, queries them in the next cell, and
-# MAGIC lets a group of consumers work them off.
+# MAGIC A topic is a set of Delta tables, and a message is acknowledged when its Delta commit exists. So a message can
+# MAGIC be queried as soon as it is sent: this notebook sends a few rides, queries them in the next cell, and lets a
+# MAGIC group of consumers process them.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`). The job
-# MAGIC `merge` runs here, unless `deltamq jobs run` does that already.
+# MAGIC `merge` runs here, unless `deltamq jobs run` runs it already.
 
 # COMMAND ----------
 
@@ -36,7 +36,7 @@ topic, group = f"rides-{run}", f"billing-{run}"
 
 # MAGIC %md
 # MAGIC ## Send
-# MAGIC With the SDK: rides of one driver share a key, so they stay in order. The call returns when the ride is stored.
+# MAGIC With the SDK: rides of a driver share a key, so they stay in order. The call returns when the ride is stored.
 
 # COMMAND ----------
 
@@ -52,7 +52,7 @@ print(f"the last one is at offset {sent.offset} of {sent.partition}")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Over REST, which is all that the SDK does. The answer says where each message went.
+# MAGIC Over REST, as the SDK does it. The answer says where each message was stored.
 
 # COMMAND ----------
 
@@ -73,7 +73,7 @@ acknowledged = datetime.now(UTC)
 
 # MAGIC %md
 # MAGIC ## Query
-# MAGIC No connector, no copy: `read_topic` is a DataFrame over the tables that hold the messages.
+# MAGIC There is no connector and no copy: `read_topic` is a DataFrame over the tables that hold the messages.
 
 # COMMAND ----------
 
@@ -95,7 +95,7 @@ assert earned == {"driver-0": 98, "driver-1": 105, "driver-2": 87, "driver-9": 2
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The same as a Spark data source, with the options of Spark's Kafka source. Name the columns that you need.
+# MAGIC The topic as a Spark data source, with the options of Spark's Kafka source. Name the columns that you need.
 
 # COMMAND ----------
 
@@ -112,7 +112,7 @@ assert keys.count() == 22
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Every message has the time of its commit. That is how a read begins at a time, in SQL or in an offset.
+# MAGIC Every message has the time of its commit. So a read can begin at a time, in SQL or by an offset.
 
 # COMMAND ----------
 
@@ -125,7 +125,7 @@ assert admin.offsets_at(topic, acknowledged) == ends, "nothing was stored after 
 
 # MAGIC %md
 # MAGIC ## Consume
-# MAGIC Reading by offset changes nothing for anybody: each reader has its own place.
+# MAGIC Reading by offset does not affect other readers: each one has its own position.
 
 # COMMAND ----------
 
@@ -138,7 +138,7 @@ assert sorted(json.loads(message.text)["ride"] for message in read) == list(rang
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC A group shares the work: each ride goes to one of its workers, and is done when that one says so.
+# MAGIC A group shares the work: each ride goes to one of its workers, and is done when that worker acknowledges it.
 
 # COMMAND ----------
 
@@ -168,7 +168,8 @@ assert sorted(billed) == list(range(22)), "each of them once"
 
 # MAGIC %md
 # MAGIC ## How far is the group?
-# MAGIC What groups have done is in tables, too. The job `merge` keeps them, and `register_views` names them.
+# MAGIC The progress of groups is in tables, too. The job `merge` keeps them up to date, and `register_views` names
+# MAGIC them.
 
 # COMMAND ----------
 
@@ -177,7 +178,7 @@ register_views(spark, conf)
 
 
 def is_done() -> bool:
-    """Whether the tables say so: the service stores offsets a few times a second."""
+    """Return whether the tables show the group as done: the service stores offsets a few times a second."""
     run_jobs(spark, conf, "merge")
     return spark.sql(f"SELECT sum(lag) FROM mq_lag WHERE `group` = '{group}' AND NOT retry").first()[0] == 0
 

@@ -2,12 +2,12 @@
 # MAGIC %md
 # MAGIC # The queue in SQL
 # MAGIC
-# MAGIC A group of workers takes payments from a queue. Some payments fail and are tried again, some are hopeless, and
-# MAGIC one worker holds on to what it took. Everything that the queue knows about them is a table: this notebook looks
-# MAGIC at lag, messages in flight, retries, dead letters and losses with nothing but SQL.
+# MAGIC A group of workers takes payments from a queue. Some payments fail and are tried again, some cannot succeed, and
+# MAGIC one worker keeps what it took. Everything that the queue knows about them is a table: this notebook queries
+# MAGIC lag, messages in flight, retries, dead letters and losses with SQL alone.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`). The jobs
-# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` does that already.
+# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` runs them already.
 
 # COMMAND ----------
 
@@ -32,7 +32,7 @@ topic, group = f"payments-{run}", f"billing-{run}"
 
 # MAGIC %md
 # MAGIC ## A small real run
-# MAGIC Sixty payments. A payment is delivered twice at most, then it is dead.
+# MAGIC Sixty payments. A payment is delivered at most twice; then it is a dead letter.
 
 # COMMAND ----------
 
@@ -48,8 +48,8 @@ with Producer(conf.client.url) as producer:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC One worker charges cards. `amex` is out of order today (try again), `none` is no card at all (dead at once).
-# MAGIC Another takes eight payments and thinks about them until we let go.
+# MAGIC One worker charges cards. `amex` does not work today (retry), `none` is not a card at all (a dead letter at
+# MAGIC once). Another worker takes eight payments and keeps them until we let go.
 
 # COMMAND ----------
 
@@ -70,7 +70,7 @@ def charge(message):
 
 
 def wait_until(what: str, seen: Callable[[], bool], timeout_s: float = 300) -> None:
-    """Run what would run on a schedule until something can be seen."""
+    """Run the jobs as a schedule would until `seen` is true."""
     deadline = time.monotonic() + timeout_s
     while not seen():
         assert time.monotonic() < deadline, f"not seen: {what}"
@@ -92,8 +92,9 @@ worker.start()
 
 # MAGIC %md
 # MAGIC ## The views
-# MAGIC `register_views` makes temporary views over the state tables, which the job `merge` keeps, and over the groups'
-# MAGIC own logs. (What the service still matches in its memory, for ten seconds at most, is in no table yet.)
+# MAGIC `register_views` makes temporary views over the state tables, which the job `merge` keeps up to date, and over
+# MAGIC the groups' own logs. (What the service still matches in memory, for at most ten seconds, is not in any table
+# MAGIC yet.)
 
 # COMMAND ----------
 
@@ -104,7 +105,7 @@ spark.sql("SHOW VIEWS LIKE 'mq_*'").select("viewName").show(truncate=False)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **In flight**: given away and not acknowledged; since when, due when, for the how-manieth time.
+# MAGIC **In flight**: popped and not acknowledged; with the time of the pop, the end of the lease, and the attempt.
 
 # COMMAND ----------
 
@@ -118,7 +119,7 @@ spark.sql(f"""
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Dead letters**: why, after how many deliveries, and where they came from.
+# MAGIC **Dead letters**: the reason, the number of deliveries, and the origin.
 
 # COMMAND ----------
 
@@ -132,7 +133,7 @@ spark.sql(f"""
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Retries by attempt**: how many were delivered again, and how many of them still wait.
+# MAGIC **Retries by attempt**: messages that were delivered again, and those of them that still wait.
 
 # COMMAND ----------
 
@@ -142,7 +143,7 @@ spark.sql(retries).show(truncate=False)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Lag**: what the group has not committed, partition by partition. The thinker's payments hold it up: we let go.
+# MAGIC **Lag**: what the group has not committed, by partition. The second worker's payments hold it up: we let go.
 
 # COMMAND ----------
 
@@ -159,7 +160,7 @@ spark.sql(f"""
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Lost**: what retention removed before the group could have it. It should be empty; it is never silent.
+# MAGIC **Lost**: messages that retention removed before the group could read them. There should be none.
 
 # COMMAND ----------
 
@@ -169,7 +170,7 @@ spark.sql(f"SELECT * FROM mq_lost WHERE `group` = '{group}'").show()
 
 # MAGIC %md
 # MAGIC ## The account
-# MAGIC Every payment was charged, or is a dead letter: nothing is left over, nothing is there twice.
+# MAGIC Every payment was charged or is a dead letter: none is left over, and none was processed twice.
 
 # COMMAND ----------
 

@@ -3,12 +3,12 @@
 # MAGIC # An ordered pipeline
 # MAGIC
 # MAGIC Orders are created, paid, packed, shipped and delivered, and each step is a message with the order's number as
-# MAGIC its key. Two consumers book them. Whatever happens, nobody books a step before the one ahead of it: not when a
-# MAGIC step fails, not when a broker is killed in the middle, not when the topic gets more partitions while it is used.
+# MAGIC its key. Two consumers book the steps. No step is ever booked before an earlier one: not when a step fails, not
+# MAGIC when a broker is killed in the middle, and not when the topic gets more partitions while it is in use.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`), and
 # MAGIC starts a second one on this machine, in order to kill it. The job `merge` runs here, unless `deltamq jobs run`
-# MAGIC does that.
+# MAGIC runs it already.
 
 # COMMAND ----------
 
@@ -38,7 +38,7 @@ ORDERS = [f"order-{number:03d}" for number in range(200)]
 
 # MAGIC %md
 # MAGIC ## Two processes, one warehouse
-# MAGIC A service process hosts brokers; the warehouse is all that processes share. Ours is there for `broker-c`.
+# MAGIC A service process hosts brokers; processes share nothing but the warehouse. Ours hosts `broker-c`.
 
 # COMMAND ----------
 
@@ -46,7 +46,7 @@ admin = Admin(conf.client.url)
 
 
 def start_broker() -> subprocess.Popen[str]:
-    """`deltamq serve --broker broker-c` on a free port; returns when it serves."""
+    """Start `deltamq serve --broker broker-c` on a free port; return when it serves."""
     command = [sys.executable, "-m", "mq.client.cli", "serve", "--broker", "broker-c", "--port", "0"]
     process = subprocess.Popen([*command, "--warehouse", conf.warehouse.uri], stdout=subprocess.PIPE, text=True)
     atexit.register(process.kill)
@@ -63,7 +63,7 @@ def wait_until(what: str, seen: Callable[[], object], timeout_s: float = 300) ->
 
 
 def address_of(broker: str) -> str | None:
-    """Where the broker is served now."""
+    """Return the address at which the broker is served now."""
     return next((one.address for one in admin.cluster().brokers if one.broker == broker and one.online), None)
 
 
@@ -80,8 +80,8 @@ show_brokers()
 
 # MAGIC %md
 # MAGIC ## Topic, group, consumers
-# MAGIC `strict` keeps the order of each key in every case, and repeats what failed in its place. An `exclusive` group
-# MAGIC gives each partition to one client at a time.
+# MAGIC `strict` keeps the order of each key in every case, and repeats a failed message in its place. An `exclusive`
+# MAGIC group gives each partition to one client at a time.
 
 # COMMAND ----------
 
@@ -93,8 +93,8 @@ assert any(one.broker == "broker-c" for one in made.partitions)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The listener books a step. A card is declined now and then: it says `Suspend`, and hears the same message again,
-# MAGIC and nothing else of that partition meanwhile.
+# MAGIC The listener books a step. A card is declined now and then: then it returns `Suspend`, and gets the same message
+# MAGIC again before any other of that partition.
 
 # COMMAND ----------
 
@@ -132,9 +132,8 @@ for consumer in consumers:
 
 # MAGIC %md
 # MAGIC ## A broker is killed in the middle
-# MAGIC `kill -9`, while events are produced and booked. Its partitions are taken over by the other process: at once on
-# MAGIC the same machine and disk, after its lease (10 seconds) elsewhere. Producer and consumers wait for that, and go
-# MAGIC on.
+# MAGIC `kill -9`, while events are produced and booked. The other process takes over its partitions: at once on the
+# MAGIC same machine and disk, after the lease (10 seconds) elsewhere. Producer and consumers wait for that, and go on.
 
 # COMMAND ----------
 
@@ -156,7 +155,7 @@ def produce(*steps: str) -> threading.Thread:
 
 
 def booked() -> int:
-    """How many steps are booked."""
+    """Return the number of booked steps."""
     with lock:
         return sum(step + 1 for step in ledger.values())
 
@@ -175,8 +174,8 @@ print(f"{before} steps were booked when it was killed, {booked()} are now; out o
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC It comes back, as another life of the process, and gets its broker back: who stood in finishes what it has begun
-# MAGIC and passes it on.
+# MAGIC The process is started again and gets its broker back: the other process finishes what it has begun and hands
+# MAGIC the broker over.
 
 # COMMAND ----------
 
@@ -189,9 +188,9 @@ feed.join()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## More partitions, while it is used
-# MAGIC An expansion moves keys to new partitions. A consumer gets a moved key there only when its group is done with
-# MAGIC the partition where the key was.
+# MAGIC ## More partitions, while the topic is in use
+# MAGIC An expansion moves keys to new partitions. A consumer gets the messages of a moved key only when its group has
+# MAGIC finished with the partition where the key was before.
 
 # COMMAND ----------
 
@@ -208,8 +207,9 @@ print(f"{booked()} steps booked, none out of order; {heard_again} were heard aga
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## All of it is tables
-# MAGIC Who has which partition, how far each is, which moves of keys the group has passed: `merge` keeps the tables.
+# MAGIC ## All of it in tables
+# MAGIC The owner of each partition, the progress in each, the moves of keys that the group has passed: `merge` keeps
+# MAGIC the tables up to date.
 
 # COMMAND ----------
 
@@ -230,8 +230,8 @@ spark.sql(f"""
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The messages themselves, with the order of each key checked by SQL: inside a partition every step of an order
-# MAGIC comes behind the one before it, and of two partitions that an order was in, one has the earlier steps.
+# MAGIC The messages themselves, with the order of each key checked by SQL: within a partition, every step of an order
+# MAGIC comes after the one before it, and if an order was in two partitions, one of them has the earlier steps.
 
 # COMMAND ----------
 
@@ -249,7 +249,7 @@ spark.sql(f"""
 
 # MAGIC %md
 # MAGIC ## The account
-# MAGIC Every step is stored once and in order, and the group has had all of them.
+# MAGIC Every step is stored once and in order, and the group has read all of them.
 
 # COMMAND ----------
 

@@ -2,13 +2,12 @@
 # MAGIC %md
 # MAGIC # Workers that die
 # MAGIC
-# MAGIC Workers resize images. Each takes images from the queue (a *pop*), and nobody else sees those for the
-# MAGIC *invisible time*. A worker that is done acknowledges; one that dies says nothing, and the job `revive` delivers
-# MAGIC what it held once more. An image that fails too often becomes a dead letter. We kill a worker and follow its
-# MAGIC images in SQL.
+# MAGIC Workers resize images. Each takes images from the queue (a *pop*), and no other worker gets those for the
+# MAGIC *invisible time*. A worker that is done acknowledges; if a worker dies, the job `revive` delivers what it held
+# MAGIC once more. An image that fails too often becomes a dead letter. We kill a worker and follow its images in SQL.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`). The jobs
-# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` does that already.
+# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` runs them already.
 
 # COMMAND ----------
 
@@ -31,14 +30,14 @@ conf = load()
 spark = spark_session("pop-workers")
 run = f"{time.time_ns():x}"
 topic, group = f"images-{run}", f"resizers-{run}"
-# the shortest time that the service allows: in earnest it is longer than the work takes
+# the shortest time that the service allows; in production it is longer than the work takes
 invisible_ms = conf.queue.invisible_ms_min
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## Forty images
-# MAGIC An image is delivered three times at most, and after a failure at once. Two of the files are broken.
+# MAGIC An image is delivered at most three times, and again immediately after a failure. Two of the files are broken.
 
 # COMMAND ----------
 
@@ -55,7 +54,7 @@ with Producer(conf.client.url) as producer:
 
 # MAGIC %md
 # MAGIC ## A worker takes twelve and is killed
-# MAGIC A process of its own, which gets the signal that no program can catch. It has answered for nothing.
+# MAGIC A process of its own, which gets the signal that no program can catch. It has acknowledged nothing.
 
 # COMMAND ----------
 
@@ -80,15 +79,15 @@ assert killed.returncode == -9 and len(taken) == 12
 
 # MAGIC %md
 # MAGIC ## What it held, in SQL
-# MAGIC Each pop is a *checkpoint* in the table `state/pop_checkpoints`: which messages, and when they come again. The
-# MAGIC job `merge` brings the table up to date. A pop with a longer invisible time stays in the service's memory for
-# MAGIC the first seconds, since most are acknowledged before anything has to be stored.
+# MAGIC Each pop is a *checkpoint* in the table `state/pop_checkpoints`, with its messages and the time of their
+# MAGIC redelivery. The job `merge` brings the table up to date. A pop with a longer invisible time stays in the
+# MAGIC service's memory for the first seconds, since most are acknowledged before anything has to be stored.
 
 # COMMAND ----------
 
 
 def wait_until(what: str, seen: Callable[[], object], *jobs: str, timeout_s: float = 300) -> None:
-    """Run what would run on a schedule until something can be seen."""
+    """Run the jobs as a schedule would until `seen` is true."""
     deadline = time.monotonic() + timeout_s
     while not seen():
         assert time.monotonic() < deadline, f"not seen: {what}"
@@ -114,8 +113,8 @@ spark.sql(f"""
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Others go on
-# MAGIC Two workers take the rest. For them the twelve are not there.
+# MAGIC ## The others continue
+# MAGIC Two workers take the rest. The twelve are invisible to them.
 
 # COMMAND ----------
 
@@ -146,8 +145,8 @@ print(f"{len(resized)} images are done; of the dead worker's, {len(taken & resiz
 # MAGIC %md
 # MAGIC ## Revive
 # MAGIC When the invisible time is over, the job `revive` appends copies of what was not acknowledged to the group's
-# MAGIC retry topic; the workers read that, too. On a schedule it runs every second; here we run it by hand. It may be
-# MAGIC killed and repeated: a copy is named after the place of its message, and stored once.
+# MAGIC retry topic, which the workers read as well. On a schedule it runs every second; here we run it by hand. It may
+# MAGIC be killed and repeated: a copy is named after the offset of its message, and stored once.
 
 # COMMAND ----------
 
@@ -160,7 +159,7 @@ assert set(resized.values()) == {1}, "and no image was resized twice"
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The broken files failed three times. They are in the group's dead letters, with the number of deliveries.
+# MAGIC The broken files failed three times. They are dead letters of the group, with the number of deliveries.
 
 # COMMAND ----------
 
@@ -176,7 +175,7 @@ assert {int(row.image) for row in letters.collect()} == BROKEN
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Retries** by attempt, with those that still wait.
+# MAGIC **Retries** by attempt, and those of them that still wait.
 
 # COMMAND ----------
 

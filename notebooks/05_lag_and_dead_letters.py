@@ -2,12 +2,13 @@
 # MAGIC %md
 # MAGIC # Lag and dead letters
 # MAGIC
-# MAGIC Sensors send readings in waves, and a group checks them more slowly than they come. Is it falling behind, where,
-# MAGIC and what can it not digest? All of that is in tables, so it takes a query and a plot.
+# MAGIC Sensors send readings in waves, and a group checks them more slowly than they come. Is it falling behind, in
+# MAGIC which partitions, and which readings can it not process? All of that is in tables, so a query and a plot show
+# MAGIC it.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`) and
 # MAGIC matplotlib. A notebook shows the plots; run as a script it saves them in the folder `NOTEBOOK_PLOTS`, else
-# MAGIC `plots`. The jobs `revive` and `merge` run here, unless `deltamq jobs run` does that already.
+# MAGIC `plots`. The jobs `revive` and `merge` run here, unless `deltamq jobs run` runs them already.
 
 # COMMAND ----------
 
@@ -35,7 +36,7 @@ topic, group = f"readings-{run}", f"checks-{run}"
 
 
 def show(figure: Figure, name: str) -> None:
-    """Show a plot where a notebook shows it, else save it."""
+    """Show a plot in a notebook, else save it."""
     if plt.get_backend().lower() != "agg":
         plt.show()
         return
@@ -46,7 +47,7 @@ def show(figure: Figure, name: str) -> None:
 
 
 def wait_until(what: str, seen: Callable[[], object], timeout_s: float = 300) -> None:
-    """Run what would run on a schedule until something can be seen."""
+    """Run the jobs as a schedule would until `seen` is true."""
     deadline = time.monotonic() + timeout_s
     while not seen():
         assert time.monotonic() < deadline, f"not seen: {what}"
@@ -75,7 +76,7 @@ def reading(number: int) -> str:
 
 
 def wave(start: int, count: int) -> None:
-    """Send so many readings; keyed by sensor they go to different partitions."""
+    """Send `count` readings; keyed by sensor they go to different partitions."""
     with Producer(conf.client.url) as producer:
         for number in range(start, start + count):
             producer.send_async(topic, reading(number), key=f"s-{number % 5}")
@@ -84,13 +85,14 @@ def wave(start: int, count: int) -> None:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The check takes so many readings and no more. What it cannot use it sends to the dead letters, and says why.
+# MAGIC The check takes a given number of readings. It sends the ones that it cannot use to the dead letters, with a
+# MAGIC reason.
 
 # COMMAND ----------
 
 
 def verdict(body: bytes) -> str | None:
-    """What is wrong with a reading; None for nothing."""
+    """Return what is wrong with a reading; None if nothing is."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -114,7 +116,7 @@ def check(count: int) -> None:
 
 # MAGIC %md
 # MAGIC ## Lag, measured as it grows
-# MAGIC `mq_lag` has a row for each group and partition. We look after each wave, and once more when the group has
+# MAGIC `mq_lag` has a row for each group and partition. We query it after each wave, and once more when the group has
 # MAGIC caught up.
 
 # COMMAND ----------
@@ -125,7 +127,7 @@ LAG = f"SELECT partition, lag FROM mq_lag WHERE `group` = '{group}' AND NOT retr
 
 
 def lag_of(messages: int) -> dict[str, int]:
-    """The lag of each partition, when the state tables say that it is so many messages together."""
+    """Return the lag of each partition, once the state tables show `messages` in total."""
     found: dict[str, int] = {}
 
     def is_there() -> bool:
@@ -157,7 +159,7 @@ show(figure, "lag")
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The upper edge of the plot is the whole lag: 200, then 350, then 400 readings behind, then none.
+# MAGIC The upper edge of the plot is the total lag: 200, then 350, then 400 readings behind, then none.
 
 # COMMAND ----------
 
@@ -169,8 +171,8 @@ assert edge == [200, 350, 400, 0] == [sum(step.values()) for step in steps]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What the group could not digest
-# MAGIC A dead letter keeps the message, the reason, and the place that it came from. The job `revive` files it.
+# MAGIC ## What the group could not process
+# MAGIC A dead letter keeps the message, the reason, and its origin. The job `revive` appends it.
 
 # COMMAND ----------
 
@@ -204,7 +206,7 @@ assert drawn == sum(reasons.values()), "every dead letter is in the plot"
 
 # MAGIC %md
 # MAGIC ## The account
-# MAGIC Nothing is left over, and nothing was lost before the group could have it.
+# MAGIC Nothing is left over, and nothing was lost before the group could read it.
 
 # COMMAND ----------
 

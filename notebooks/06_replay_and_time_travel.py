@@ -2,12 +2,12 @@
 # MAGIC %md
 # MAGIC # Replay and time travel
 # MAGIC
-# MAGIC An account of stock is kept from a topic of movements. On one day its code had a mistake: it refused returns.
-# MAGIC This notebook finds out what the topic was on that day, sends the dead letters back once the mistake is mended,
-# MAGIC and lets a group hear everything again from a point in time.
+# MAGIC The stock of a shop is computed from a topic of movements. On one day the code had a mistake: it refused
+# MAGIC returns. This notebook reads the topic as it was on that day, sends the dead letters back once the mistake is
+# MAGIC fixed, and lets a group read everything again from a point in time.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`). The jobs
-# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` does that already.
+# MAGIC `revive` and `merge` run here, unless `deltamq jobs run` runs them already.
 
 # COMMAND ----------
 
@@ -57,8 +57,8 @@ send("tuesday", 200)
 
 # MAGIC %md
 # MAGIC ## Time travel
-# MAGIC `asOfTime` reads the topic as it was at a moment, in all partitions alike; `asOfOffset` as it was at an offset.
-# MAGIC What comes later never changes the answer, and a state of which retention has removed messages is refused.
+# MAGIC `asOfTime` reads the topic as it was at a moment, the same in all partitions; `asOfOffset` as it was at an
+# MAGIC offset. Later messages never change the answer, and a state of which retention has removed messages is refused.
 
 # COMMAND ----------
 
@@ -80,7 +80,7 @@ assert read_topic(spark, topic, asOfOffset=early).count() == 10 * len(partitions
 
 # MAGIC %md
 # MAGIC ## The mistake
-# MAGIC The group refuses returns. After two attempts they are dead letters: in a table, with the reason.
+# MAGIC The group refuses returns. After two attempts they are dead letters, in a table with the reason.
 
 # COMMAND ----------
 
@@ -102,7 +102,7 @@ def hear_all(message):
 
 
 def run_until(what: str, handler: Callable, seen: Callable[[], bool], timeout_s: float = 300) -> None:
-    """Consume, and run what would run on a schedule, until something can be seen."""
+    """Consume, and run the jobs as a schedule would, until `seen` is true."""
     deadline = time.monotonic() + timeout_s
     with PopConsumer(conf.client.url, group, topic, handler) as consumer:
         consumer.start()
@@ -129,8 +129,8 @@ assert len(heard) == 540
 
 # MAGIC %md
 # MAGIC ## Replay
-# MAGIC The mistake is mended. The dead letters go back to this group alone (`to="retry"`); other groups of the topic
-# MAGIC hear nothing of it. Asked twice, it sends nothing twice.
+# MAGIC The mistake is fixed. The dead letters go back to this group alone (`to="retry"`); other groups of the topic
+# MAGIC do not get them. A repeated replay sends nothing twice.
 
 # COMMAND ----------
 
@@ -145,8 +145,8 @@ assert len(heard) == 600
 
 # MAGIC %md
 # MAGIC ## Reset
-# MAGIC The account of Tuesday is lost. The group is put back to Monday night: that begins a new epoch, in which what
-# MAGIC clients of before still hold is void.
+# MAGIC The results of Tuesday are lost. The group is reset to Monday night: that begins a new epoch, in which
+# MAGIC everything that clients of the previous epoch still hold is void.
 
 # COMMAND ----------
 
@@ -159,7 +159,7 @@ assert {one["day"] for one in heard} == {"tuesday"}
 
 # MAGIC %md
 # MAGIC ## The account
-# MAGIC What the group heard, beside the same sum in SQL over the topic's tables.
+# MAGIC The movements that the group got, beside the same sum in SQL over the topic's tables.
 
 # COMMAND ----------
 

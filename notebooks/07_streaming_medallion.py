@@ -3,9 +3,9 @@
 # MAGIC # Bronze, silver and gold in a stream
 # MAGIC
 # MAGIC Shops send their sales. The topic is the bronze layer: its partitions are Delta tables, and a sale is in them as
-# MAGIC soon as it is acknowledged. One streaming query types the sales into a silver table and puts aside what is no
-# MAGIC sale; a second one keeps the revenue of each shop and minute in a gold table. Both are stopped in the middle and
-# MAGIC go on from their checkpoints, and in the end all three layers must agree.
+# MAGIC soon as it is acknowledged. One streaming query types the sales into a silver table and sets aside messages that
+# MAGIC are not sales; a second one keeps the revenue of each shop and minute in a gold table. Both are stopped in the
+# MAGIC middle and go on from their checkpoints, and in the end all three layers must agree.
 # MAGIC
 # MAGIC It needs a service (`deltamq serve`) on the warehouse of the profile (`DELTAMQ_PROFILE`, else `local`).
 
@@ -29,7 +29,7 @@ conf = load()
 spark = spark_session("streaming-medallion")
 run = f"{time.time_ns():x}"
 topic, group = f"sales-{run}", f"silver-{run}"
-# where the tables of this run and the checkpoints of its queries go
+# the folder for the tables of this run and the checkpoints of its queries
 lake = f"{conf.warehouse.uri.rstrip('/')}/spark/medallion-{run}"
 SALE = "shop STRING, item STRING, amount DOUBLE, at TIMESTAMP"
 
@@ -37,13 +37,13 @@ SALE = "shop STRING, item STRING, amount DOUBLE, at TIMESTAMP"
 
 # MAGIC %md
 # MAGIC ## Bronze: sales arrive
-# MAGIC Some tills are broken: about one message in twenty is no JSON, or has no amount.
+# MAGIC Some tills are broken: about one message in twenty is not JSON, or has no amount.
 
 # COMMAND ----------
 
 with Admin(conf.client.url) as admin:
     admin.create_topic(topic, partitions=4)
-    # the silver query tells this group how far it is: its lag is seen where people look for lag
+    # the silver query commits its progress to this group, so the usual tools show its lag
     admin.create_group(group)
 
 drawn = random.Random(17)
@@ -51,7 +51,7 @@ sent = {"good": 0, "bad": 0, "cents": 0}
 
 
 def sell(count: int) -> None:
-    """Send so many messages of tills, and return when all are acknowledged."""
+    """Send `count` messages of tills, and return when all are acknowledged."""
     with Producer(conf.client.url) as producer:
         for number in range(count):
             shop = f"shop-{drawn.randrange(12)}"
@@ -72,15 +72,16 @@ sell(2_000)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Silver: typed sales, and what is none
-# MAGIC `readStream.format("mq")` counts in offsets of the log. `group` makes the query commit for a group when a batch
-# MAGIC is through. A row that does not fit is not lost: it goes to a table of its own, with its place in the topic.
+# MAGIC ## Silver: typed sales, and the rest
+# MAGIC The progress of `readStream.format("mq")` is the log's offsets. With `group`, the query commits for a group
+# MAGIC when a batch is done. A row that does not fit is not lost: it goes to a table of its own, with its place in the
+# MAGIC topic.
 
 # COMMAND ----------
 
 
 def typed(messages: DataFrame) -> DataFrame:
-    """Return the sales in messages, with their places; `sale` is null where there is none."""
+    """Return the sales in messages, with their places; `sale` is null for other messages."""
     parsed = F.from_json(F.col("body").cast("string"), SALE)
     sale = F.when(parsed["amount"].isNotNull() & parsed["at"].isNotNull(), parsed)
     return messages.select(
@@ -90,7 +91,7 @@ def typed(messages: DataFrame) -> DataFrame:
 
 
 def store(batch: DataFrame, number: int) -> None:
-    """Write a batch into both tables; Delta skips a batch that a table has already."""
+    """Write a batch to both tables; Delta skips a batch that a table already has."""
     once = {"txnAppId": f"silver of {topic}", "txnVersion": number}
     good = batch.where("sale IS NOT NULL").select("sale.*", "_partition", "_offset")
     good.write.format("delta").mode("append").options(**once).save(f"{lake}/silver")
@@ -112,8 +113,8 @@ print(f"silver: {spark.read.format('delta').load(f'{lake}/silver').count():,} of
 
 # MAGIC %md
 # MAGIC ## Gold: revenue by shop and minute
-# MAGIC The silver table is the source of the next stream. Sums are kept by a MERGE for each batch, which stores the
-# MAGIC batch's number in its own commit: a batch that is repeated after a crash counts once.
+# MAGIC The silver table is the source of the next stream. A MERGE for each batch updates the sums and stores the
+# MAGIC batch's number in the same commit: a batch that is repeated after a crash counts once.
 
 # COMMAND ----------
 
@@ -150,7 +151,7 @@ gold.processAllAvailable()
 
 # MAGIC %md
 # MAGIC ## How far is it?
-# MAGIC A query's progress has the offsets of the log and how far they are behind its end.
+# MAGIC A query's progress has the offsets of the log, and how far they are behind its end.
 
 # COMMAND ----------
 
@@ -162,7 +163,8 @@ print("from", source["startOffset"], "to", source["endOffset"])
 
 # MAGIC %md
 # MAGIC ## Stop, and go on
-# MAGIC Sales go on while nobody reads. A query that starts again on its checkpoint takes exactly what it has not had.
+# MAGIC Sales continue while no query runs. A query that starts again on its checkpoint reads exactly what it has not
+# MAGIC read.
 
 # COMMAND ----------
 
@@ -191,7 +193,7 @@ spark.sql(f"""
 
 # MAGIC %md
 # MAGIC ## The account
-# MAGIC What the shops sent, what is typed or put aside, and what is summed up: to the cent.
+# MAGIC What the shops sent, what is typed or set aside, and what is summed up: equal to the cent.
 
 # COMMAND ----------
 

@@ -1,4 +1,4 @@
-"""`deltamq jobs export`: what the job `export` runs, and running one now (SPEC SPARK-9)."""
+"""`deltamq jobs export`: define what the job `export` runs, or run an export now (SPEC SPARK-9)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _CONTINUOUS_S: Final = 5.0
 
 @click.group(name="export")
 def export_group() -> None:
-    """Topics into typed Delta tables: run one, or define what the scheduled job `export` runs."""
+    """Export topics to typed Delta tables: run one, or define what the scheduled job `export` runs."""
 
 
-#: The options that say what an export is.
+#: The options that define an export.
 _defining: Final = with_options(
     click.option("--topic", metavar="TOPIC", required=True, help="The topic."),
     click.option("--to", metavar="TABLE_OR_PATH", required=True, help="The table; with a / it is a path."),
     click.option("--schema", metavar="DDL", help='Fields of a body: "id BIGINT NOT NULL, amount DOUBLE".'),
     click.option("--json-schema", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
-    click.option("--name", metavar="NAME", help="What its progress is called (the topic)."),
+    click.option("--name", metavar="NAME", help="The name of its progress; default: the topic."),
     click.option("--column", "columns", multiple=True, default=("append_time",), help="Columns of the message."),
-    click.option("--allow-data-loss", is_flag=True, help="Go on when retention was faster."),
+    click.option("--allow-data-loss", is_flag=True, help="Continue if retention removed messages before the export."),
 )
 
 
@@ -62,14 +62,16 @@ def add_command(warehouse: str | None, profile: str | None, **given: Any) -> Non
     from jobs.export import save
 
     with errors_told():
-        # only Spark can tell whether a DDL is one: the first run does
+        # only Spark can check a DDL; the first run does
         found = save(storage(conf_of(profile, warehouse).warehouse.uri), _defined(given))
         click.echo(f"export {found.name}: {found.topic} -> {found.to}")
 
 
 @export_group.command(name="run")
 @_defining
-@click.option("--mode", type=click.Choice(["once", "continuous"]), default="once", help="Until here, or until Ctrl-C.")
+@click.option(
+    "--mode", type=click.Choice(["once", "continuous"]), default="once", help="To the current end, or until Ctrl-C."
+)
 @with_place
 def run_command(warehouse: str | None, profile: str | None, mode: str, **given: Any) -> None:
     """Define an export and run it now."""
@@ -92,7 +94,7 @@ def run_command(warehouse: str | None, profile: str | None, mode: str, **given: 
 
 
 def _stopped() -> threading.Event:
-    """Return what SIGTERM and Ctrl-C set."""
+    """Return an event that SIGTERM and Ctrl-C set."""
     stopped = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -107,7 +109,7 @@ def _stopped() -> threading.Event:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
-    """Show every export: what goes where, and how far it is."""
+    """Show every export: its topic, its table, and its progress."""
     from jobs.export import Plans, definitions
 
     with errors_told():
@@ -126,19 +128,19 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @click.argument("name")
 @with_place
 def remove_command(name: str, warehouse: str | None, profile: str | None) -> None:
-    """Forget an export and how far it is; its tables stay."""
+    """Delete an export and its progress; its tables stay."""
     from jobs.export import remove_definition
 
     with errors_told():
         remove_definition(storage(conf_of(profile, warehouse).warehouse.uri), name)
-        click.echo(f"export {name} is forgotten")
+        click.echo(f"export {name} is removed")
 
 
 @export_group.command(name="replay-quarantine")
 @click.argument("name")
 @with_place
 def replay_quarantine_command(name: str, warehouse: str | None, profile: str | None) -> None:
-    """Parse what is in quarantine again, by the export's schema of now; what fits moves to the table."""
+    """Parse the quarantine table again by the export's current schema; what fits moves to the table."""
     from jobs.export import read_definition, replay_quarantine
 
     with errors_told():

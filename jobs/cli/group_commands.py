@@ -1,4 +1,4 @@
-"""`deltamq jobs replay` and `reset`: dead letters and offsets of a group, without a service (SPEC SPARK-10)."""
+"""`deltamq jobs replay` and `reset`: a group's dead letters and offsets, without a service (SPEC SPARK-10)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["replay_command", "reset_command"]
 def _settings(conf: Config) -> SinkSettings:
     from jobs.sink import SinkSettings
 
-    storage(conf.warehouse.uri)  # a warehouse that is not there is not made
+    storage(conf.warehouse.uri)  # raises if the warehouse does not exist, so that it is not created
     return SinkSettings.of(conf, conf.warehouse.uri)
 
 
 @click.command(name="replay")
-@click.option("--group", metavar="GROUP", required=True, help="Whose dead letters.")
-@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="For all groups, or this one.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only those that came from there.")
+@click.option("--group", metavar="GROUP", required=True, help="The group whose dead letters are sent back.")
+@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or to this one.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only dead letters from this topic.")
 @click.option("--id", "message_ids", multiple=True, metavar="MESSAGE_ID", help="Only these messages.")
-@click.option("--since", metavar="TIME", help="Only those that died then or later (RFC 3339).")
-@click.option("--until", metavar="TIME", help="Only those that died before.")
+@click.option("--since", metavar="TIME", help="Only those dead-lettered at this time or later (RFC 3339).")
+@click.option("--until", metavar="TIME", help="Only those dead-lettered before this time.")
 @click.option("--apply", is_flag=True, help="Send them; without it they are only counted.")
 @with_place
 def replay_command(
@@ -46,9 +46,9 @@ def replay_command(
     warehouse: str | None,
     profile: str | None,
 ) -> None:
-    """Send a group's dead letters back; first look how many these are, then say --apply.
+    """Send a group's dead letters back. Without --apply, only count them.
 
-    Asked for again, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
+    If repeated, nothing is stored twice. With jobs.engine = "spark" the work is done in tasks.
     """
     from jobs.export import Chosen, replay_dead_letters
 
@@ -64,9 +64,9 @@ def replay_command(
         target: Literal["origin", "retry"] = "origin" if to == "origin" else "retry"
         done = replay_dead_letters(_settings(conf), group, chosen, to=target, dry_run=not apply, spark=spark)
         if not apply:
-            click.echo(f"{done.matched} dead letters would be sent back; say --apply to do it")
+            click.echo(f"{done.matched} dead letters would be sent back; add --apply to do it")
             return
-        click.echo(f"{done.replayed} dead letters sent back, {done.duplicates} were there already")
+        click.echo(f"{done.replayed} dead letters sent back, {done.duplicates} had been sent back before")
         for code, count in done.failed.items():
             click.echo(f"{count} not sent back: {code}", err=True)
         if done.failed:
@@ -74,11 +74,11 @@ def replay_command(
 
 
 @click.command(name="reset")
-@click.option("--group", metavar="GROUP", required=True, help="Whose offsets.")
-@click.option("--topic", metavar="TOPIC", required=True, help="In which topic.")
+@click.option("--group", metavar="GROUP", required=True, help="The group whose offsets are reset.")
+@click.option("--topic", metavar="TOPIC", required=True, help="The topic in which they are reset.")
 @click.option("--to", metavar="WHERE", help="earliest, latest, -24h, or an RFC 3339 time.")
 @click.option("--offset", "offsets", multiple=True, metavar="PARTITION=OFFSET", help="Instead: one partition's offset.")
-@click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="What waits to come again.")
+@click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="Messages waiting for redelivery.")
 @click.option("--apply", is_flag=True, help="Do it; without it the offsets are only shown.")
 @with_place
 def reset_command(
@@ -91,13 +91,13 @@ def reset_command(
     warehouse: str | None,
     profile: str | None,
 ) -> None:
-    """Put a group elsewhere in a topic, in a new epoch; first look where, then say --apply."""
+    """Reset a group's offsets in a topic, in a new epoch. Without --apply, only show the new offsets."""
     from jobs.export import reset_offsets, target_of
     from jobs.sink import place_of
 
     with errors_told():
         if (to is None) == (not offsets):
-            raise Refused("--to: give it or --offset, exactly one of both", field="to")
+            raise Refused("--to: give either --to or --offset", field="to")
         target = target_of(to, int(utc_now().timestamp() * 1_000)) if to is not None else dict(map(_offset, offsets))
         place = place_of(_settings(conf_of(profile, warehouse)))
         kept: Literal["keep", "drop"] = "keep" if retries == "keep" else "drop"
@@ -105,7 +105,7 @@ def reset_command(
         for partition, offset in done.offsets.items():
             click.echo(f"{partition} {offset}")
         if done.epoch is None:
-            click.echo(f"group {group} would get {done.messages} messages; say --apply to do it")
+            click.echo(f"group {group} would get {done.messages} messages; add --apply to do it")
         else:
             click.echo(f"group {group} gets {done.messages} messages, in epoch {done.epoch}")
 

@@ -1,4 +1,4 @@
-"""`deltamq jobs`: run the Spark jobs, and see what they did.
+"""`deltamq jobs`: run the Spark jobs, and show what they did.
 
 `list` and `show` read small files and start no Spark; `run` starts it once, when the first job that needs it is due.
 """
@@ -70,9 +70,9 @@ jobs_command.add_command(scheduled_group)
     callback=_checked_master,
     help="Instead of jobs.master: where Spark runs, such as local[2], spark://host:7077, sc://host:15002.",
 )
-@click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero when a job failed.")
+@click.option("--once", is_flag=True, help="Do what is due now and exit; non-zero if a job failed.")
 @click.option("--every", type=click.FloatRange(min=0.05), metavar="SECONDS", help="Instead of each job's schedule.")
-@click.option("--no-wait", is_flag=True, help="Refuse when another application has a shard, instead of standing by.")
+@click.option("--no-wait", is_flag=True, help="Fail if another application has a shard, instead of standing by.")
 @with_place
 def run_command(
     names: tuple[str, ...],
@@ -86,12 +86,12 @@ def run_command(
 ) -> None:
     """Run the named jobs, or all, on their schedules until SIGTERM or Ctrl-C.
 
-    Several applications of one warehouse share the shards of each job, each held by one of them at a time. One that is
-    started while others hold all shards stands by, and takes over what they give back or leave when they end.
+    Several applications of one warehouse share the shards of each job; one of them holds each shard at a time. One that
+    is started while others hold all shards stands by, and takes over what they give back or leave when they end.
 
-    With --once, each job works on the shards that are free; it fails when another application has some.
+    With --once, each job works on the free shards; it fails if another application holds some.
     """
-    # The state of the queue is millions of objects without cycles: looking for some doubles what a storm costs.
+    # The queue's state is millions of objects without cycles: to look for some doubles the cost of a burst.
     gc.set_threshold(100_000, 50, 100)
     with errors_told(), contextlib.ExitStack() as ending:
         conf = conf_of(profile, warehouse, engine=engine, master=master)
@@ -142,7 +142,7 @@ def _run(
 
 
 def _end_now(unfinished: list[str]) -> None:
-    """End although runs go on: what they left is theirs to take up, as after a kill."""
+    """End the process while runs go on: their next runs take up what they left, as after a kill."""
     click.echo(
         f"Error: {', '.join(unfinished)} did not end in time and is killed; its next run goes on from there", err=True
     )
@@ -153,7 +153,7 @@ def _end_now(unfinished: list[str]) -> None:
 
 @jobs_command.command(name="list")
 @click.option("--json", "as_document", is_flag=True, help="One JSON document for machines.")
-@click.option("--long", is_flag=True, help="With what each job reads and writes, and what a kill leaves.")
+@click.option("--long", is_flag=True, help="Add what each job reads and writes, and what a kill leaves.")
 @with_place
 def list_command(as_document: bool, long: bool, warehouse: str | None, profile: str | None) -> None:
     """Show every job: what it does, its engine and schedule, its last run, its shards and who has them."""
@@ -183,7 +183,7 @@ def show_command(name: str, warehouse: str | None, profile: str | None) -> None:
 
 
 def _made(conf: Config) -> Store:
-    """Return the warehouse's files; a folder is made when it is not there: jobs may start before the service."""
+    """Return the warehouse's store; create its folder if it does not exist, since jobs may start before the service."""
     if "://" not in conf.warehouse.uri:
         Path(conf.warehouse.uri).mkdir(parents=True, exist_ok=True, mode=0o750)
     return storage(conf.warehouse.uri)

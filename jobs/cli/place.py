@@ -1,4 +1,4 @@
-"""What the commands have in common: where the warehouse is, and how errors are told."""
+"""What the commands share: the options for the warehouse, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def with_options(*options: Option) -> Option:
-    """Return a decorator that adds options to a command, to be shown in this order."""
+    """Return a decorator that adds options to a command; its help shows them in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -45,14 +45,14 @@ with_place: Final = with_options(
 def conf_of(
     profile: str | None, warehouse: str | None, *, engine: str | None = None, master: str | None = None
 ) -> Config:
-    """Return the settings with what the command line says; a folder's path is made whole."""
+    """Return the settings with those of the command line; the path of a folder is made absolute."""
     conf = load(profile, {"warehouse.uri": warehouse, "jobs.engine": engine, "jobs.master": master})
     return replace(conf, warehouse=replace(conf.warehouse, uri=absolute(conf.warehouse.uri)))
 
 
 @contextlib.contextmanager
 def errors_told() -> Iterator[None]:
-    """End the command with one line for an error that is meant for people."""
+    """End the command with one line for an error with a message for people."""
     try:
         yield
     except (DeltaMQError, JavaMissing, JarsUnusable, json.JSONDecodeError) as error:
@@ -61,8 +61,8 @@ def errors_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def session(conf: Config) -> Iterator[SparkSession]:
-    """Give a session of Spark that ends with the command."""
-    from jobs.sql import spark_session  # importing Spark takes longer than a list should
+    """Yield a Spark session that ends with the command."""
+    from jobs.sql import spark_session  # imported here: Spark's import takes longer than a list should
 
     spark = spark_session("deltamq-export", warehouse=conf.warehouse.uri)
     try:
@@ -72,7 +72,7 @@ def session(conf: Config) -> Iterator[SparkSession]:
 
 
 def show(shown: Sequence[Mapping[str, Any]], text: str, *, as_json: bool) -> None:
-    """Print what was asked for: a line (or more) for each, as `text` with its fields, or one JSON document."""
+    """Print the items: each as `text` with its fields, or all as one JSON document."""
     if as_json:
         click.echo(json.dumps(shown, indent=2))
         return
@@ -81,8 +81,8 @@ def show(shown: Sequence[Mapping[str, Any]], text: str, *, as_json: bool) -> Non
 
 
 def moment_of(text: str, option: str) -> datetime:
-    """Return the time that an option says; `Refused` if it is none, or has no zone."""
+    """Return the time that an option gives; raise `Refused` if it is not one, or has no zone."""
     moment = zoned_time(text)
     if moment is None:
-        raise Refused(f"{option}: a time with its zone, such as 2026-01-31T12:00:00Z, not {text!r}", field=option)
+        raise Refused(f"{option}: give a time with its zone, such as 2026-01-31T12:00:00Z, not {text!r}", field=option)
     return moment

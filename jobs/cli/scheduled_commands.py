@@ -1,4 +1,4 @@
-"""`deltamq jobs scheduled`: replays and resets that the jobs of these names do again and again (SPEC SPARK-10)."""
+"""`deltamq jobs scheduled`: replays and resets that the jobs `replay` and `reset` carry out (SPEC SPARK-10)."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ _EVERY_DIGITS_MAX: Final = 9
 
 @click.group(name="scheduled")
 def scheduled_group() -> None:
-    """Replays and resets that are done again and again, by the jobs replay and reset."""
+    """Replays and resets by schedule, carried out by the jobs replay and reset."""
 
 
-#: What both have in common.
+#: The options of both kinds.
 _when: Final = with_options(
     click.argument("name"),
-    click.option("--group", metavar="GROUP", required=True, help="Whose dead letters or offsets."),
-    click.option("--every", metavar="DURATION", required=True, help="How often, such as 30m, 24h, 7d."),
-    click.option("--first", metavar="TIME", help="When first (RFC 3339), and so when ever after; by default now."),
+    click.option("--group", metavar="GROUP", required=True, help="The group of the dead letters or offsets."),
+    click.option("--every", metavar="DURATION", required=True, help="The interval, such as 30m, 24h, 7d."),
+    click.option(
+        "--first", metavar="TIME", help="The first time (RFC 3339), from which the interval counts; default: now."
+    ),
 )
 
 
 @scheduled_group.command(name="add-replay")
 @_when
-@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="For all groups, or this one.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only those that came from there.")
+@click.option("--to", type=click.Choice(["origin", "retry"]), default="origin", help="To all groups, or to this one.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only dead letters from this topic.")
 @with_place
 def add_replay_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
-    """Send a group's dead letters back: at first all, then each time those that are new."""
+    """Schedule a replay of a group's dead letters: the first sends all back, each later one the new ones."""
     from jobs.export import ScheduledReplay
 
     with errors_told():
@@ -51,12 +53,12 @@ def add_replay_command(warehouse: str | None, profile: str | None, **given: Any)
 
 @scheduled_group.command(name="add-reset")
 @_when
-@click.option("--topic", metavar="TOPIC", required=True, help="In which topic.")
-@click.option("--to", metavar="WHERE", required=True, help="earliest, latest, or how long ago, such as -24h.")
-@click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="What waits to come again.")
+@click.option("--topic", metavar="TOPIC", required=True, help="The topic in which offsets are reset.")
+@click.option("--to", metavar="WHERE", required=True, help="earliest, latest, or a time ago, such as -24h.")
+@click.option("--retries", type=click.Choice(["keep", "drop"]), default="keep", help="Messages waiting for redelivery.")
 @with_place
 def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) -> None:
-    """Put a group elsewhere in a topic, each time in a new epoch."""
+    """Schedule a reset of a group's offsets in a topic, each time in a new epoch."""
     from jobs.export import ScheduledReset
 
     with errors_told():
@@ -68,7 +70,7 @@ def add_reset_command(warehouse: str | None, profile: str | None, **given: Any) 
 @click.option("--json", "as_json", is_flag=True, help="One JSON document for machines.")
 @with_place
 def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> None:
-    """Show what is scheduled, and when each is due next."""
+    """Show the scheduled replays and resets, and when each is due next."""
     from jobs.export import KINDS, read_state, scheduled
 
     with errors_told():
@@ -87,17 +89,17 @@ def list_command(as_json: bool, warehouse: str | None, profile: str | None) -> N
 @click.argument("name")
 @with_place
 def remove_command(kind: str, name: str, warehouse: str | None, profile: str | None) -> None:
-    """Forget one; what it did stays."""
+    """Remove a scheduled replay or reset; what it did stays."""
     from jobs.export import remove_scheduled
 
     with errors_told():
         store = storage(conf_of(profile, warehouse).warehouse.uri)
         remove_scheduled(store, "replay" if kind == "replay" else "reset", name)
-        click.echo(f"scheduled {kind} {name} is forgotten")
+        click.echo(f"scheduled {kind} {name} is removed")
 
 
 def _times(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that both have."""
+    """Return the fields of both kinds."""
     every_s = duration_s(given["every"], digits_max=_EVERY_DIGITS_MAX)
     if every_s is None:
         raise Refused(f"--every: must be a duration such as 30m, 24h or 7d, not {given['every']!r}", field="every")

@@ -1,4 +1,4 @@
-"""What `deltamq jobs list` prints: for people and for machines."""
+"""The output of `deltamq jobs list`, for people and for machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["as_json", "as_text"]
 
 
 def as_json(state: JobState) -> dict[str, object]:
-    """Return a job's document."""
+    """Return a job's state as a JSON object."""
     return {
         "name": state.job.name,
         "does": state.job.summary,
@@ -65,7 +65,7 @@ def _shard_json(shard: ShardState) -> dict[str, object]:
 
 
 def as_text(state: JobState, *, long: bool = False) -> str:
-    """Return a job's lines; with `long` its whole docstring."""
+    """Return a job's state as text; with `long`, including its whole docstring."""
     does = state.job.document if long else state.job.summary
     lines = [f"{state.job.name}: {does}", f"    {_schedule(state)}"]
     last = state.last
@@ -90,7 +90,7 @@ def _schedule(state: JobState) -> str:
 
 
 def _shard_lines(shards: Sequence[ShardState]) -> list[str]:
-    """One line for the shards of each owner that it has had and works on since the same times."""
+    """Return one line for all shards with the same owner and the same times since when it has and runs them."""
     lines: dict[str, list[str]] = {}
     for shard in shards:
         lines.setdefault(_owner_text(shard), []).append(shard.shard)

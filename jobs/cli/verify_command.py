@@ -1,7 +1,7 @@
-"""`deltamq verify`: read and check every byte of every partition, and mend what can be mended.
+"""`deltamq verify`: reads and checks every byte of every partition, and repairs what can be repaired.
 
 Nothing is changed without `--repair`, and messages are given up only after a question that names their offsets. The
-doctor's check of the warehouse is here, too: logs and sizes only, so that it takes seconds.
+doctor's check of the warehouse is here, too; it reads only logs and sizes, so it takes seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _COLOURS: Final = {Gravity.DAMAGE: "red", Gravity.BLEMISH: "yellow", Gravity.NOT
 @click.option("--warehouse", envvar="DELTAMQ_WAREHOUSE_URI", help="The tables' folder or URL; default: the profile's.")
 @click.option("--profile", envvar="DELTAMQ_PROFILE", help="conf/<profile>.toml")
 @click.option("--topic", help="Only the partitions of this topic.")
-@click.option("--repair", "mend", is_flag=True, help="Mend what can be mended; stop what writes the warehouse first.")
+@click.option("--repair", "mend", is_flag=True, help="Repair what can be repaired; stop all writers first.")
 @click.option("--yes", is_flag=True, help="With --repair: give up the offsets that a repair names without asking.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 def verify_command(
     warehouse: str | None, profile: str | None, topic: str | None, mend: bool, yes: bool, as_json: bool
 ) -> int:
-    """Read and check every byte of every partition; exits 1 if something is wrong."""
+    """Read and check every byte of every partition; exit with 1 if something is wrong."""
     with _opened(_uri(profile, warehouse)) as opened:
         refs = [r for space in Space for r in opened.refs(space) if topic is None or r.topic == topic]
         with _bar(refs) as progress:
@@ -68,11 +68,11 @@ def _opened(uri: str) -> Iterator[Warehouse]:
 
 @contextlib.contextmanager
 def _bar(refs: Sequence[PartitionRef]) -> Iterator[Callable[[PartitionRef, int, int], None]]:
-    """Draw a bar on stderr while the block runs; nothing where stderr is no terminal."""
+    """Draw a bar on stderr while the block runs; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda ref, done, total: None
         return
-    # rich takes 80 ms to import: only those who see a bar pay for it
+    # rich takes 80 ms to import: only commands that draw a bar do so
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -87,7 +87,7 @@ def _bar(refs: Sequence[PartitionRef]) -> Iterator[Callable[[PartitionRef, int, 
 
 
 def _mend(warehouse: Warehouse, findings: Sequence[Finding], *, ask: bool) -> bool:
-    """Repair each partition as far as it goes; True if anything was done."""
+    """Repair each partition as far as possible; return whether anything was done."""
     mended = False
     for ref in dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE):
         while (found := find_repair(warehouse, ref)) is not None:
@@ -125,10 +125,10 @@ def _as_json(found: Finding) -> dict[str, object]:
 
 
 def doctor_checks(subject: Subject) -> Iterator[Check]:
-    """Whether each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
+    """Check that each partition's log is sound and its files have their sizes; `deltamq verify` reads them whole."""
     uri = _uri(subject.profile, subject.warehouse)
     if "://" not in uri and not Path(uri).is_dir():
-        yield Check(name="tables", health=Health.OK, detail=f"no warehouse at {uri} yet; the service makes it")
+        yield Check(name="tables", health=Health.OK, detail=f"no warehouse at {uri} yet; the service creates it")
         return
     try:
         with _opened(uri) as warehouse:
@@ -139,7 +139,7 @@ def doctor_checks(subject: Subject) -> Iterator[Check]:
             name="tables",
             health=Health.FAILED,
             detail=f"{uri}: {error.detail}",
-            remedy="look at the error and the disk",
+            remedy="examine the error and the disk",
         )
         return
     for found in findings[:_SHOWN_MAX]:

@@ -1,4 +1,4 @@
-"""Topics into typed tables, and what is done by hand: replay of dead letters, reset of offsets."""
+"""Typed export of topics, replay of dead letters, reset of offsets: called directly or scheduled."""
 
 from __future__ import annotations
 

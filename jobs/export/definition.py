@@ -1,4 +1,4 @@
-"""What an export is: a topic, the table it goes to, and the types of its fields; kept in the warehouse by name.
+"""The definition of an export: a topic, its table, and the types of the fields; stored in the warehouse by name.
 
 <warehouse>/jobs/export/definitions/<name>.json      what the scheduled job `export` runs
 """
@@ -21,14 +21,14 @@ from tables.store import Store
 __all__ = ["COLUMNS", "Definition", "definition_of", "definitions", "read_definition", "remove_definition", "save"]
 
 FOLDER: Final = "jobs/export/definitions"
-#: Columns of the message that may be taken along, each under its name with `_` before it.
+#: Columns of the message that an export may include, each named with a leading `_`.
 Extra = Literal["topic", "append_time", "born_time", "key", "tag", "headers", "message_id"]
 COLUMNS: Final = get_args(Extra)
 BATCH_ROWS: Final = 1_000_000
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """One export. `id` names its transactions in the tables: an export that is made again under its name is another."""
+    """One export. Its transactions in the tables carry `id`, which is new if it is removed and created again."""
 
     name: str
     topic: str
@@ -43,12 +43,12 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_path(self) -> bool:
-        """Return whether `to` is a place, not the name of a table."""
+        """Whether `to` is a path, not the name of a table."""
         return "/" in self.to
 
     @property
     def quarantine(self) -> str:
-        """Return where goes what does not fit."""
+        """The path or name of the table for messages that do not fit the schema."""
         return f"{self.to.rstrip('/')}_quarantine"
 
 
@@ -63,26 +63,26 @@ def definition_of(
     batch_rows: int = BATCH_ROWS,
     fail_on_data_loss: bool = True,
 ) -> Definition:
-    """Return a checked definition; its name is the topic's unless it is given.
+    """Return a checked definition; its name is by default that of the topic.
 
     Raises
     ------
     Refused
-        The field is named.
+        A field is invalid; the message names it.
     """
     check_topic(topic)
     if (schema is None) == (json_schema is None):
-        raise Refused("schema: give a DDL or a JSON schema, exactly one of both", field="schema")
+        raise Refused("schema: give either a DDL or a JSON schema", field="schema")
     ddl = schema if schema is not None else struct_of_json_schema(json_schema or {})
     unknown = [column for column in columns if column not in COLUMNS]
     if unknown:
-        raise Refused(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}", field="columns")
+        raise Refused(f"columns: {unknown[0]!r} is not one of {', '.join(COLUMNS)}", field="columns")
     chosen = name or re.sub(r"[^A-Za-z0-9._-]", "_", topic)
     check_name(chosen)
     if not to.strip():
         raise Refused("to: must be a path or the name of a table", field="to")
     if batch_rows < 1:
-        raise Refused("batch_rows: must be from 1 on", field="batch_rows")
+        raise Refused("batch_rows: must be 1 or more", field="batch_rows")
     return Definition(
         name=chosen,
         topic=topic,
@@ -99,12 +99,12 @@ _decode: Final = msgspec.json.Decoder(Definition)
 
 
 def save(store: Store, found: Definition) -> Definition:
-    """Store a definition under its name, or change the one that is there; returns it with the id that stays.
+    """Store a definition under its name, or change the one that exists; return it with its final id.
 
     Raises
     ------
     Refused
-        The name belongs to an export of another topic or to another table: its progress is not this one's.
+        The name belongs to an export with another topic or table, whose progress does not apply to this one.
     """
     try:
         present = read_definition(store, found.name)
@@ -113,7 +113,7 @@ def save(store: Store, found: Definition) -> Definition:
     if present is not None:
         if (present.topic, present.to) != (found.topic, found.to):
             detail = (
-                f"name: export {found.name} is of topic {present.topic} to {present.to}; remove it, or take another"
+                f"name: export {found.name} is of topic {present.topic} to {present.to}; remove it, or use another name"
             )
             raise Refused(detail, field="name")
         found = msgspec.structs.replace(found, id=present.id)
@@ -130,12 +130,12 @@ def read_definition(store: Store, name: str) -> Definition:
 
 
 def definitions(store: Store) -> list[Definition]:
-    """Return all of them, by name."""
+    """Return all definitions, by name."""
     return [read_definition(store, name) for name in names_in(store, FOLDER)]
 
 
 def remove_definition(store: Store, name: str) -> None:
-    """Forget an export and how far it is; its tables stay."""
+    """Delete an export and its progress; its tables stay."""
     found = read_definition(store, name)
     store.delete(_key(name))
     store.delete_tree(f"jobs/export/{found.id}")

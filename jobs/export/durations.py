@@ -12,7 +12,7 @@ _UNIT_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def duration_s(text: str, *, digits_max: int) -> int | None:
-    """Return a duration in seconds; None when the text is none, or its number is too long."""
+    """Return a duration in seconds; None if the text is not a duration, or its number has too many digits."""
     found = _DURATION.fullmatch(text)
     if found is None or len(found[1]) > digits_max:
         return None

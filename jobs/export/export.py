@@ -1,11 +1,11 @@
-"""A topic into a typed Delta table, batch by batch and exactly once (SPEC SPARK-9).
+"""Exports a topic to a typed Delta table, batch by batch and exactly once (SPEC SPARK-9).
 
     plan (file) -> these offsets -> parse -> typed table [txn N] -> state
-                                       '---> quarantine table [txn N], what does not fit
+                                        '---> quarantine table [txn N], what does not fit
 
-Reading, parsing and writing are Spark's, in tasks; the driver plans offsets and counts. A batch of the quarantine table
-is a plan, too: the table as it was at a version, parsed again by the schema of now; what fits goes to the typed table,
-and the quarantine table keeps the rest.
+Spark's tasks read, parse and write; the driver plans offsets and counts. A batch of the quarantine table is planned,
+too: it is the table at a version, parsed again by the current schema. What fits goes to the typed table, and the
+quarantine table keeps the rest.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def export_topic(
     warehouse: str | None = None,
     fail_on_data_loss: bool = True,
 ) -> dict[str, int]:
-    """Append what a topic has got since the last call to a typed Delta table; returns counts.
+    """Append the messages since the last call to a typed Delta table; return counts.
 
     Parameters
     ----------
     to
-        A path (with a `/`) or the name of a table; beside it lies `<to>_quarantine` with what does not fit.
+        A path (with a `/`) or the name of a table; messages that do not fit go to `<to>_quarantine`.
     schema, json_schema
         The fields of a body as DDL (`"id BIGINT NOT NULL, amount DOUBLE"`) or as a JSON schema. A call with more fields
         than the call before adds columns to the table.
     name
-        What the export's progress is called; the topic's name by default.
+        The name of the export's progress; by default that of the topic.
     columns
-        Which columns of the message come along, each with `_` before its name, beside `_partition` and `_offset`.
+        Columns of the message to include, each named with a leading `_`; `_partition` and `_offset` always are.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def export_topic(
 
 
 def _defined(conf: Config) -> list[Definition]:
-    """Return the exports that are defined; none where there is no warehouse yet."""
+    """Return the exports that are defined; none if there is no warehouse yet."""
     try:
         return definitions(storage(conf.warehouse.uri))
     except NotFound:
@@ -102,9 +102,9 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
 
     Input: the definitions in the warehouse, the topics' message tables, and for each export its state and its plan.
     Output: rows in the typed tables and in the quarantine tables beside them, and the state.
-    Idempotent: a batch is a plan that was stored first, and both tables' commits carry its number as Delta's `txn`;
-    carried out again, a table that has it takes nothing. A kill at any line leaves a plan that is not in the state,
-    which the next run carries out first. An export that fails keeps no other from its turn.
+    Idempotent: a batch is a plan that is stored first, and both tables' commits carry its number as Delta's `txn`. If a
+    batch is repeated, a table that has its number stays unchanged. A kill at any line leaves a plan that is not in the
+    state, which the next run carries out first. An export that fails does not keep the others from running.
     """
     store = storage(conf.warehouse.uri)
     facts: dict[str, int | str] = {"exports": 0, "rows": 0, "quarantined": 0}
@@ -130,19 +130,19 @@ def export(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
 
 
 def run_export(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
-    """Carry out one export up to where its topic ends now; one driver at a time.
+    """Carry out one export up to the current end of its topic; one driver at a time.
 
     Raises
     ------
     Refused
-        `data_lost`: retention took messages that were not exported yet, and the definition does not allow that.
+        `data_lost`: retention removed messages before they were exported, and the definition does not allow that.
     """
     with shard_lock(store, "export", found.name):
         return _Export(spark, store, found, warehouse).run()
 
 
 def replay_quarantine(spark: SparkSession, store: Store, found: Definition, warehouse: str) -> dict[str, int]:
-    """Parse what is in quarantine again, by the definition's schema of now: what fits moves to the typed table."""
+    """Parse the quarantine table again by the definition's current schema; what fits moves to the typed table."""
     with shard_lock(store, "export", found.name):
         export_now = _Export(spark, store, found, warehouse)
         export_now.resume()
@@ -162,14 +162,14 @@ class _Export:
         self._done = {"batches": 0, "rows": 0, "quarantined": 0, "lost": 0}
 
     def run(self) -> dict[str, int]:
-        """Carry out what was begun, then batch after batch."""
+        """Finish the batch that was begun, then carry out batch after batch."""
         self.resume()
         while plan := self._next():
             self._carry_out(self._plans.put(plan), again=False)
         return self._done
 
     def resume(self) -> None:
-        """Carry out what was begun."""
+        """Finish the batch that an earlier run has begun, if any."""
         plan = self._plans.unfinished(self._state)
         if plan is not None:
             self._carry_out(plan, again=True)
@@ -202,7 +202,7 @@ class _Export:
     # One batch.
 
     def _carry_out(self, plan: Plan, *, again: bool) -> None:
-        """Write a batch to both tables; with `again` some of it may be there."""
+        """Write a batch to both tables; `again` means that an earlier run may have written some of it."""
         schema = fields_of(plan.schema)
         messages = self._messages(plan) if plan.quarantine_version is None else self._quarantined(plan)
         parsed = with_verdict(messages, schema).persist()
@@ -223,7 +223,7 @@ class _Export:
         self._done["quarantined"] += unfit
 
     def _messages(self, plan: Plan) -> DataFrame:
-        """Return the planned offsets; a row lost to retention since is an error."""
+        """Return the messages at the planned offsets; if retention has removed one since, it is an error."""
         topic = self._found.topic
         names = {name.rsplit(":", 1)[0]: bounds for name, bounds in plan.ranges.items()}
         read = read_topic(
@@ -236,7 +236,7 @@ class _Export:
         return read.select(*_MESSAGE)
 
     def _quarantined(self, plan: Plan) -> DataFrame:
-        """Return what lay in quarantine when the plan was made, as messages."""
+        """Return the rows that were in quarantine when the plan was made, as messages."""
         reader = self._spark.read.format("delta").option("versionAsOf", str(plan.quarantine_version))
         found = reader.load(self._found.quarantine) if self._found.is_path else reader.table(self._found.quarantine)
         return found.select("body", *(F.col(f"_{name}").alias(name) for name in _MESSAGE if name != "body"))
@@ -251,7 +251,7 @@ class _Export:
             writer.saveAsTable(to)
 
     def _version(self, to: str) -> int | None:
-        """Return the newest version of a table; None when there is none."""
+        """Return the newest version of a table; None if it does not exist."""
         named = f"delta.`{to}`" if self._found.is_path else to
         try:
             return int(self._spark.sql(f"DESCRIBE HISTORY {named} LIMIT 1").collect()[0]["version"])
@@ -264,5 +264,5 @@ class _Export:
 def _warehouse(spark: SparkSession, warehouse: str | None) -> str:
     found = warehouse or spark.conf.get(WAREHOUSE_SETTING, None)
     if not found:
-        raise Refused("warehouse: name it, no default is set in this session", field="warehouse")
+        raise Refused("warehouse: give one; this session has no default", field="warehouse")
     return str(found)

@@ -1,4 +1,4 @@
-"""A JSON schema as the DDL of a table: objects, arrays, and the formats that have a type in Spark."""
+"""Converts a JSON schema to a table's DDL: objects, arrays, and the formats that have a type in Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
 
 
 def struct_of_json_schema(schema: Mapping[str, object]) -> str:
-    """Return the fields of an object's schema as DDL; what is `required` is NOT NULL.
+    """Return the fields of an object's schema as DDL; required fields are NOT NULL.
 
     Raises
     ------
     Refused
-        The schema is none of an object, or has a keyword whose type cannot be told.
+        The schema is not an object's, or a field has no type that Spark has as well.
     """
     return ", ".join(_fields(schema, "json_schema", " "))
 
@@ -45,7 +45,7 @@ def _fields(schema: Mapping[str, object], where: str, between: str) -> list[str]
 
 
 def _type(field: Mapping[str, object], where: str) -> tuple[str, bool]:
-    """Return the type, and whether null is one of the values."""
+    """Return a field's type in DDL, and whether the field may be null."""
     kind = field.get("type")
     nullable = False
     if isinstance(kind, list):
@@ -57,10 +57,10 @@ def _type(field: Mapping[str, object], where: str) -> tuple[str, bool]:
     if kind == "array":
         items = field.get("items")
         if not isinstance(items, Mapping):
-            raise _wrong(f"{where}.items", "is needed: of what type are the elements?")
+            raise _wrong(f"{where}.items", "is missing: it gives the type of the elements")
         return f"ARRAY<{_type(items, f'{where}.items')[0]}>", nullable
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise _wrong(where, f"has type {kind!r}; there are {', '.join([*_TYPES, 'object', 'array'])}, each with null")
+        raise _wrong(where, f"has type {kind!r}; use {', '.join([*_TYPES, 'object', 'array'])}, each also with null")
     if kind == "string":
         return _FORMATS.get(str(field.get("format")), "STRING"), nullable
     return _TYPES[kind], nullable

@@ -1,10 +1,10 @@
-"""The batches of an export: planned in a file before anything is written, as those of merge are (I13).
+"""The batches of an export: each is planned in a file before anything is written, as in merge (I13).
 
-    <warehouse>/jobs/export/<id>/00000000000000000007.plan     created once: what batch 7 reads, and by which schema
+    <warehouse>/jobs/export/<id>/00000000000000000007.plan     put if absent: what batch 7 reads, and its schema
     <warehouse>/jobs/export/<id>/state.json                    the last batch that is in both tables, and where it ended
 
 A batch writes to two tables; each commit carries the batch's number as Delta's `txn`. A kill between them leaves a plan
-that is not in the state: it is carried out again, and the table that has its number takes nothing.
+that is not in the state. It is carried out again, and a table that has its number stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tables.store import Store
 
 __all__ = ["ExportState", "Plan", "Plans", "next_ranges"]
 
-#: For each partition, with the generation of its topic behind a colon: the offsets `[start, stop)`.
+#: The offsets `[start, stop)` of each partition; a key is the partition's name, a colon, and its generation.
 Ranges = Mapping[str, tuple[int, int]]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch: offsets of the topic, or the quarantine table as it was at a version."""
+    """One batch: offsets of the topic, or the quarantine table at a version."""
 
     batch: int
     schema: str
@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an export is; `ends` are the next offsets."""
+    """An export's progress; `ends` are the next offsets."""
 
     batch: int = -1
     ends: dict[str, int] = {}
@@ -55,15 +55,15 @@ class Plans:
         self._folder = f"jobs/export/{export_id}"
 
     def state(self) -> ExportState:
-        """Return how far the export is."""
+        """Return the export's progress."""
         return read_stored(self._store, f"{self._folder}/state.json", _decode_state) or ExportState()
 
     def unfinished(self, state: ExportState) -> Plan | None:
-        """Return the plan that was made and may be carried out in part."""
+        """Return the plan that was begun and may be carried out in part; None if there is none."""
         return read_stored(self._store, self._key(state.batch + 1), _decode_plan)
 
     def put(self, plan: Plan) -> Plan:
-        """Store a plan; a second driver's is refused."""
+        """Store a plan; refuse it if another driver has stored the same batch."""
         failpoint("export.before_plan")
         if not self._store.put_if_absent(self._key(plan.batch), msgspec.json.encode(plan), durable=True):
             raise Conflict(f"batch {plan.batch} of this export was planned by another driver", code="driver_busy")
@@ -71,7 +71,7 @@ class Plans:
         return plan
 
     def finish(self, plan: Plan, before: ExportState, *, rows: int, quarantined: int) -> ExportState:
-        """Note that a batch is in both tables; older plans go."""
+        """Record that a batch is in both tables, and delete its plan and older ones."""
         ends = before.ends | {name: stop for name, (_, stop) in plan.ranges.items()}
         replayed = plan.quarantine_version is not None
         after = ExportState(
@@ -93,10 +93,10 @@ class Plans:
 
 
 def next_ranges(ends: Mapping[str, int], stored: Ranges, rows_max: int) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return what a batch reads of the partitions that hold `stored`, and how many rows retention took before it.
+    """Return what a batch reads of the `stored` offsets, and how many rows retention removed before they were read.
 
-    Rows are divided in proportion to what waits, at least one for each partition that has any, as Spark's Kafka source
-    does it.
+    The limit is shared in proportion to the waiting rows, with at least one row for each partition that has any, as
+    Spark's Kafka source does.
     """
     waiting: dict[str, tuple[int, int]] = {}
     lost = 0

@@ -1,10 +1,10 @@
-"""Dead letters are sent back with storage credentials alone, in tasks where there are many (SPEC RETRY-3, SPARK-10).
+"""Sends dead letters back with storage credentials alone, in tasks if there are many (SPEC RETRY-3, SPARK-10).
 
     ranges of the group's dead letters -> tasks: read, filter, group by target, append -> counts
 
-Each dead letter is a request of a producer that is named after where it lies, as in the service's replay
-(`mq.queue.replay`): both may be asked for the same, at once or again, and a partition stores it once as long as it
-remembers its producers.
+Each dead letter is a request of a producer that is named after the letter's offset, as in the service's replay
+(`mq.queue.replay`). So both may replay the same letter, at once or repeatedly, and a partition stores it once, for as
+long as it remembers its producers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Chosen", "Replayed", "replay_dead_letters"]
 
 Target = Literal["origin", "retry"]
-#: The dead letters that one task looks at.
+#: Offsets of dead letters in one task.
 TASK_OFFSETS_MAX: Final = 50_000
 _UNKNOWN_TRIES: Final = 3
 _COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), ("count", pa.int64())])
@@ -45,21 +45,21 @@ _COUNTS: Final = pa.schema([("partition", pa.string()), ("what", pa.string()), (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which dead letters are meant; what is None excludes none."""
+    """A selection of dead letters; a field that is None excludes none."""
 
-    #: Where they came from.
+    #: The topics that they came from.
     topics: frozenset[str] | None = None
     message_ids: frozenset[str] | None = None
-    #: When they died, `[since, until)`.
+    #: The time at which they became dead letters, `[since, until)`.
     since: datetime | None = None
     until: datetime | None = None
-    #: By partition of the dead letters.
+    #: Offsets by partition of the dead letters.
     offsets: Mapping[str, frozenset[int]] | None = None
-    #: By folder of a partition of dead letters (`Replayed.ends` of an earlier replay): from this offset on.
+    #: The first offset by folder of a partition of dead letters (`Replayed.ends` of an earlier replay).
     start_offsets: Mapping[str, int] = field(default_factory=dict)
 
     def mask(self, partition: str, rows: pa.Table) -> pa.ChunkedArray:
-        """Return which rows of a partition are meant."""
+        """Return which rows of a partition are selected."""
         kept = pc.is_valid(rows.column("offset"))
         if self.offsets is not None:
             kept = pc.and_(kept, _among(rows.column("offset"), self.offsets.get(partition, frozenset())))
@@ -81,20 +81,20 @@ def _among(column: pa.ChunkedArray, values: frozenset[str] | frozenset[int]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of the dead letters that were chosen; after a dry run all of them are only `matched`."""
+    """What became of the selected dead letters; after a dry run they are only `matched`."""
 
     matched: int = 0
     replayed: int = 0
-    #: At their target since an earlier replay.
+    #: Stored at their target by an earlier replay.
     duplicates: int = 0
-    #: By code: `topic_not_found`, or what an append was refused for.
+    #: Counts by code: `topic_not_found`, or the code of the refused append.
     failed: Mapping[str, int] = field(default_factory=dict)
-    #: By folder of a partition of dead letters: where it ended, and so where later ones begin.
+    #: The end offset by folder of a partition of dead letters, where a later replay begins.
     ends: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 class _What(NamedTuple):
-    """What is asked for."""
+    """The parameters of a replay."""
 
     group: str
     to: Target
@@ -121,21 +121,21 @@ def replay_dead_letters(
     dry_run: bool = False,
     spark: SparkSession | None = None,
 ) -> Replayed:
-    """Send a group's dead letters back; durable when this returns, and asked for again nothing is stored twice.
+    """Send a group's dead letters back; they are durable when this returns, and repeating it stores nothing twice.
 
     Parameters
     ----------
     to
-        `origin`: where they came from, for all groups; `retry`: to this group alone.
+        `origin`: to the topic they came from, for all groups; `retry`: to this group alone.
     spark
         Divides the work into tasks; without it, this process does it.
 
     Raises
     ------
     NotFound
-        There is no such group, or a partition is named that has no dead letters.
+        The group does not exist, or a partition is named that has no dead letters.
     Unavailable, Unknown
-        Some may be sent back: ask again.
+        Some may have been sent back; repeating the call is safe.
     """
     if to not in ("origin", "retry"):
         raise Refused("to must be origin or retry", field="to")
@@ -166,14 +166,14 @@ class _Letters(NamedTuple):
     """Dead letters of one broker: offsets `[low, high)`."""
 
     broker: str
-    #: Names the partition in this life of the group.
+    #: The folder of their partition, for the current epoch of the group.
     folder: str
     low: int
     high: int
 
 
 def _letters(place: SinkPlace, group: str, chosen: Chosen) -> Iterator[_Letters]:
-    """Yield what there is to look at: of every broker that there ever was, since its topics may be gone."""
+    """Yield the dead letters of every broker that ever existed, since their topics may be gone."""
     meta = place.refresh()
     its_group = meta.groups.group(group)
     routes = [topic.route.partitions for topic in meta.topics.topics.values()]
@@ -182,7 +182,7 @@ def _letters(place: SinkPlace, group: str, chosen: Chosen) -> Iterator[_Letters]
     names = {dead_ref(group, its_group.epoch, broker).name: broker for broker in sorted(brokers)}
     for partition in chosen.offsets or ():
         if partition not in names:
-            detail = f"offsets: there are no dead letters in {partition!r}, but in {', '.join(names)}"
+            detail = f"offsets: there are no dead letters in {partition!r}; the partitions are {', '.join(names)}"
             raise NotFound(detail, code="partition_not_found", field="offsets")
     for partition, broker in names.items():
         ref = dead_ref(group, its_group.epoch, broker)
@@ -200,7 +200,7 @@ def _divided(settings: SinkSettings, letters: _Letters, what: _What) -> Iterator
 
 
 def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
-    """Send back what is chosen of one task's offsets; yield counts."""
+    """Send back the selected dead letters of one task's offsets; yield counts."""
     place = place_of(work.settings)
     its_group = place.refresh().groups.group(work.what.group)
     log = place.warehouse.open_partition(dead_ref(work.what.group, its_group.epoch, work.broker))
@@ -220,14 +220,14 @@ def _replay(work: _Work) -> Iterator[pa.RecordBatch]:
 
 
 class _Place(NamedTuple):
-    """A partition that dead letters go to: of a topic, or (without a name) the group's retries of it."""
+    """A target of dead letters: a partition of a topic, or without a name the group's retry partition of the topic."""
 
     topic: str
     partition: str | None
 
 
 class _Sender:
-    """Appends the dead letters of one partition."""
+    """Sends back the dead letters of one partition."""
 
     def __init__(self, place: SinkPlace, group: Group, dead: str, to: Target) -> None:
         self._place = place
@@ -237,7 +237,7 @@ class _Sender:
         self._topics: dict[str, Topic | None] = {}
 
     def send(self, rows: pa.RecordBatch) -> Counter[str]:
-        """Append rows where they belong; return what became of them."""
+        """Append rows to their targets; return counts of the outcomes."""
         counts: Counter[str] = Counter()
         by_place: dict[_Place, list[int]] = {}
         columns = [rows.column(name).to_pylist() for name in ("offset", "origin", "key")]
@@ -278,7 +278,7 @@ class _Sender:
         return ProducerStamp(name.producer_id, name.producer_seq, None, 1)
 
     def _stored(self, where: _Place, rows: pa.RecordBatch, parts: Sequence[RowsPart]) -> list[bool]:
-        """Append; return of each row whether it was there. A fence is passed when what it stands for is known."""
+        """Append; return for each row whether it was stored before. A fence is passed once the metadata contains it."""
         until_s = time.monotonic() + self._place.fenced_s
         tries = 0
         while True:

@@ -1,9 +1,9 @@
-"""A group's offsets are reset with storage credentials alone: by hand, by a schedule, from a notebook (SPEC SPARK-10).
+"""Resets a group's offsets with storage credentials alone: by command, by schedule, in a notebook (SPEC SPARK-10).
 
-It is the service's reset, made of the same decisions: an event in `sys/meta` by compare-and-set, which begins a new
+It makes the same decisions as the service's reset: an event in `sys/meta` by compare-and-set, which begins a new
 epoch, then fences in the group's retries and dead letters, so that no revive run brings back what was in flight before
-(I12, I14). A service beside it reads the event at its next look at `sys/meta`; what it stores until then is of an epoch
-that is over, and void by its number.
+(I12, I14). A running service learns of the event when it next reads `sys/meta`; what it stores until then belongs to an
+epoch that is over, and is void by its number.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _AGO_DIGITS_MAX: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """Where the group goes on; `epoch` is None after a dry run."""
+    """The new offsets of a group; `epoch` is None after a dry run."""
 
     group: str
     topic: str
     epoch: int | None
     offsets: Mapping[str, int]
-    #: Where it would go by its end: how many messages it gets from there on.
+    #: Messages from the new offsets to the end offsets.
     messages: int
 
 
 def ago_ms(text: str) -> int | None:
-    """Return how long ago `-24h` is, in milliseconds; None for what says no such thing."""
+    """Return the milliseconds of `-24h`; None if the text is not of this form."""
     ago = duration_s(text[1:], digits_max=_AGO_DIGITS_MAX) if text.startswith("-") else None
     return None if ago is None else ago * 1_000
 
 
 def target_of(text: str, now_ms: int | None = None) -> Start:
-    """Return where `first` (`earliest`), `last` (`latest`), an RFC 3339 time, or with `now_ms` also `-24h` is."""
+    """Return the start for `first` (`earliest`), `last` (`latest`), an RFC 3339 time, or with `now_ms` `-24h`."""
     ago = ago_ms(text)
     if ago is not None and now_ms is not None:
         return Start(StartKind.TIME, now_ms - ago)
@@ -65,25 +65,25 @@ def reset_offsets(
     retries: Retries = "keep",
     dry_run: bool = False,
 ) -> Reset:
-    """Put a group elsewhere in a topic, in a new epoch; durable when this returns.
+    """Reset a group's offsets in a topic, in a new epoch; the reset is durable when this returns.
 
     Parameters
     ----------
     to
-        `target_of("first")` or another start for all partitions, or offsets of partitions by name.
+        `target_of("first")` or another start for all partitions, or offsets by name of partition.
     retries
-        Whether messages that wait to be delivered again still are.
+        Whether messages that wait for redelivery are kept or dropped.
     dry_run
-        Only say where the group would go on.
+        Only return the offsets that the reset would set.
 
     Raises
     ------
     NotFound
-        There is no such group, topic or partition.
+        The group, the topic or a partition does not exist.
     Unprocessable
-        `offset_out_of_range`: an offset lies behind the end.
+        `offset_out_of_range`: an offset is greater than the end offset.
     Unknown
-        The reset may be stored: asking again is safe, and is another epoch.
+        The reset may be stored; repeating it is safe, and begins another epoch.
     """
     if retries not in ("keep", "drop"):
         raise Refused("retries must be keep or drop", field="retries")
@@ -97,7 +97,7 @@ def reset_offsets(
     if not dry_run:
         epoch, ends = asked.apply(offsets)
         if retries == "drop" and any(end > offsets.get(lane, 0) for lane, end in ends.items()):
-            # a revive run appended while we looked: past that, too; what comes now knows of a reset
+            # a revive run appended before its fence: skip those, too; later appends know of the reset
             offsets |= ends
             epoch, _ = asked.apply(offsets)
     messages = sum(max(0, asked.bounds(lane).end_offset - at) for lane, at in offsets.items())
@@ -116,7 +116,7 @@ class _Reset:
         self._lanes = {lane.partition: lane for lane in lanes_of(group.name, topic)}
 
     def targets(self, to: Start | Mapping[str, int]) -> dict[LaneKey, int]:
-        """Return the offset of each lane that is to be reset."""
+        """Return the new offset of each lane that is to be reset."""
         if isinstance(to, Start):
             lanes = [lane for lane in self._lanes.values() if not lane.retry]
             return {lane: reset_position(to, self.bounds(lane, to.time_ms)) for lane in lanes}
@@ -141,12 +141,12 @@ class _Reset:
         return reset_position(offset, bounds)
 
     def past_retries(self) -> dict[LaneKey, int]:
-        """Return the end of each of the group's retry partitions that exist."""
+        """Return the end offset of each existing retry partition of the group."""
         retries = [lane for lane in self._lanes.values() if lane.retry and self._warehouse.exists(self._ref(lane))]
         return {lane: self.bounds(lane).end_offset for lane in retries}
 
     def apply(self, offsets: Mapping[LaneKey, int]) -> tuple[int, dict[LaneKey, int]]:
-        """Store the reset and shut out what was in flight; return its epoch, and the ends of the retry partitions."""
+        """Store the reset and fence off what was in flight; return its epoch, and the ends of the retry partitions."""
         failpoint("reset.before_event")
         after = self._meta.submit_any(partial(decide_reset, group=self._group.name, topic=self._topic, offsets=offsets))
         failpoint("reset.after_event")
@@ -164,7 +164,7 @@ class _Reset:
         return self._warehouse.create(ref).fence(RESET_FENCE, epoch)
 
     def bounds(self, lane: LaneKey, time_ms: int | None = None) -> Bounds:
-        """Return what a lane's partition holds, and where a time lies in it."""
+        """Return the offsets of a lane's partition, and the offset of a time in it."""
         ref = self._ref(lane)
         if not self._warehouse.exists(ref):
             return Bounds(0, 0, 0)

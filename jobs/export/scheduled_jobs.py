@@ -1,4 +1,4 @@
-"""The jobs `replay` and `reset`: what people scheduled, done at its times (SPEC SPARK-10)."""
+"""The jobs `replay` and `reset`, which carry out scheduled replays and resets when they are due (SPEC SPARK-10)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Counts = Mapping[str, int]
 
 
 def _names(kind: Kind, conf: Config) -> tuple[str, ...]:
-    """Return the names of what is scheduled; none where there is no warehouse yet."""
+    """Return the names of the scheduled replays or resets; none if there is no warehouse yet."""
     try:
         return tuple(scheduled_names(storage(conf.warehouse.uri), kind))
     except NotFound:
@@ -51,11 +51,11 @@ def _names(kind: Kind, conf: Config) -> tuple[str, ...]:
 def replay(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Send new dead letters back: every replay that is scheduled (deltamq jobs scheduled) and due.
 
-    Input: what is scheduled, how far each is, and the dead letters of its group.
-    Output: messages where they came from or in the group's retries, and how far each is.
-    Idempotent: each dead letter is a request that is named after where it lies. A kill at any line before the state is
-    stored leaves all to be sent again, of which a partition stores nothing twice for 24 hours. What a topic refused
-    stays a dead letter, is counted, and is not tried again. One that fails as a whole keeps no other from its turn.
+    Input: the schedules, the progress of each, and the dead letters of its group.
+    Output: messages in the topics they came from or in the group's retries, and the progress of each schedule.
+    Idempotent: each dead letter is a request that is named after its offset. A kill at any line before the state is
+    stored makes the next run send all again, of which a partition stores nothing twice for 24 hours. What a topic
+    refuses stays a dead letter, is counted, and is not tried again. A replay that fails keeps no other from running.
     """
     settings = SinkSettings.of(conf, conf.warehouse.uri)
 
@@ -76,12 +76,12 @@ def replay(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
     shards=lambda conf: _names("reset", conf) or WHOLE,
 )
 def reset(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Put groups elsewhere in a topic: every reset that is scheduled (deltamq jobs scheduled) and due.
+    """Reset groups' offsets in a topic: every reset that is scheduled (deltamq jobs scheduled) and due.
 
-    Input: what is scheduled, and when it was done; where the topic's partitions begin and end, and where a time lies.
+    Input: the schedules, and when each is due; the offsets of the topic's partitions, and those of a time.
     Output: an event in the metadata log that begins a new epoch, and fences in the group's retries and dead letters.
     Idempotent: a kill at any line before the state is stored lets the next run reset once more, in another epoch.
-    One that fails keeps no other from its turn.
+    A reset that fails does not keep others from running.
     """
 
     def put(found: AnyScheduled, state: ScheduledState, now_ms: int) -> tuple[Counts, Mapping[str, int]]:
@@ -100,7 +100,7 @@ def _carry_out(
     shards: Sequence[str] | None,
     act: Callable[[AnyScheduled, ScheduledState, int], tuple[Counts, Mapping[str, int]]],
 ) -> Facts:
-    """Do what is due, each with a state of its own."""
+    """Carry out what is due; each schedule has a state of its own."""
     store: Store = storage(conf.warehouse.uri)
     now_ms = int(now.timestamp() * _MS)
     facts: dict[str, int | str] = {"due": 0, "rows": 0}

@@ -1,9 +1,9 @@
-"""Replays and resets that are done again and again: what is asked for, when, and how far it is (SPEC SPARK-10).
+"""Scheduled replays and resets: their definitions, their times, and their progress (SPEC SPARK-10).
 
     <warehouse>/jobs/<kind>/scheduled/<name>.json     what the job `replay` or `reset` does, and how often
-    <warehouse>/jobs/<kind>/<id>/state.json           when it is due next; of a replay, what it has seen
+    <warehouse>/jobs/<kind>/<id>/state.json           when it is due next; for a replay, its next offsets
 
-A time that passed while no job ran is made up for once. A state that is not there means: from the first time on.
+Times that pass while no job runs are made up for with one run. Without a state, the first time is still due.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ _EVERY_S_MAX: Final = 366 * 86_400
 
 
 class _Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """What both have in common: first at a time, then at that time plus each multiple of `every_s`."""
+    """The fields of both kinds; it is due at `first_ms`, and every `every_s` seconds after that."""
 
     name: str
     group: str
     every_s: int
     first_ms: int
-    #: Names its state: one that is made again under its name is another.
+    #: Names its state; a schedule that is created again by the same name has another id.
     id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class ScheduledReplay(_Scheduled, frozen=True, kw_only=True, tag="replay"):
-    """A group's new dead letters are sent back."""
+    """A schedule that sends a group's new dead letters back."""
 
     to: Literal["origin", "retry"] = "origin"
-    #: Where they came from; none names all topics.
+    #: The topics that they came from; empty: all.
     topics: tuple[str, ...] = ()
 
     @property
     def said(self) -> str:
-        """What it does, for people."""
+        """A description for people."""
         of = f" of {', '.join(self.topics)}" if self.topics else ""
         return f"replay dead letters{of} of group {self.group} to {self.to}"
 
 
 class ScheduledReset(_Scheduled, frozen=True, kw_only=True, tag="reset"):
-    """A group is put elsewhere in a topic."""
+    """A schedule that resets a group's offsets in a topic."""
 
     topic: str
     to: str
@@ -76,7 +76,7 @@ class ScheduledReset(_Scheduled, frozen=True, kw_only=True, tag="reset"):
 
     @property
     def said(self) -> str:
-        """What it does, for people."""
+        """A description for people."""
         return f"reset group {self.group} in topic {self.topic} to {self.to}"
 
 
@@ -84,10 +84,10 @@ AnyScheduled = ScheduledReplay | ScheduledReset
 
 
 class ScheduledState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one is."""
+    """The progress of a schedule."""
 
     due_ms: int
-    #: Of a replay: by partition of the dead letters, the next offset.
+    #: For a replay: the next offset by folder of a partition of dead letters.
     offsets: Mapping[str, int] = {}
 
 
@@ -100,12 +100,12 @@ def _kind(found: AnyScheduled) -> Kind:
 
 
 def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
-    """Store one under its name.
+    """Store a schedule under its name.
 
     Raises
     ------
     Refused
-        A field is not what it must be, or the name is taken: what is done by a schedule is not changed by accident.
+        A field is invalid, or the name is taken: a schedule must not be changed by accident.
     """
     check_name(wanted.name)
     if not _EVERY_S_MIN <= wanted.every_s <= _EVERY_S_MAX:
@@ -114,7 +114,7 @@ def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
     if isinstance(wanted, ScheduledReset):
         check_client_topic(wanted.topic)
         if ago_ms(wanted.to) is None and target_of(wanted.to).time_ms is not None:
-            raise Refused("to: by a schedule, give earliest, latest, or how long ago, such as -24h", field="to")
+            raise Refused("to: for a schedule, give earliest, latest, or a time ago such as -24h", field="to")
     for topic in wanted.topics if isinstance(wanted, ScheduledReplay) else ():
         check_client_topic(topic)
     key = _key(_kind(wanted), wanted.name)
@@ -123,41 +123,41 @@ def save_scheduled(store: Store, wanted: AnyScheduled) -> None:
 
 
 def scheduled(store: Store, kind: Kind) -> list[AnyScheduled]:
-    """Return all of a kind, by name."""
+    """Return all schedules of a kind, by name."""
     return [read_scheduled(store, kind, name) for name in scheduled_names(store, kind)]
 
 
 def scheduled_names(store: Store, kind: Kind) -> list[str]:
-    """Return the names of all of a kind, in order."""
+    """Return the names of all schedules of a kind, in order."""
     return names_in(store, f"jobs/{kind}/scheduled")
 
 
 def remove_scheduled(store: Store, kind: Kind, name: str) -> None:
-    """Forget one and how far it is."""
+    """Delete a schedule and its progress."""
     found = read_scheduled(store, kind, name)
     store.delete(_key(kind, name))
     store.delete_tree(f"jobs/{kind}/{found.id}")
 
 
 def read_state(store: Store, found: AnyScheduled) -> ScheduledState:
-    """Return how far one is."""
+    """Return the progress of a schedule."""
     return read_stored(store, _state_key(found), _decode_state) or ScheduledState(due_ms=found.first_ms)
 
 
 def write_state(store: Store, found: AnyScheduled, state: ScheduledState) -> None:
-    """Store how far one is."""
+    """Store the progress of a schedule."""
     store.replace(_state_key(found), msgspec.json.encode(state))
 
 
 def next_due_ms(found: AnyScheduled, now_ms: int) -> int:
-    """Return the first of its times that lies behind `now_ms`."""
+    """Return the first due time after `now_ms`."""
     every_ms = found.every_s * 1_000
     passed = max(0, (now_ms - found.first_ms) // every_ms + 1)
     return found.first_ms + passed * every_ms
 
 
 def read_scheduled(store: Store, kind: Kind, name: str) -> AnyScheduled:
-    """Return the one of this name, or raise `NotFound`."""
+    """Return the schedule of this name, or raise `NotFound`."""
     found = read_stored(store, _key(kind, name), _decode)
     if found is None:
         detail = f"there is no scheduled {kind} {name!r}; see deltamq jobs scheduled list"

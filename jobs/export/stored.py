@@ -1,4 +1,4 @@
-"""Small files in the warehouse that say what people defined, and how far it is."""
+"""Small JSON files in the warehouse: definitions by users, and their progress."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _JSON: Final = ".json"
 
 
 def check_name(name: str) -> None:
-    """Raise `Refused` unless a name can be a file's."""
+    """Raise `Refused` unless a name can be a file name."""
     if not _NAME.fullmatch(name):
         raise Refused("name: 1 to 100 characters of A-Z a-z 0-9 . _ -", field="name")
 
 
 def names_in(store: Store, folder: str) -> list[str]:
-    """Return the names of what is defined in a folder, in order."""
+    """Return the names of the definitions in a folder, in order."""
     return sorted(name.removesuffix(_JSON) for name in store.names(folder) if name.endswith(_JSON))
 
 
 def read_stored(store: Store, key: str, decoder: msgspec.json.Decoder[Stored]) -> Stored | None:
-    """Return what a file says; None when there is no such file.
+    """Return the content of a file; None if it does not exist.
 
     Raises
     ------

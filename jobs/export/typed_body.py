@@ -1,4 +1,4 @@
-"""A body of JSON as typed columns, and what is wrong with one that does not fit: all in Spark's own expressions."""
+"""Parses JSON bodies into typed columns and says why others do not fit, with Spark's own expressions alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mq.errors import Refused
 
 __all__ = ["FITS", "fields_of", "quarantine_columns", "typed", "typed_columns", "with_verdict"]
 
-#: Names that `with_verdict` adds.
+#: Columns that `with_verdict` adds.
 FITS: Final = "_fits"
 _FIELDS: Final = "_fields"
 _TEXT: Final = "_text"
 _CORRUPT: Final = "_corrupt_record"
 _PERMISSIVE: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-#: So much of what was found is told.
+#: Characters of the faulty text that a reason quotes.
 _FOUND_CHARS: Final = 200
 
 
@@ -30,24 +30,24 @@ def fields_of(ddl: str) -> StructType:
     Raises
     ------
     Refused
-        It is none, or a field has a name that the export gives its own columns.
+        The text is not a DDL, or a field has the name of a column that the export adds.
     """
     try:
         schema = StructType.fromDDL(ddl)
         assert isinstance(schema, StructType), "a list of fields"
-    except Exception as error:  # what Spark raises for it differs between its two clients
+    except Exception as error:  # Spark's two clients raise different errors
         raise Refused(f"schema: {str(error).splitlines()[0]}", code="invalid_schema", field="schema") from error
     taken = {"_partition", "_offset", *(f"_{name}" for name in COLUMNS), _CORRUPT}
     for field in schema:
         if field.name.lower() in taken:
-            raise Refused(f"schema: {field.name} is a column that the export makes", field="schema")
+            raise Refused(f"schema: {field.name} is the name of a column that the export adds", field="schema")
     if not schema.fields:
-        raise Refused("schema: has no field", field="schema")
+        raise Refused("schema: must have at least one field", field="schema")
     return schema
 
 
 def with_verdict(messages: DataFrame, schema: StructType) -> DataFrame:
-    """Return messages with their fields, and whether all of them fit."""
+    """Return messages with their parsed fields, and whether all of these fit."""
     nullable = StructType([StructField(field.name, field.dataType) for field in schema])
     asked = nullable.add(_CORRUPT, "string")
     text = F.expr("try_validate_utf8(CAST(body AS STRING))")
@@ -68,7 +68,7 @@ def typed_columns(schema: StructType, columns: Sequence[str]) -> list[Column]:
 
 
 def quarantine_columns(schema: StructType) -> list[Column]:
-    """Return the columns of the quarantine table: the whole message, which field does not fit, and why."""
+    """Return the columns of the quarantine table: the whole message, the field that does not fit, and the reason."""
     field, reason = _why(schema)
     place = [F.col("partition").alias("_partition"), F.col("offset").alias("_offset")]
     return [
@@ -81,12 +81,12 @@ def quarantine_columns(schema: StructType) -> list[Column]:
 
 
 def typed(messages: DataFrame, schema: StructType, columns: Sequence[str]) -> DataFrame:
-    """Return the rows of the typed table of messages that fit."""
+    """Return the typed table's rows for the messages that fit."""
     return with_verdict(messages, schema).where(FITS).select(typed_columns(schema, columns))
 
 
 def _why(schema: StructType) -> tuple[Column, Column]:
-    """Return the first field that does not fit, `body` for the whole, and what is wrong with it."""
+    """Return the name of the first field that does not fit (`body` for the whole), and the reason."""
     text = F.col(_TEXT)
     found = F.substring(text, 1, _FOUND_CHARS)
     cases: list[tuple[Column, str, Column]] = [
@@ -104,7 +104,7 @@ def _why(schema: StructType) -> tuple[Column, Column]:
 
 
 def _field_cases(field: StructField) -> list[tuple[Column, str, Column]]:
-    """Return when a field does not fit; evaluated for the rows alone that do not."""
+    """Return the ways in which a field may not fit; evaluated only for rows that do not fit."""
     kind = field.dataType.simpleString()
     asked = StructType([StructField(field.name, field.dataType)]).add(_CORRUPT, "string")
     path = "$['" + field.name.replace("'", "\\'") + "']"

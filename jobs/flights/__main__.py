@@ -22,21 +22,21 @@ from tables.config import load
 
 RATE_EVENTS_S: Final = 25_000
 INTERRUPTED: Final = 130
-#: The width where nobody looks.
+#: The console's width if stdout is not a terminal.
 LOG_COLUMNS: Final = 110
 
 
 @click.command(name="make run")
-@click.option("--once", is_flag=True, help="End after the report; non-zero when anything disagrees.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Of the service; 0 takes a free one.")
-@click.option("--events", type=click.IntRange(min=1), help="Replay only so many events.")
+@click.option("--once", is_flag=True, help="End after the report; non-zero if anything disagrees.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port of the service; 0 takes a free one.")
+@click.option("--events", type=click.IntRange(min=1), help="Replay only this number of events.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0), default=RATE_EVENTS_S, show_default=True, help="Events/s; 0: no pause."
+    "--rate", type=click.FloatRange(min=0), default=RATE_EVENTS_S, show_default=True, help="Events/s; 0: no pauses."
 )
 @click.option("--warehouse", metavar="DIR", help="Folder or URL of the tables (by default the setting warehouse.uri).")
-@click.option("--logs", metavar="DIR", default=str(PROJECT_FOLDER / ".run"), help="Where logs and report go.")
+@click.option("--logs", metavar="DIR", default=str(PROJECT_FOLDER / ".run"), help="Folder for logs and report.")
 def main(once: bool, port: int | None, events: int | None, rate: float, warehouse: str | None, logs: str) -> None:
-    """Replay a year of real flights through the service while Spark reads along, compare, then go on serving."""
+    """Replay a year of real flights through the service while Spark reads them, compare, then keep serving."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -62,7 +62,7 @@ def _plan(port: int | None, events: int | None, rate: float, warehouse: str | No
 
 
 def _run(plan: Plan, *, once: bool) -> int:
-    """Return the exit status; whatever happens, no process is left behind."""
+    """Return the exit status; no process is left behind in any case."""
     status = INTERRUPTED
     run = Run(plan, Console(width=None if sys.stdout.isatty() else LOG_COLUMNS))
     try:
@@ -81,7 +81,7 @@ def _run(plan: Plan, *, once: bool) -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Stop as at Ctrl-C."""
+    """Stop as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

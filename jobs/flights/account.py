@@ -1,7 +1,7 @@
-"""One side's account of a topic: what it holds, how often, in which order, as few numbers that can be compared.
+"""One side's account of a topic: its content, duplicates and order as a few numbers that can be compared.
 
-Producer and service are counted here, from rows; Spark counts by itself in SQL (`queries.sql`), so that a fault in one
-way of counting shows as a disagreement.
+The accounts of producer and service are counted here, from rows. Spark counts its own in SQL (`queries.sql`), so that a
+mistake in one way of counting shows as a disagreement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = ["ROWS_SCHEMA", "Account", "PartitionCount", "account_of", "body_crcs"]
 
-#: What `account_of` counts: `partition`, `offset` and what the message says.
+#: The rows that `account_of` counts: `partition`, `offset` and the fields of the message.
 ROWS_SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.string()),
@@ -35,7 +35,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of one partition; `end_offset` is the next offset to be written, as the side was told."""
+    """The messages of one partition; `end_offset` is the next offset to be written, as reported to this side."""
 
     messages: int = 0
     distinct_offsets: int = 0
@@ -45,34 +45,34 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset from 0 to the end is there, once."""
+        """Whether every offset from 0 to the end occurs exactly once."""
         ends = {self.messages, self.distinct_offsets, self.last_offset + 1, self.end_offset}
         return self.first_offset == 0 and len(ends) == 1
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as one side knows it."""
+    """A topic as seen by one side."""
 
     #: Messages by tag.
     kinds: dict[str, int]
-    #: By name.
+    #: Counts by name of the partition.
     partitions: dict[str, PartitionCount]
-    #: The sum of the CRC-32 of all bodies: whatever the order, each body counts.
+    #: The sum of the CRC-32 of all bodies; it does not depend on their order.
     bodies_crc: int
-    #: For each aircraft the SHA-256 of its events' CRC-32, in order, joined by commas.
+    #: For each aircraft, the SHA-256 of its events' CRC-32, in order and joined by commas.
     sequences: dict[str, str]
     #: Aircraft whose events are in more than one partition.
     scattered: int
 
     @property
     def messages(self) -> int:
-        """All messages."""
+        """The number of all messages."""
         return sum(self.kinds.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where rows are: the code of each row's partition, and its offset."""
+    """The places of rows: the code of each row's partition, and its offset."""
 
     partition: Integers
     offset: Integers
@@ -84,9 +84,9 @@ def account_of(rows: pa.Table, *, ends: Mapping[str, int], in_row_order: bool) -
     Parameters
     ----------
     ends
-        Each partition's end offset, as this side was told.
+        Each partition's end offset, as reported to this side.
     in_row_order
-        Whether an aircraft's order is that of the rows (the producer's) or that of the offsets (as stored).
+        Whether an aircraft's events are in the order of the rows (producer) or of the offsets (as stored).
     """
     assert rows.schema.equals(ROWS_SCHEMA), rows.schema
     crcs = body_crcs(rows["body"])

@@ -1,4 +1,4 @@
-"""Do producer, workers, service and Spark agree? A pure comparison of their accounts, line by line."""
+"""Compares the accounts of producer, workers, service and Spark line by line; without I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jobs.flights.stream_account import StreamAccount
 
 __all__ = ["Agreement", "GroupLine", "Line", "StreamLine", "compare", "compare_groups", "compare_streams"]
 
-#: How many aircraft out of order are named.
+#: The number of aircraft out of order that are named.
 NAMED_MAX: Final = 10
 
 _PLURALS: Final = {"arrival": "arrivals", "departure": "departures", "cancellation": "cancellations"}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was compared."""
+    """One compared number."""
 
     what: str
     producer: str
@@ -31,7 +31,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was compared of a group."""
+    """One compared number of a group."""
 
     group: str
     what: str
@@ -43,7 +43,7 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was compared of what the streams wrote."""
+    """One compared number of the streams' tables."""
 
     what: str
     producer: str
@@ -56,11 +56,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run."""
 
     lines: tuple[Line, ...]
-    #: Some of the aircraft whose events are not in the order in which they were produced.
+    #: Some of the aircraft whose events are not in the produced order.
     out_of_order: tuple[str, ...]
-    #: What became of the messages in each group.
+    #: The lines of the groups.
     groups: tuple[GroupLine, ...] = ()
-    #: What the streams made of them.
+    #: The lines of the streams.
     streams: tuple[StreamLine, ...] = ()
 
     @property
@@ -71,12 +71,12 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        """What the process exits with."""
+        """The exit status of the process."""
         return 0 if self.agreed else 1
 
 
 def compare(producer: Account, service: Account, spark: Account) -> Agreement:
-    """Return the lines of the report; each agrees only if all three sides say the same, and the right thing."""
+    """Return the report's lines; a line agrees only if all three sides have the same number, and the right one."""
     sides = (producer, service, spark)
     wrong = {key for side in (service, spark) for key in _differing(producer, side)}
     return Agreement(
@@ -93,13 +93,13 @@ def compare_groups(
 ) -> tuple[GroupLine, ...]:
     """Return the lines of the report's second table; the accounts of each side are in the order of the groups.
 
-    What the producer's side expects is right, so a line agrees when all say the same.
+    The producer's side is the expected one, so a line agrees if all sides are equal.
     """
     return tuple(line for sides in zip(producer, workers, service, spark, strict=True) for line in _group(sides))
 
 
 def compare_streams(producer: StreamAccount, flights: StreamAccount, hours: StreamAccount) -> tuple[StreamLine, ...]:
-    """Return the lines of the report's third table: what was sent, the typed table, the one by carrier and hour."""
+    """Return the lines of the third table, for what was sent, the typed table, and the table by carrier and hour."""
     sides = (producer, flights, hours)
     return tuple(_stream(what, shown, [number(side) for side in sides]) for what, shown, number in _STREAM_LINES)
 
@@ -179,18 +179,18 @@ def _checksum(sides: Sides) -> Line:
 
 
 def _differing(producer: Account, side: Account) -> set[str]:
-    """Return the aircraft whose events `side` knows in another order than the producer's, or not at all."""
+    """Return the aircraft whose events `side` has in another order than the producer, or does not have."""
     keys = producer.sequences.keys() | side.sequences.keys()
     return {key for key in keys if producer.sequences.get(key) != side.sequences.get(key)}
 
 
 def _partition(side: Account, name: str) -> PartitionCount:
-    """Return a side's count of a partition; Spark does not mention one that is empty."""
+    """Return a side's count of a partition; Spark's account lacks empty partitions."""
     return side.partitions.get(name) or PartitionCount()
 
 
 def _line(what: str, numbers: Sequence[int], *, right: int | None = None, shown: str = "{:,}") -> Line:
-    """Return one line; `right` is the number that all sides must say where not any will do."""
+    """Return one line; `right` is the number that all sides must have, None if they must only be equal."""
     producer, service, spark = (shown.format(number) for number in numbers)
     agree = len({*numbers, numbers[0] if right is None else right}) == 1
     return Line(what=what, producer=producer, service=service, spark=spark, agree=agree)

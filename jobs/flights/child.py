@@ -1,6 +1,6 @@
-"""A process of the main job's own: started, listened to, watched, and stopped whatever happens.
+"""A child process of the main job: started, read from, watched, and stopped in any case.
 
-Each gets a session of its own, so that Ctrl-C reaches the main job alone and it decides in which order they stop; a
+Each one has a session of its own, so that Ctrl-C reaches only the main job, which decides the order of the stops. A
 process that does not stop in time is killed with all that it started (Spark's JVM).
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Child"]
 TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 16_384
 STOP_TIMEOUT_S: Final = 15.0
-#: How often a wait for a line looks whether the process is still there.
+#: Interval at which a wait for a line checks that the process still runs, in seconds.
 LOOK_EVERY_S: Final = 0.1
 LISTENER_END_S: Final = 1.0
 GROUP_END_S: Final = 3.0
@@ -36,15 +36,15 @@ class Child:
     Parameters
     ----------
     name
-        What people call it.
+        The name in messages.
     talks
-        Whether its standard output is for us, line by line; else it goes to the log, too.
+        Whether the main job reads its standard output line by line; otherwise the output goes to the log as well.
     may_end_with
         The exit status with which it may end by itself.
     environment
-        Beside that of this process.
+        Variables in addition to those of this process.
     stop_s
-        How long it may take to end when it is told to.
+        Seconds that it may take to end after a stop.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """The id of the process."""
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; None while the process runs."""
         return self._process.poll()
 
     def read_line(self, timeout_s: float) -> str:
-        """Return the next line of standard output, without its end."""
+        """Return the next line of standard output, without its newline."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             ended = not self._listener.is_alive()
@@ -97,8 +97,8 @@ class Child:
                 return self._lines.get(timeout=LOOK_EVERY_S)
             self.check()
             if ended and self.status is not None:
-                raise JobFailed(f"the {self.name} ended without the word that it owed; its log:\n{self._tail()}")
-        raise JobFailed(f"the {self.name} said nothing for {timeout_s:.0f} s; the end of its log:\n{self._tail()}")
+                raise JobFailed(f"the {self.name} ended without an answer; its log:\n{self._tail()}")
+        raise JobFailed(f"the {self.name} printed nothing for {timeout_s:.0f} s; the end of its log:\n{self._tail()}")
 
     def write_line(self, line: str) -> None:
         """Send a line to standard input."""
@@ -112,14 +112,14 @@ class Child:
             raise
 
     def check(self) -> None:
-        """Raise when the process has ended, with the end of its log."""
+        """Raise if the process has ended; the message has the end of its log."""
         status = self._process.poll()
         if status is None or self._stopping or status == self.may_end_with:
             return
         raise JobFailed(f"the {self.name} {_how(status)}; the end of its log:\n{self._tail()}")
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """End the process and whatever it started, kindly at first; return its exit status."""
+        """End the process and whatever it started, first by SIGTERM; return its exit status."""
         timeout_s = self._stop_s if timeout_s is None else timeout_s
         self._stopping = True
         with contextlib.suppress(ProcessLookupError):
@@ -129,7 +129,7 @@ class Child:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
-        # a JVM cleans up after the Python that started it has gone; where nobody buries orphans the group stays
+        # a JVM cleans up after its Python parent has ended; without an init that reaps orphans the group stays
         deadline = time.monotonic() + min(timeout_s, GROUP_END_S)
         while self._has_group() and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""What the groups do while the flights stream in: shown along the way, waited for at the end, and accounted for."""
+"""The groups during the run: their progress is shown, their end awaited, and their accounts compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mq.client import Admin
 
 __all__ = ["Consuming"]
 
-#: After the last event. Alone on a machine it is seconds; on one that has much else to do, Spark takes minutes.
+#: Seconds to wait after the last event. On an idle machine a few are enough; on a busy one, Spark takes minutes.
 LIMIT_S: Final = 600.0
 LOOK_EVERY_S: Final = 1.0
 
@@ -34,7 +34,7 @@ class Consuming:
     ask
         Asks the Spark reader.
     say
-        Tells people.
+        Prints a line.
     """
 
     admin: Admin
@@ -45,12 +45,12 @@ class Consuming:
     say: Callable[[str], None]
 
     def progress(self) -> str:
-        """Look after the workers, and return how far the groups are, as the service tells it."""
+        """Look after the workers, and return the progress of the groups, as reported by the service."""
         self.crew.look()
         return self._told()[0]
 
     def await_done(self) -> None:
-        """Wait until no group has anything left, by the service and by the tables, or until it takes too long."""
+        """Wait until no group has anything left, by the service and by the tables, or until the time limit."""
         deadline = time.monotonic() + LIMIT_S
         shown = ""
         while True:
@@ -70,7 +70,7 @@ class Consuming:
             time.sleep(LOOK_EVERY_S)
 
     def compare(self, ledger: Ledger, handled: Sequence[GroupAccount]) -> tuple[GroupLine, ...]:
-        """Collect what each side knows of the groups, and compare it; `handled` is the workers' side."""
+        """Collect each side's account of the groups and compare them; `handled` is the workers' side."""
         expected = [
             expected_account(group.name, ledger, fails=group.fails, held=self.crew.held.get(number, {}))
             for number, group in enumerate(self.groups)
@@ -80,7 +80,7 @@ class Consuming:
         return compare_groups(expected, handled, served, found)
 
     def _told(self) -> tuple[str, int | None]:
-        """What the service says is left, in words and as a number; None while a group has not begun."""
+        """Return what is left, by the service: as text, and as a number (None: a group has not begun)."""
         words, total = [], 0
         for group in self.groups:
             left = left_of(self.admin.get_group(group.name), self.topic)

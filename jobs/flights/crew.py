@@ -1,4 +1,4 @@
-"""The workers of this run: started early, put to work when there is a topic, one of them replaced after its death."""
+"""The workers of this run: started early, put to work when the topic exists; one is replaced after its death."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ W = TypeVar("W", Started, Dying, Closed)
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker, and what it was told."""
+    """One worker and its task."""
 
     name: str
     group: int
@@ -45,23 +45,23 @@ class Crew:
     Parameters
     ----------
     children
-        Where a worker is watched and stopped with the other processes of the run; this adds and replaces.
+        The processes of the run, which are watched and stopped together; this class adds and replaces some.
     folder
-        Logs and deliveries go there.
+        The folder for logs and deliveries.
     say
-        Tells people.
+        Prints a line.
     """
 
     children: list[Child]
     folder: Path
     say: Callable[[str], None]
-    #: What the dead held: offsets by partition, by the number of the group.
+    #: Messages that dead workers held, by the group's number: offsets by partition.
     held: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     _workers: list[_Worker] = field(default_factory=list)
     _groups: Sequence[FlightGroup] = ()
 
     def start(self) -> None:
-        """Start the processes: they wait for what they shall do."""
+        """Start the processes; they wait for their tasks."""
         for number, group in enumerate(GROUPS):
             for n in range(1, group.workers + 1):
                 name = f"worker {group.name} {n}"
@@ -70,7 +70,7 @@ class Crew:
                 self._workers.append(_Worker(name, number, child))
 
     def begin(self, url: str, topic: str, groups: Sequence[FlightGroup]) -> None:
-        """Let all of them consume `topic`; `groups` are this run's names for `GROUPS`."""
+        """Make all of them consume `topic`; `groups` are this run's names for `GROUPS`."""
         self._groups = groups
         for worker in self._workers:
             group = groups[worker.group]
@@ -87,13 +87,13 @@ class Crew:
             _await(worker.child, Started, START_TIMEOUT_S)
 
     def look(self) -> None:
-        """Replace the one that has died as it was told to; for one thread at a time."""
+        """Replace the worker that has killed itself as planned; for one thread at a time."""
         for worker in self._workers:
             if worker.child.may_end_with is not None and worker.child.status is not None:
                 self._replace(worker)
 
     def end(self) -> list[GroupAccount]:
-        """Let all of them end well; return what the handlers of each group did."""
+        """Let all workers end normally; return the accounts of each group's handlers."""
         self.look()
         for worker in self._workers:
             worker.child.may_end_with = 0
@@ -113,7 +113,7 @@ class Crew:
         ]
 
     def _replace(self, worker: _Worker) -> None:
-        """Start another in the place of one that has died; what it held is known from its last word."""
+        """Start another worker in place of one that has died; its last line names the messages that it held."""
         dying = _await(worker.child, Dying, START_TIMEOUT_S)
         count = sum(map(len, dying.held.values()))
         self.held[worker.group] = dying.held

@@ -1,6 +1,6 @@
-"""What the workers' handlers were given and what they said of it: one row for each delivery of a message.
+"""The messages that the workers' handlers got, with their verdicts: one row for each delivery of a message.
 
-A message is named by where it first was, whichever partition it came from this time: its origin.
+A message is identified by its origin, the place where it was stored first, whichever partition it came from this time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ DELIVERIES_SCHEMA: Final = pa.schema(
         pa.field("partition", pa.string()),
         pa.field("offset", pa.int64()),
         pa.field("attempt", pa.int32()),
-        # What the handler said of it.
+        # The handler's verdict.
         pa.field("ok", pa.bool_()),
-        # The CRC-32 of the body, of those that failed: that of a dead letter must be the same.
+        # The CRC-32 of the body of a failed message; its dead letter must have the same.
         pa.field("body_crc", pa.int64()),
     ]
 )
@@ -52,7 +52,7 @@ class Deliveries:
         self._parts: list[pa.Table] = []
 
     def note(self, part: pa.Table) -> None:
-        """Keep a batch of `DELIVERIES_SCHEMA`."""
+        """Add a batch of `DELIVERIES_SCHEMA`."""
         self._parts.append(part)
 
     def write(self, file: Path) -> None:
@@ -63,6 +63,6 @@ class Deliveries:
 
 
 def read_deliveries(file: Path) -> pa.Table:
-    """Return what `write` wrote."""
+    """Return the deliveries that `write` wrote."""
     with pa.ipc.open_file(file) as source:
         return source.read_all()

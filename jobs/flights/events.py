@@ -1,13 +1,13 @@
 """Flights as events, in the order of real time.
 
-The source says what clocks read, in New York when a flight left and at its destination when it landed, and the date of
-the scheduled departure only. So:
+The source has clock readings (in New York when a flight left, at its destination when it landed), and of dates only
+that of the scheduled departure. So:
 
 |     | the source has                               | the events have                                                 |
 |-----|----------------------------------------------|-----------------------------------------------------------------|
-| F1  | scheduled departure and delay                | it left at the one plus the other, across days                  |
-| F2  | the clock at the landing, no day             | it landed when that clock first read so after it left           |
-| F3  | no time zone for BQN, PSE, SJU, STT          | that of Puerto Rico, which all four keep                        |
+| F1  | scheduled departure and delay                | it left at the sum of both, across days                         |
+| F2  | the clock at the landing, no day             | it landed when that clock first had this reading after it left  |
+| F3  | no time zone for BQN, PSE, SJU, STT          | that of Puerto Rico, which applies to all four                  |
 | F4  | a clock reading that came twice (November 3) | the first of the two                                            |
 | F5  | no departure time: cancelled                 | a cancellation, at the scheduled departure: no other time known |
 | F6  | a departure, no arrival time (diverted)      | a departure only: no arrival is made up                         |
@@ -16,8 +16,8 @@ the scheduled departure only. So:
 | F9  | the clock at the scheduled landing           | as F2, from the scheduled departure                             |
 | F10 | events of one minute                         | arrivals, departures, cancellations; each in the source's order |
 
-Each event is a row: `key` the tail number, `tag` the kind of event, `body` one JSON object, `time` its instant. Tests
-check F1, F2 and F9 against what the source says a second time (`dep_time`, `time_hour`, `air_time`, `arr_delay`).
+Each event is a row: `key` is the tail number, `tag` the kind of event, `body` one JSON object, `time` its instant.
+Tests check F1, F2 and F9 against redundant columns of the source (`dep_time`, `time_hour`, `air_time`, `arr_delay`).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 ARRIVAL: Final = "arrival"
 DEPARTURE: Final = "departure"
 CANCELLATION: Final = "cancellation"
-#: In the order of F10.
+#: The kinds in the order of F10.
 KINDS: Final = (ARRIVAL, DEPARTURE, CANCELLATION)
 
-#: F3.
+#: The airports of F3.
 ZONES_NOT_IN_SOURCE: Final = dict.fromkeys(("BQN", "PSE", "SJU", "STT"), "America/Puerto_Rico")
 
 #: The fields of a body, in order, with their Spark SQL types.
@@ -86,7 +86,7 @@ def events_of(flights: pa.Table, zones: Mapping[str, str]) -> pa.Table:
 
 
 def scheduled_departures(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight should have left."""
+    """Return the scheduled departure of each flight."""
     months = (flights["year"].to_numpy() - 1970) * 12 + flights["month"].to_numpy() - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (flights["day"].to_numpy() - 1)
     wall = at(days, clock_minutes(flights["sched_dep_time"].to_numpy()))
@@ -97,24 +97,24 @@ def scheduled_departures(flights: pa.Table, zones: Mapping[str, str]) -> Times:
 
 
 def scheduled_arrivals(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight should have landed (F9)."""
+    """Return the scheduled landing of each flight (F9)."""
     return _landings(flights, zones, scheduled_departures(flights, zones), flights["sched_arr_time"])
 
 
 def departure_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight left (F1); NaT where it was cancelled (F5)."""
+    """Return when each flight left (F1); NaT if it was cancelled (F5)."""
     delay = flights["dep_delay"]
     minutes = pc.fill_null(delay, 0).to_numpy().astype("timedelta64[m]")
     return np.where(pc.is_valid(delay).to_numpy(), scheduled_departures(flights, zones) + minutes, np.datetime64("NaT"))
 
 
 def arrival_times(flights: pa.Table, zones: Mapping[str, str]) -> Times:
-    """Return when each flight landed (F2, F4); NaT where it did not (F5, F6)."""
+    """Return when each flight landed (F2, F4); NaT if it did not (F5, F6)."""
     return _landings(flights, zones, departure_times(flights, zones), flights["arr_time"])
 
 
 def _landings(flights: pa.Table, zones: Mapping[str, str], departed: Times, clock: pa.ChunkedArray) -> Times:
-    """Return when the destination's clock first reads `clock` after `departed`; NaT where either is unknown."""
+    """Return when the destination's clock first reads `clock` after `departed`; NaT if either is unknown."""
     known = pc.is_valid(clock).to_numpy() & ~np.isnat(departed)
     minutes = clock_minutes(pc.fill_null(clock, 0).to_numpy())
     landed = _unknown(len(flights))
@@ -125,13 +125,13 @@ def _landings(flights: pa.Table, zones: Mapping[str, str], departed: Times, cloc
 
 
 def _by_zone(airports: pa.ChunkedArray, zones: Mapping[str, str]) -> dict[str, NDArray[np.bool_]]:
-    """Return for each time zone which rows' airport lies in it."""
+    """Return for each time zone a mask of the rows whose airport lies in it."""
     coded = airports.combine_chunks().dictionary_encode()
     known = {**ZONES_NOT_IN_SOURCE, **zones}
     zone_of = [known.get(code) for code in coded.dictionary.to_pylist()]
     if None in zone_of:
         code = coded.dictionary[zone_of.index(None)].as_py()
-        raise JobFailed(f"nobody knows the time zone of airport {code}")
+        raise JobFailed(f"unknown time zone of airport {code}")
     row_zones = np.array(zone_of, dtype=object)[coded.indices.to_numpy()]
     return {zone: row_zones == zone for zone in dict.fromkeys(zone_of) if zone is not None}
 
@@ -144,7 +144,7 @@ def _unknown(count: int) -> Times:
 
 
 def _part(flights: pa.Table, kind: str, time: Times, *, scheduled: Times, delay: pa.ChunkedArray) -> pa.Table:
-    """Return the events of one kind, in the source's order, with what `_in_order` sorts by."""
+    """Return the events of one kind, in the source's order, with the columns by which `_in_order` sorts."""
     rows = np.flatnonzero(~np.isnat(time))
     of = flights.take(pa.array(rows))
     instants = time[rows]
@@ -186,9 +186,9 @@ def _written(instants: Times) -> pa.Array:
 
 
 def _text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return text in quotes; the source's codes hold nothing that JSON would escape, which is checked."""
+    """Return text in quotes, after a check that it contains nothing that JSON would escape."""
     if pc.any(pc.match_substring_regex(values, r'["\\\x00-\x1f]')).as_py():
-        raise JobFailed("the source holds a text that JSON would have to escape")
+        raise JobFailed("the source contains a text that JSON would have to escape")
     return pc.binary_join_element_wise('"', values, '"', "")
 
 

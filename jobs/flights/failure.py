@@ -1,4 +1,4 @@
-"""Why the main job cannot go on."""
+"""The error that stops the main job."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["JobFailed"]
 
 
 class JobFailed(Exception):
-    """The main job stops; the message says why and what to do."""
+    """The main job stops; the message names the reason and the remedy."""

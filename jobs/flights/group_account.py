@@ -1,4 +1,4 @@
-"""A group that consumed a topic as few numbers: what must become of the events, and what the handlers saw."""
+"""The account of a group that consumed a topic: the expected one, and that of the workers' handlers."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from jobs.flights.tails import failing
 
 __all__ = ["MAX_ATTEMPTS", "GroupAccount", "Held", "expected_account", "handled_account"]
 
-#: A message of the flights' groups is delivered so often, then it is dead.
+#: The number of deliveries after which a message of the flights' groups is a dead letter.
 MAX_ATTEMPTS: Final = 3
 
-#: A place as one number: partitions are few, and no offset of a run comes near it.
+#: A place (partition, offset) as one number: partitions are few, and no offset of a run comes near this factor.
 _OFFSETS: Final = 1 << 40
 
-#: Messages that a worker held when it died: offsets by partition, where they first were.
+#: Messages that a worker held when it died: offsets of their origins by partition.
 Held = Mapping[str, Sequence[int]]
 
 
 class GroupAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as one side knows it."""
+    """A group as seen by one side."""
 
     group: str
-    #: Messages of the topic that the group is done with, one way or another.
+    #: Messages of the topic that are acknowledged or dead letters.
     consumed: int
-    #: Of these, the ones that some handler dealt with.
+    #: Consumed messages that a handler succeeded with.
     acknowledged: int
     dead: int
-    #: Dead letters by where they first were: a message that is dead twice shows as a difference.
+    #: Distinct origins of dead letters: a message with two dead letters shows as a difference.
     dead_distinct: int
-    #: The sum of the CRC-32 of their bodies.
+    #: The sum of the CRC-32 of the dead letters' bodies.
     dead_crc: int
     #: Deliveries after a message's first.
     retried: int
-    #: Messages that wait, are out with a worker, or wait to be delivered again.
+    #: Messages that wait, are in flight, or wait for redelivery.
     left: int
 
 
 def expected_account(group: str, ledger: Ledger, *, fails: bool, held: Held) -> GroupAccount:
-    """Return what must become of the acknowledged events in a group.
+    """Return the account that a group must have after all acknowledged events.
 
     Parameters
     ----------
     fails
-        Whether the group's handler fails for some tails; their events are delivered `MAX_ATTEMPTS` times.
+        Whether the group's handler fails for some tails, whose events are delivered `MAX_ATTEMPTS` times.
     held
-        What a worker of the group held when it died: the rest of it is delivered twice.
+        The messages that a worker of the group held when it died; those that do not fail are delivered twice.
     """
     events = ledger.events
     bad = failing(events["key"]) if fails else np.zeros(len(events), dtype=np.bool_)
@@ -76,9 +76,9 @@ def handled_account(group: str, deliveries: Sequence[pa.Table], *, left: int) ->
     Parameters
     ----------
     deliveries
-        Of each worker (`DELIVERIES_SCHEMA`).
+        The deliveries of each worker (`DELIVERIES_SCHEMA`).
     left
-        Messages that the workers did not finish, or could not tell the service of.
+        Messages that the workers did not finish, or whose outcome they could not report to the service.
     """
     rows = pa.concat_tables(deliveries)
     place = _places(rows)

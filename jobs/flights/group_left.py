@@ -1,4 +1,4 @@
-"""What the tables say is left for each group."""
+"""The messages that are left for each group, by the tables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["GroupsLeft"]
 
 
 class GroupsLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left for each group, by the tables."""
+    """The messages that are left for each group, by the tables."""
 
-    #: Stored and not committed, or given away and not done; None before the group's first commit is merged.
+    #: Messages that are stored and not committed, or in flight; None before the group's first commit is merged.
     left: dict[str, int | None]
-    #: It may have changed while it was looked at, or checkpoints are not merged yet.
+    #: Whether it may have changed during the look, or checkpoints are not merged yet.
     moving: bool
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing is left, for certain."""
+        """Whether certainly nothing is left."""
         return not self.moving and all(count == 0 for count in self.left.values())

@@ -1,11 +1,11 @@
-"""Spark's side of the groups: what the queue's SQL views (`jobs.sql.views`) say of them, asked with `groups.sql`.
+"""Spark's side of the groups: the queue's SQL views (`jobs.sql.views`), queried with `groups.sql`.
 
 The state tables are as of the last merge, so "nothing is left" is certain only when these hold, in this order:
 
 1. the groups have committed everything (an offset passes a message that is done, or whose checkpoint is stored);
-2. all checkpoints that are stored by then are merged;
-3. none of them holds a message (what is to be delivered again is stored in a retry partition, or as a dead letter,
-   before its checkpoint says so), and nothing has moved since 1;
+2. all checkpoints that were stored by then are merged;
+3. none of them has a message in flight (a redelivery is stored in a retry partition, or as a dead letter, before its
+   checkpoint records it), and nothing has changed since 1;
 4. no retry partition has grown meanwhile.
 """
 
@@ -44,7 +44,7 @@ def queries() -> dict[str, str]:
 
 
 class GroupReader:
-    """Asks about the groups of one warehouse."""
+    """Queries the groups of one warehouse."""
 
     def __init__(self, spark: SparkSession, warehouse: str) -> None:
         self._spark = spark
@@ -54,7 +54,7 @@ class GroupReader:
         self._tables: list[str] | None = None
 
     def left(self, topic: str, groups: Sequence[str]) -> GroupsLeft:
-        """Return what is left of `topic` for each of `groups`, looked at in the order of the module's text."""
+        """Return what is left of `topic` for each of `groups`, in the order of checks of the module's docstring."""
         self._set(topic, groups)
         first = self._rows("lanes")
         left = _left(first, groups)
@@ -66,7 +66,7 @@ class GroupReader:
         return GroupsLeft(left=_left(second, groups), moving=moving)
 
     def accounts(self, topic: str, groups: Sequence[str]) -> list[GroupAccount]:
-        """Return Spark's account of each group; one that the tables do not know has consumed nothing."""
+        """Return Spark's account of each group; a group that the tables do not have has consumed nothing."""
         self._set(topic, groups)
         left = _left(self._rows("lanes"), groups)
         read_topic(self._spark, topic, warehouse=self._warehouse).createOrReplaceTempView("messages")
@@ -86,7 +86,7 @@ class GroupReader:
         ]
 
     def _set(self, topic: str, groups: Sequence[str]) -> None:
-        """Make the views; those of the queue again when a state table was made meanwhile, which they need to see."""
+        """Create the views; those of the queue again if a state table was created meanwhile, since they need it."""
         tables = [table for table in STATE_TABLES if state_transactions(self._store, table) is not None]
         if tables != self._tables:
             register_views(self._spark, load(overrides={"warehouse.uri": self._warehouse}))
@@ -107,7 +107,7 @@ class GroupReader:
 
 
 def _left(lanes: Sequence[Row], groups: Sequence[str]) -> dict[str, int | None]:
-    """Return what is left for each group; None where no lane of it is known."""
+    """Return what is left for each group; None if no lane of it is known."""
     left: dict[str, int | None] = dict.fromkeys(groups)
     for row in lanes:
         left[row["group"]] = (left[row["group"]] or 0) + row["lag"] + row["in_flight"]
@@ -115,7 +115,7 @@ def _left(lanes: Sequence[Row], groups: Sequence[str]) -> dict[str, int | None]:
 
 
 def _unmerged(store: Store) -> int:
-    """Count the records of checkpoints, of whichever group, that are not in their table."""
+    """Return the number of records of checkpoints, of all groups, that are not merged into their table."""
     logs = [ref for ref in refs(store, Space.SYS) if ref.topic.startswith(REVIVE_LOG)]
     ends = {ref: load_snapshot(store, ref.folder).end_offset for ref in logs}
     merged = merged_to(store, [POP_CHECKPOINTS])

@@ -1,11 +1,11 @@
-"""The two groups that consume the flights, and the service's side: what it tells of them over REST.
+"""The two groups that consume the flights, and the service's side: their accounts over REST.
 
 | group     | its handler                                         | so                                               |
 |-----------|-----------------------------------------------------|--------------------------------------------------|
-| `tower`   | deals with everything                               | every message is acknowledged at once            |
+| `tower`   | succeeds with everything                            | every message is acknowledged at once            |
 | `repairs` | fails for some tails (`jobs.flights.tails`), always | their messages are dead after the third delivery |
 
-One worker of `repairs` kills itself with a batch in its hands; what it held comes again.
+One worker of `repairs` kills itself while it holds a batch, whose messages are delivered again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mq.client.admin import DeadLetter
 
 __all__ = ["GROUPS", "FlightGroup", "fresh_groups", "left_of", "served_group"]
 
-#: Short, so that a message is dead a few seconds after its first failure.
+#: Short, so that a message is a dead letter a few seconds after its first failure.
 RETRY_WAIT_MS: Final = 1_000
 INVISIBLE_MS: Final = 60_000
 DEAD_PAGE: Final = 1_000
@@ -35,18 +35,18 @@ class FlightGroup:
 
     name: str
     workers: int
-    #: Its handler fails for some tails.
+    #: Whether its handler fails for some tails.
     fails: bool = False
-    #: Its first worker kills itself, once.
+    #: Whether its first worker kills itself, once.
     dies: bool = False
 
 
-#: As their first run names them.
+#: The groups with the names of their first run.
 GROUPS: Final = (FlightGroup(name="tower", workers=1), FlightGroup(name="repairs", workers=2, fails=True, dies=True))
 
 
 def fresh_groups(admin: Admin) -> tuple[FlightGroup, ...]:
-    """Create the first of tower and repairs, tower-2 and repairs-2, ... of which no run has any."""
+    """Create the first pair of tower and repairs, tower-2 and repairs-2, ... of which neither exists."""
     taken = {name.lower() for name in admin.list_groups()}
     endings = ("" if n == 1 else f"-{n}" for n in count(1))
     ending = next(ending for ending in endings if not any(f"{group.name}{ending}" in taken for group in GROUPS))
@@ -65,9 +65,10 @@ def fresh_groups(admin: Admin) -> tuple[FlightGroup, ...]:
 
 
 def left_of(info: GroupInfo, topic: str) -> int | None:
-    """Return how many messages wait for the group or are out with a worker; None before it has begun.
+    """Return how many messages wait for the group or are in flight; None before it has begun.
 
-    A message whose time is over and which the job `revive` has not seen yet is in neither number: the tables know it.
+    A message whose lease has expired, but which the job `revive` has not processed yet, is in neither number; the
+    tables have it.
     """
     partitions = _partitions(info, topic)
     if not partitions:
@@ -76,7 +77,7 @@ def left_of(info: GroupInfo, topic: str) -> int | None:
 
 
 def served_group(admin: Admin, group: str, topic: str) -> GroupAccount:
-    """Return what REST tells of a group now: its progress in the topic, and every dead letter."""
+    """Return a group's account by REST: its progress in the topic, and every dead letter."""
     info = admin.get_group(group)
     partitions = _partitions(info, topic)
     consumed = sum(found.committed_offset or 0 for found in partitions if not found.retry)

@@ -1,15 +1,15 @@
--- What Spark is asked about the groups that consume the flights: the views of `jobs.sql.views`, which everybody has. Of
--- this run are the views `consuming` (its groups, each with its topic) and `messages` (those of the topic).
+-- Spark's queries about the groups that consume the flights, on the views of `jobs.sql.views`. This run adds the views
+-- `consuming` (its groups, each with its topic) and `messages` (those of the topic).
 
 -- name: lanes
--- How far each group is in each partition, as merged: what it has not committed, and what is given away or waits to be
--- delivered again, of checkpoints that are stored.
+-- The progress of each group in each partition, as merged: messages that it has not committed, and messages of stored
+-- checkpoints that are in flight or wait for redelivery.
 SELECT group, retry, partition, committed_offset, end_offset, lag, in_flight
 FROM mq_lag JOIN consuming USING (group, topic)
 ORDER BY group, partition
 
 -- name: consumed
--- Messages below the committed offset; those that are dead letters now were not acknowledged.
+-- Messages below the committed offset; those that are dead letters were not acknowledged.
 SELECT done.group, count(*) AS messages, count_if(dead.origin_offset IS NULL) AS acknowledged
 FROM (
   SELECT mine.group, messages.partition, messages.offset

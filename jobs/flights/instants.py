@@ -1,7 +1,7 @@
-"""Wall clocks and instants: what a clock in some time zone reads, and when it reads it.
+"""Wall clocks and instants: what a clock in a time zone reads, and when it reads that.
 
-An instant is UTC without a zone (`datetime64[s]`). A reading that a clock shows twice, in the night when
-summer time ends, is the first of the two; one that it skips, when summer time begins, is the moment of the skip.
+An instant is UTC without a zone (`datetime64[s]`). Of a reading that a clock shows twice, in the night when summer time
+ends, the first is meant; one that it skips, when summer time begins, stands for the moment of the skip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DAY = np.timedelta64(1, "D")
 
 
 def clock_minutes(reading: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return minutes since midnight of readings such as 517 (5:17); 2400, the midnight that ends a day, is 0."""
+    """Return minutes since midnight for readings such as 517 (5:17); 2400, the midnight that ends a day, is 0."""
     return (reading // 100 * 60 + reading % 100) % 1440
 
 

@@ -1,4 +1,4 @@
--- What Spark is asked about the flights. `events` are the messages of the topic at one moment.
+-- Spark's queries about the flights. `events` are the messages of the topic at one moment.
 
 -- name: summary
 -- The events by kind, aircraft and (for departures, whose bodies are parsed) carrier: one pass over the topic.
@@ -56,7 +56,7 @@ GROUP BY partition
 SELECT sum(crc) AS bodies_crc FROM fingerprints
 
 -- name: sequences
--- Each aircraft's events in the order of their offsets, as one digest, and in how many partitions they are.
+-- Each aircraft's events in the order of their offsets, as one digest, and the number of partitions that they are in.
 SELECT
   key,
   sha2(array_join(transform(array_sort(collect_list(struct(partition, offset, crc))), event -> event.crc), ','), 256)

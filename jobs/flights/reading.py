@@ -1,16 +1,16 @@
-"""The second process: reads along with Spark SQL, and knows of the topic only what its Delta tables say.
+"""The second process: it reads with Spark SQL, and knows of the topic only what its Delta tables contain.
 
-It is asked on standard input and answers on standard output, one JSON line each; whatever Spark prints goes to
-standard error. Each answer is about one moment.
+It gets questions on standard input and answers on standard output, one JSON line each; whatever Spark prints goes to
+standard error. Each answer describes one moment.
 
-| question  | what for                            | how it reads                                                     |
+| question  | purpose                             | how it reads                                                     |
 |-----------|-------------------------------------|------------------------------------------------------------------|
 | `look`    | what a dashboard would show         | `format("mq")`, three columns: many small commits cost it little |
 | `account` | Spark's side of the report          | `read_topic`: the partitions' Delta tables, as Spark reads them  |
 | `left`    | whether the groups are done         | state tables and partitions (`jobs.flights.group_reading`)       |
 | `groups`  | Spark's side of the second table    | the same                                                         |
-| `follow`  | the streams begin                   | `readStream.format("mq")` (`jobs.flights.streaming`)             |
-| `streams` | the third table; the streams end    | the tables that the streams wrote                                |
+| `follow`  | start of the streams                | `readStream.format("mq")` (`jobs.flights.streaming`)             |
+| `streams` | the third table; end of the streams | the tables that the streams wrote                                |
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WARM_UP: Final = "warm-up"
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: Spark is there."""
+    """The first line: Spark is ready."""
 
     spark: str
 
@@ -64,13 +64,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What Spark saw, and how long it took."""
+    """What Spark saw, and how long that took."""
 
     messages: int
     seconds: float
-    #: Aircraft and departures, most first.
+    #: Aircraft and their departures, most first.
     busiest: list[tuple[str, int]]
-    #: Carrier, mean delay of departure in minutes, latest first.
+    #: Carriers and their mean delay of departure in minutes, latest first.
     delays: list[tuple[str, float]]
     #: Rows that the stream has typed so far.
     typed: int = 0
@@ -83,7 +83,7 @@ class Following(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queries() -> dict[str, str]:
-    """Return the named statements of `queries.sql`, with what they leave open filled in."""
+    """Return the named statements of `queries.sql`, with their placeholders filled in."""
     schema = ", ".join(f"{name} {kind}" for name, kind in BODY_FIELDS.items())
     return statements(QUERIES, body_schema=schema, limit=SHOWN)
 
@@ -103,7 +103,7 @@ def look(spark: SparkSession, topic: str, **options: str) -> Look:
 
 
 def account(spark: SparkSession, topic: str, **options: str) -> Account:
-    """Return Spark's account of the topic; the bodies are read once and their fingerprints kept meanwhile."""
+    """Return Spark's account of the topic; the bodies are read once, and their checksums cached meanwhile."""
     from jobs.sql import read_topic
 
     views = _Views(spark, read_topic(spark, topic, **options))
@@ -141,7 +141,7 @@ class _Views:
         return self._spark.sql(self._queries[name]).collect()
 
     def one(self, name: str) -> Row:
-        """Return the row of a query that has one."""
+        """Return the row of a query that returns exactly one."""
         (row,) = self.rows(name)
         return row
 
@@ -157,7 +157,7 @@ def _count(row: Row) -> PartitionCount:
 
 
 def main(warehouse: str, scratch: str) -> None:
-    """Answer until standard input ends; Spark's own files go to the folder `scratch`."""
+    """Answer questions until standard input ends; Spark's own files go to the folder `scratch`."""
     answers = _own_output()
     signal.signal(signal.SIGTERM, _leave)
     from jobs.sql import spark_session
@@ -218,7 +218,7 @@ class _Answering:
 
 
 def _warm_up(spark: SparkSession, scratch: str) -> None:
-    """Look at a topic of one message elsewhere: a first query takes Spark many times as long as those that follow."""
+    """Query a topic of one message elsewhere: Spark's first query takes many times as long as later ones."""
     folder = str(Path(scratch) / "warm-up")
     warehouse = Warehouse.open(folder)
     try:
@@ -231,12 +231,12 @@ def _warm_up(spark: SparkSession, scratch: str) -> None:
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """End as at the end of input: Spark stops and takes its files away."""
+    """End as at the end of input: Spark stops and removes its files."""
     raise SystemExit(0)
 
 
 def _own_output() -> TextIO:
-    """Return standard output for the answers alone: Spark's JVM inherits the descriptor and prints to it."""
+    """Reserve standard output for the answers: Spark's JVM inherits the descriptor and would print to it."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers

@@ -1,8 +1,8 @@
-"""The producer: events sent in their order at a steady rate, and where each of them went.
+"""The producer: sends events in order at a steady rate, and records where each of them was stored.
 
-Chunks go one after the other, each when the one before is acknowledged, so an aircraft's events are stored in the order
-in which they happened. The rate is a replay's, not the limit of anything: a year in about half a minute leaves Spark
-time to read along. Without it the whole year takes a second or two.
+Each chunk is sent when the one before is acknowledged, so an aircraft's events are stored in the order in which they
+happened. The rate is chosen for the replay and is not a limit: a year in about half a minute leaves Spark time to read
+along. Without it, the whole year takes a second or two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mq.client import Producer, SentBatch
 
 __all__ = ["Ledger", "Replay"]
 
-#: A chunk holds what happens in so long at the given rate.
+#: Seconds of the replay in one chunk.
 CHUNK_S: Final = 0.5
 #: The largest chunk, and the only size without a rate.
 CHUNK_EVENTS_MAX: Final = 20_000
@@ -29,19 +29,19 @@ _NOWHERE: Final = -1
 
 
 class Ledger:
-    """Where the service said that each event went, from its acknowledgements alone."""
+    """The place of each event, from the service's acknowledgements alone."""
 
     def __init__(self, events: pa.Table, partitions: tuple[str, ...]) -> None:
-        #: In the order in which they are sent.
+        #: The events in the order in which they are sent.
         self.events = events
         self._names = partitions
         self._partition: NDArray[np.int64] = np.full(len(events), _NOWHERE)
         self._offset: NDArray[np.int64] = np.full(len(events), _NOWHERE)
-        #: Events acknowledged so far; written by one thread, read by others.
+        #: Number of events acknowledged so far; written by one thread, read by others.
         self.acknowledged = 0
 
     def note(self, first: int, sent: SentBatch) -> None:
-        """Keep what was said about the chunk that begins with event `first`."""
+        """Record the acknowledgement of the chunk that begins with event `first`."""
         for part in sent.ranges:
             rows = np.arange(part.count) if part.indexes is None else part.indexes
             self._partition[first + rows] = self._names.index(part.partition)
@@ -49,7 +49,7 @@ class Ledger:
         self.acknowledged += sent.count
 
     def account(self) -> Account:
-        """Return the producer's account: the source's events in the source's order, at the acknowledged places."""
+        """Return the producer's account: the source's events in order, at the acknowledged places."""
         missing = int((self._partition == _NOWHERE).sum())
         if missing:
             raise JobFailed(f"{missing:,} of {len(self.events):,} events were not acknowledged")
@@ -59,7 +59,7 @@ class Ledger:
         return account_of(pa.table(columns, schema=ROWS_SCHEMA), ends=self._ends(), in_row_order=True)
 
     def rows_at(self, places: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
-        """Return which events went to these offsets, by partition; what nobody sent is left out."""
+        """Return the indexes of the events at these offsets, by partition; offsets of other messages are skipped."""
         found = [np.flatnonzero(self._is_at(partition, offsets)) for partition, offsets in places.items()]
         return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
@@ -81,9 +81,9 @@ class Replay:
     Parameters
     ----------
     rate_events_s
-        Events for each second; 0 sends as fast as it goes.
+        Events per second; 0 sends as fast as possible.
     tell
-        Gets the number of events acknowledged after each chunk.
+        Gets the number of acknowledged events after each chunk.
     """
 
     def __init__(self, producer: Producer, topic: str, events: pa.Table, rate_events_s: float) -> None:
@@ -94,7 +94,7 @@ class Replay:
         self.ledger = Ledger(events, producer.partitions(topic))
 
     def run(self, tell: Callable[[int], None]) -> float:
-        """Send all events; return how many seconds it took."""
+        """Send all events; return the number of seconds it took."""
         rows = self._events.select(["key", "tag", "body"])
         size = self._chunk_events()
         began = time.monotonic()
@@ -111,6 +111,6 @@ class Replay:
         return max(1, min(CHUNK_EVENTS_MAX, round(self._rate * CHUNK_S)))
 
     def _wait_until(self, began: float, event: int) -> None:
-        """Wait until `event` is due: this is what makes it a replay."""
+        """Wait until `event` is due at the rate of the replay."""
         if self._rate:
             time.sleep(max(0.0, began + event / self._rate - time.monotonic()))

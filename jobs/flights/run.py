@@ -1,11 +1,11 @@
-"""The main job from start to report: who is started when, who waits for whom, what ends it.
+"""The main job from start to report: the order of starts, waits and stops.
 
 service, jobs, workers start --.
-Spark starts -------------------+--> replay, while Spark looks again and again --> wait until the groups --> compare
+Spark starts -------------------+--> replay, while Spark looks repeatedly     --> wait until the groups --> compare
 flights become events ---------'     and the workers of two groups consume         have nothing left
 
-    compare: the acknowledgements, what REST gives back, what Spark finds; for the groups what the workers did, too;
-    and what two streaming queries made of the topic meanwhile
+    compare: the acknowledgements, what REST returns, what Spark finds; for the groups also the workers' deliveries;
+    and the tables of two streaming queries on the topic
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ __all__ = ["Plan", "Run", "check_port", "fresh_topic"]
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 4
-#: What the groups need: state tables, what failed again and to the dead letters, and what is old away.
+#: The jobs that the groups need: state tables, redelivery and dead letters, delayed messages, retention.
 JOBS: Final = ("merge", "revive", "delay", "retain")
 START_TIMEOUT_S: Final = 120.0
-#: A job ends the run that is under way: a MERGE takes a second or two, and ten times as long on a busy machine.
+#: Seconds for a job to end its run: a MERGE takes a second or two, and ten times as long on a busy machine.
 JOBS_STOP_S: Final = 45.0
 ANSWER_TIMEOUT_S: Final = 300.0
-#: Between two looks Spark rests: the replay needs a core, too.
+#: Seconds that Spark rests between two looks: the replay needs a core, too.
 REST_BETWEEN_LOOKS_S: Final = 1.0
-#: How often the service is looked at while it goes on serving.
+#: Seconds between two checks of the processes while the service keeps serving.
 LOOK_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What was asked for."""
+    """The options of a run."""
 
     warehouse: str
     host: str
     port: int
-    #: Events of the replay; None is all.
+    #: Number of events of the replay; None: all.
     events_max: int | None
     rate_events_s: float
-    #: Logs and the report go there.
+    #: The folder for logs and the report.
     folder: Path
 
 
@@ -82,14 +82,14 @@ class Run:
 
     plan: Plan
     console: Console
-    #: In the order in which they started; the newest is stopped first.
+    #: The processes in the order of their starts; the newest is stopped first.
     children: list[Child] = field(default_factory=list)
     url: str = ""
     topic: str = ""
     groups: tuple[str, ...] = ()
 
     def report(self) -> Agreement:
-        """Do everything up to the report, print and keep it."""
+        """Do everything up to the report; print and store it."""
         service, spark, crew = self._start()
         airlines = read_airlines()
         events = in_thread(self._events, "events")
@@ -111,7 +111,7 @@ class Run:
         return agreement
 
     def serve_on(self) -> None:
-        """Keep serving until Ctrl-C, or until service or jobs end by themselves, which raises; the reader may go."""
+        """Keep serving until Ctrl-C; raise if the service or the jobs end by themselves. The reader is stopped."""
         self._stop_newest()
         with Admin(self.url) as admin:
             topic = admin.get_topic(self.topic)
@@ -121,7 +121,7 @@ class Run:
             time.sleep(LOOK_EVERY_S)
 
     def check(self) -> None:
-        """Raise when a process has died: that says more than the error to which it led elsewhere."""
+        """Raise if a process has died: its death explains more than the errors that follow from it."""
         for child in self.children:
             child.check()
 
@@ -134,7 +134,7 @@ class Run:
         child = self.children.pop()
         status = child.stop()
         if status != 0:
-            self._say(f"the {child.name} ended with status {status} when it was told to stop: see {child.log}")
+            self._say(f"the {child.name} ended with status {status} when it was stopped: see {child.log}")
 
     # Start -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Run:
         service = self._child("service", [*serve, "--host", plan.host, "--port", str(plan.port)])
         read = [sys.executable, "-m", "jobs.flights.reading", plan.warehouse, str(plan.folder)]
         jobs = [deltamq, "jobs", "run", *JOBS, "--engine", "spark", "--warehouse", plan.warehouse]
-        # Spark's own files go where the logs are, and go with it.
+        # Spark's own files go to the folder of the logs, and are removed with it.
         environment = {"SPARK_LOCAL_DIRS": str(plan.folder)}
         self._child("jobs driver", jobs, talks=False, environment=environment, stop_s=JOBS_STOP_S)
         spark = self._child("Spark reader", read)
@@ -172,7 +172,7 @@ class Run:
 
     def _await_spark(self, spark: Child) -> None:
         ready = msgspec.json.decode(spark.read_line(START_TIMEOUT_S), type=Ready)
-        self._say(f"reader    Spark {ready.spark}, reads the Delta tables and never asks the service")
+        self._say(f"reader    Spark {ready.spark}, reads only the Delta tables, never the service")
 
     def _events(self) -> pa.Table:
         flights = read_flights()
@@ -183,7 +183,7 @@ class Run:
         return events
 
     def _follow(self, spark: Child) -> None:
-        """Let the streams begin: they take from the topic what comes, whatever else Spark is asked."""
+        """Start the streams, which read the topic while Spark answers questions."""
         asked = Ask(what="follow", topic=self.topic)
         beginning = in_thread(lambda: msgspec.json.decode(_answer(spark, asked), type=Following), "streams-start")
         await_all([beginning], self.children)
@@ -209,7 +209,7 @@ class Run:
     # Replay and looks ------------------------------------------------------------------------------------------
 
     def _replay(self, events: pa.Table, spark: Child, airlines: dict[str, str], consuming: Consuming) -> Ledger:
-        """Send all events while Spark looks; return what was acknowledged where."""
+        """Send all events while Spark looks; return where each was acknowledged."""
         days = events["time"].cast(pa.date32())
         with _producer(self.url) as producer, bar(self.console) as progress:
             replay = Replay(producer, self.topic, events, self.plan.rate_events_s)
@@ -229,7 +229,7 @@ class Run:
         return ledger
 
     def _look_along(self, look: Callable[[], None], sending: Future[float]) -> None:
-        """Look again and again while events are sent, and once after the last."""
+        """Look repeatedly while events are sent, and once after the last."""
         all_sent = False
         while not all_sent:
             wait([sending], timeout=REST_BETWEEN_LOOKS_S)
@@ -237,7 +237,7 @@ class Run:
             look()
 
     def _look(self, spark: Child, ledger: Ledger, airlines: dict[str, str], consuming: Consuming) -> None:
-        """Ask Spark what it sees, which must be whatever was acknowledged before, and the service about the groups."""
+        """Ask Spark what it sees, which must include what was acknowledged before; ask the service about the groups."""
         asked = ledger.acknowledged
         look = msgspec.json.decode(_answer(spark, Ask(what="look", topic=self.topic)), type=Look)
         text = look_text(look, asked=asked, now=ledger.acknowledged, airlines=airlines, groups=consuming.progress())
@@ -251,7 +251,7 @@ class Run:
     # The end ---------------------------------------------------------------------------------------------------
 
     def _end_groups(self, consuming: Consuming) -> list[GroupAccount]:
-        """Wait until the groups have nothing left, and let the workers go; returns what their handlers did."""
+        """Wait until the groups have nothing left, and stop the workers; return the accounts of their handlers."""
         began = time.monotonic()
         await_all([in_thread(consuming.await_done, "groups")], self.children)
         self._say(f"groups    nothing left {time.monotonic() - began:.1f} s after the last event")
@@ -299,7 +299,7 @@ class Run:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise when the service could not listen there."""
+    """Raise if the service could not listen there."""
     if port == 0:
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -308,13 +308,13 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise JobFailed(
-                f"cannot listen on {host}:{port}: {error.strerror}. Perhaps an earlier run goes on serving there: stop "
-                "it, or take another port: make run PORT=8081 (PORT=0 takes a free one)"
+                f"cannot listen on {host}:{port}: {error.strerror}. An earlier run may still be serving there: stop "
+                "it, or use another port: make run PORT=8081 (PORT=0 takes a free one)"
             ) from error
 
 
 def fresh_topic(admin: Admin) -> str:
-    """Create the first of flights, flights-2, flights-3, ... that does not exist yet: earlier runs are left alone."""
+    """Create the first of flights, flights-2, flights-3, ... that does not exist; topics of earlier runs stay."""
     taken = {name.lower() for name in admin.list_topics()}
     names = (TOPIC if n == 1 else f"{TOPIC}-{n}" for n in count(1))
     name = next(name for name in names if name not in taken)
@@ -324,7 +324,7 @@ def fresh_topic(admin: Admin) -> str:
 
 @contextmanager
 def _producer(url: str) -> Iterator[Producer]:
-    """A producer that is closed with a flush, unless the run has failed: then nobody waits for what is not sent."""
+    """Yield a producer; flush it at the end, unless the run has failed: then unsent messages are dropped."""
     producer = Producer(url)
     try:
         yield producer

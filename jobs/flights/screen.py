@@ -1,4 +1,4 @@
-"""What the main job shows: a bar, a line each time Spark has looked, one table at the end, and what to try next."""
+"""What the main job prints: a bar, a line for each look of Spark, the tables of the report, and what to try next."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CAPTION: Final = (
     "in order: by offset as they were sent; checksum: the sum of the CRC-32 of each body"
 )
 GROUPS_CAPTION: Final = (
-    "consumed: committed by the group; acknowledged: of these, what is no dead letter; delivered again: after a "
-    "failure, or the death of the worker that held it; left over: not committed, held, or about to come again"
+    "consumed: committed by the group; acknowledged: consumed and not a dead letter; delivered again: after a "
+    "failure, or the death of the worker that held it; left over: not committed, in flight, or waiting for redelivery"
 )
 
 STREAMS_CAPTION: Final = (
@@ -47,7 +47,7 @@ def bar(console: Console) -> Progress:
 
 
 def look_text(look: Look, *, asked: int, now: int, airlines: Mapping[str, str], groups: str) -> str:
-    """Return what Spark saw, how long it took, and how far the producer got meanwhile."""
+    """Return what Spark saw, how long that took, and how far the producer got meanwhile."""
     busiest = ", ".join(f"{aircraft} {count:,}" for aircraft, count in look.busiest)
     delays = ", ".join(f"{airlines.get(carrier, carrier)} {delay:+.1f} min" for carrier, delay in look.delays)
     behind = max(0, now - look.messages)
@@ -100,7 +100,7 @@ def streams_table(agreement: Agreement, topic: str) -> Table:
 
 
 def _table(title: str, caption: str, sides: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> Table:
-    """Return a table of what each side says, with a verdict for each row."""
+    """Return a table of the numbers of each side, with a verdict for each row."""
     table = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for side in sides:
@@ -116,7 +116,7 @@ def _verdict(agree: bool) -> str:
 
 
 def next_steps(url: str, topic: TopicInfo, groups: Sequence[str], warehouse: str) -> str:
-    """Return what can be tried while the service goes on serving."""
+    """Return what to try while the service keeps serving."""
     name, partition = topic.topic, topic.partitions[0]
     path = quote(partition.partition, safe="")
     return escape(

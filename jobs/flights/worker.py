@@ -1,12 +1,12 @@
 """A worker of a group in a process of its own: takes messages through the SDK's `PopConsumer`, as Arrow tables.
 
-It is told what to do by one JSON line on standard input, and answers with one JSON line for each thing that happens:
+It gets its task as a JSON line on standard input, and prints a JSON line for each event:
 
     Task -->                        --> Started
-            ... messages ...        --> Dying     (only the one that is to die: what it holds, then SIGKILL)
+            ... messages ...        --> Dying     (only the worker that is to die: what it holds, then SIGKILL)
     stop -->                        --> Closed    (its deliveries are in the file that the task names)
 
-What a worker that dies held comes again, to any worker of its group, when its invisible time is over.
+Messages that a dead worker held are delivered again, to any worker of its group, when their invisible time is over.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from mq.errors import DeltaMQError
 
 __all__ = ["Closed", "Dying", "Started", "Task", "Word", "main"]
 
-#: For a worker that will die: the shortest that the service gives by default.
+#: For the worker that will die: the shortest invisible time that the service allows by default.
 DYING_INVISIBLE_MS: Final = 10_000
-#: A machine that is busy with Spark's start may keep an answer for long; one that is lost is delivered again.
+#: On a machine that is busy with Spark's start, an answer may take long; messages of a lost one are delivered again.
 PATIENCE: Final = Patience(request_timeout_s=60, timeout_s=120)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is to do."""
+    """The task of a worker."""
 
     url: str
     group: str
     topic: str
-    #: The handler fails for some tails.
+    #: Whether the handler fails for some tails.
     fails: bool
-    #: The process kills itself in its first batch.
+    #: Whether the process kills itself in its first batch.
     dies: bool
-    #: Where the deliveries go at the end.
+    #: The file to which the deliveries are written at the end.
     file: str
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """It consumes."""
+    """The worker has begun to consume."""
 
 
 class Dying(msgspec.Struct, frozen=True, tag=True):
-    """The process is about to kill itself: it holds these offsets, by partition."""
+    """The worker is about to kill itself; it holds these offsets, by partition."""
 
     held: dict[str, list[int]]
 
 
 class Closed(msgspec.Struct, frozen=True, tag=True):
-    """It has ended well; so many messages were not finished, or their outcome could not be told."""
+    """The worker has ended normally; `left` messages were not finished, or their outcome could not be reported."""
 
     deliveries: int
     left: int
@@ -73,7 +73,7 @@ Word = Started | Dying | Closed
 
 
 class _Handler:
-    """What becomes of a batch."""
+    """Handles batches: fails for some tails, or kills the process."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -91,9 +91,9 @@ class _Handler:
 
 
 def main() -> None:
-    """Work until standard input says stop or ends; non-zero when the service refuses for good."""
+    """Work until standard input has a line "stop" or ends; exit with an error if the service refuses for good."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    # Whoever ends it so does not wait for answers: what is not acknowledged comes again.
+    # On SIGTERM it does not wait for answers: what is not acknowledged is delivered again.
     signal.signal(signal.SIGTERM, _leave)
     line = sys.stdin.readline()
     if not line:
@@ -107,7 +107,7 @@ def main() -> None:
         handler,
         concurrency=1,
         format="arrow",
-        # One batch is handled while the next is fetched; a worker that dies must hold what it names, and no more.
+        # One batch is handled while the next is fetched; a worker that dies must hold exactly what it names.
         prefetch=0 if task.dies else 1,
         invisible_ms=DYING_INVISIBLE_MS if task.dies else None,
         patience=PATIENCE,
@@ -129,13 +129,13 @@ def _await_stop(consumer: PopConsumer) -> None:
 
 
 def _die(noted: pa.Table) -> None:
-    """Name what is held, and die as if somebody had pulled the plug."""
+    """Print what is held, and die by SIGKILL."""
     held: dict[str, list[int]] = {}
     for partition, offset in zip(noted["partition"].to_pylist(), noted["offset"].to_pylist(), strict=True):
         held.setdefault(partition, []).append(offset)
     _say(Dying(held))
     os.kill(os.getpid(), signal.SIGKILL)
-    threading.Event().wait()  # nothing of this thread happens after the kill
+    threading.Event().wait()  # this thread does nothing after the kill
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

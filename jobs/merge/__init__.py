@@ -1,4 +1,4 @@
-"""The job that merges the queue's own logs into state tables."""
+"""The job `merge`, which merges the queue's own logs into state tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch of the merge job on its way to its MERGE: what it covers, and what it is judged by."""
+"""One batch of the merge job: the records it covers, and the state by which they are judged."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ __all__ = ["Batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What the source of a MERGE is made of."""
+    """The input from which the source of a MERGE is made."""
 
     session: SparkSession
-    #: Where tasks open the warehouse.
+    #: The URI by which tasks open the warehouse.
     warehouse: str
-    #: Where Spark reads the table that is merged into.
+    #: The location of the table that is merged into, for Spark.
     location: str
-    #: What the logs have for it.
+    #: The records of the logs in this batch.
     spans: Sequence[LogSpan]
-    #: Read after the end of the spans was known: a group or topic that they are about and that is not there has ended.
+    #: Read after the ends of the spans: a group or topic that the records refer to and that is missing here has ended.
     meta: Meta
     now: datetime
-    #: Whether rows that may be forgotten are looked for.
+    #: Whether rows that may be forgotten are deleted.
     clean: bool
-    #: Whether something may have ended, a topic, group or epoch, so that rows that are not finished may be forgotten.
+    #: Whether a topic, group or epoch may have ended, so that unfinished rows may be forgotten as well.
     ended: bool
-    #: How long a checkpoint may be in the service's memory alone.
+    #: The longest time for which a checkpoint may be in the service's memory alone, in milliseconds.
     stay_buffer_ms: int
     share_records: int
     span_records_max: int
-    #: Whether rows of several logs may be about the same key, which only a shuffle puts together.
+    #: Whether rows of several logs may have the same key, so that a shuffle is needed to join them.
     mixed: bool = False
     _kept: list[DataFrame] = field(default_factory=list)
 
@@ -49,19 +49,19 @@ class Batch:
         return int(self.now.timestamp() * 1000)
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Have the executors keep what a DataFrame holds once it is evaluated, until the batch is released.
+        """Return a frame that the executors keep once it is evaluated, until the batch is released.
 
-        Delta refuses a source of a MERGE that is cached, since it could be evaluated anew in the middle; this cannot.
+        Delta refuses a cached source of a MERGE, since it could be evaluated again in between; this one cannot.
         """
         kept = local_checkpoint(frame)
         self._kept.append(kept)
         return kept
 
     def release(self) -> None:
-        """Let go of what is kept; a context that died holds nothing, and why it died is told elsewhere."""
+        """Release what the executors keep; errors are ignored, since a context that died keeps nothing."""
         while self._kept:
             kept: Any = self._kept.pop()
-            # Over Spark Connect the server lets go when the object is gone here.
+            # Over Spark Connect, the server releases it when the object here is gone.
             if not is_connect(self.session):
                 with suppress(Exception):
                     kept._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -1,10 +1,10 @@
-"""Records of the revive log, many at once, folded to one row for each checkpoint they are about.
+"""Folds many records of the revive log to one row for each checkpoint that they are about.
 
-    decode    rows of the log          -->  what each record adds to which checkpoints  (`parts_of`)
-    fold      such parts, of any logs  -->  one row for each checkpoint                 (`fold`)
+    decode    rows of the log          -->  what each record adds to which checkpoints
+    fold      such parts, of any logs  -->  one row for each checkpoint
 
-It is the fold of the core in columns: a property test holds the two together. What comes out is the source of the MERGE
-into `state/pop_checkpoints`, which joins it with what is there in the same way.
+It is the fold of `mq.queue` in columns: a property test checks that both agree. The result is the source of the MERGE
+into `state/pop_checkpoints`, which joins it with the table in the same way.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tables.state import CHECKPOINT_KEY, POP_CHECKPOINTS_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "OF_CHECKPOINT", "decode", "fold"]
 
-#: A row of `state/pop_checkpoints` but for what is derived in the MERGE.
+#: A row of `state/pop_checkpoints` without the columns that the MERGE derives.
 BATCH_SCHEMA: Final = pa.schema(
     [one for one in POP_CHECKPOINTS_SCHEMA if one.name not in ("in_flight", "due_time", "merged_at", "broker")]
 )
-#: Columns that come with the checkpoint itself: those of the record at the first place win, as in `mq`.
+#: Columns of the checkpoint itself; of a checkpoint that was stored twice, the first record wins, as in `mq`.
 OF_CHECKPOINT: Final = (
     "topic",
     "num",
@@ -42,7 +42,7 @@ OF_CHECKPOINT: Final = (
 )
 _BITS_MAX: Final = (1 << CHECKPOINT_MESSAGES_MAX) - 1
 _TAGS: Final = pa.array(["ck", "ack", "bAck", "done"])
-#: In a stored record no text can hold this: its quotes would be escaped.
+#: No text in a stored record can contain this, since its quotes would be escaped.
 _ATTEMPT_LIST: Final = b'"a":['
 
 _KEY: Final = [
@@ -73,12 +73,12 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """What the records of `rows(tag, body, offset)` add to checkpoints, in the columns of `BATCH_SCHEMA`.
+    """Return what the records of `rows(tag, body, offset)` add to checkpoints, in the columns of `BATCH_SCHEMA`.
 
     Raises
     ------
     Corrupt
-        A row holds no record; the detail names its offset.
+        A row is not a valid record; the detail names its offset.
     """
     return checked(rows, _decode, records_of)
 
@@ -86,7 +86,7 @@ def decode(rows: pa.Table) -> pa.Table:
 def _decode(rows: pa.Table) -> pa.Table:
     if not pc.all(pc.is_in(rows.column("tag"), value_set=_TAGS), min_count=0).as_py():
         raise Damaged("a record of unknown kind")
-    # One attempt for all messages, or a list: Arrow reads a field as one type.
+    # `a` is one attempt for all messages or a list of attempts, but Arrow reads a field as one type.
     listed = pc.match_substring(rows.column("body"), _ATTEMPT_LIST)
     parts = [
         part
@@ -136,7 +136,7 @@ def _of_checkpoints(found: pa.Table) -> pa.Table:
 
 
 def _check_diffs(diffs: pa.ChunkedArray, counts: Ints) -> None:
-    """Offset differences ascend from 0, one for each message."""
+    """Check that offset differences ascend from 0, with one for each message."""
     there = pc.is_valid(diffs).to_numpy()
     lists = lists_of(diffs.filter(pc.is_valid(diffs)))
     values, starts = _values(lists), lists.offsets.to_numpy()
@@ -150,7 +150,7 @@ def _check_diffs(diffs: pa.ChunkedArray, counts: Ints) -> None:
 
 
 def _attempts(column: pa.ChunkedArray, counts: Ints) -> pa.Array:
-    """Which delivery it was, for each message."""
+    """Return the number of the delivery attempt for each message."""
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     if pa.types.is_list(column.type):
         lists = lists_of(column)
@@ -163,7 +163,7 @@ def _attempts(column: pa.ChunkedArray, counts: Ints) -> pa.Array:
 
 
 def _of_replaced(found: pa.Table) -> pa.Table:
-    """The messages of other checkpoints whose lease these have taken over."""
+    """Return the messages of other checkpoints whose leases these checkpoints have taken over."""
     inner = pa.Table.from_struct_array(found.column("rp"))
     required(inner, *_KEY_NAMES)
     if _lowest(inner.column("so")) < 0:
@@ -172,7 +172,7 @@ def _of_replaced(found: pa.Table) -> pa.Table:
 
 
 def _of_bits(found: pa.Table) -> pa.Table:
-    """Acknowledgements, and what the revive job has dealt with."""
+    """Return acknowledgements, and what the revive job has dealt with."""
     required(found, "rt")
     bits = _bits(found)
     done = pc.equal(found.column("tag"), "done").to_numpy()
@@ -193,7 +193,7 @@ def _bits(found: pa.Table) -> pa.Array:
 
 
 def _table(found: pa.Table, **given: Column) -> pa.Table:
-    """Parts about the checkpoints whose keys are in `found`; bit maps that are not given are empty."""
+    """Return rows for the checkpoints whose keys are in `found`; bit maps that are not given are empty."""
     count = found.num_rows
     columns: dict[str, Column] = {
         "topic_id": found.column("ti"),
@@ -233,9 +233,9 @@ def _lowest(column: pa.ChunkedArray) -> int:
 
 
 def fold(parts: Sequence[pa.Table]) -> pa.Table:
-    """One row for each checkpoint: bit maps joined, and the checkpoint itself if any part has it.
+    """Return one row for each checkpoint: the union of the bit maps, and the checkpoint itself if any part has it.
 
-    A checkpoint that was stored twice, because the answer of an append was lost, is taken from its first place.
+    A checkpoint that was stored twice, because the answer of an append was lost, is taken from its first record.
     """
     table = pa.concat_tables([BATCH_SCHEMA.empty_table(), *parts]).combine_chunks()
     count = table.num_rows
@@ -259,14 +259,14 @@ def fold(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def _by_rank(table: pa.Table) -> Ints:
-    """The rows, those with a checkpoint first (nulls come last), from the first place on."""
+    """Return the rows in order of their place in the log, those without a checkpoint (nulls) last."""
     order = [(name, "ascending") for name in ("revive_offset", "revive_queue", "num", "invisible_ms", "topic")]
     found: Ints = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.int64)
     return found
 
 
 def _rank(table: pa.Table) -> Ints:
-    """For each row its place in `_by_rank`; the number of rows when it has no checkpoint."""
+    """Return for each row its position in `_by_rank`; the number of rows if it has no checkpoint."""
     count = table.num_rows
     rank = np.empty(count, dtype=np.int64)
     rank[_by_rank(table)] = np.arange(count)

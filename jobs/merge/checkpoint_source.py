@@ -1,11 +1,11 @@
-"""Records of the revive logs as the source of the MERGE into `state/pop_checkpoints`: one row for each checkpoint.
+"""Makes the source of the MERGE into `state/pop_checkpoints` from records of the revive logs: a row per checkpoint.
 
     spans --a task each--> folded by checkpoint --where a log is divided: shuffled by key--> folded once more --> source
-    the table --rows that may be finished--> a task each: forgettable --without what the batch is about--> source
+    the table --rows that may be finished--> a task each: forgettable --without those of the batch--> source
 
-The service stores all records about a checkpoint in one log, the queue of its revive log. A shuffle costs more than all
-else here, so it is only made where a log is divided among tasks; whoever evaluates the source counts the keys, and asks
-again with `Batch.mixed` should some log have records of another's checkpoint.
+The service stores all records about a checkpoint in one queue of its revive log. A shuffle costs more than everything
+else here, so it is made only if a log is divided among tasks. The caller that evaluates the source counts the keys, and
+asks again with `Batch.mixed` if two logs have records about the same checkpoint.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """Some logs, or a part of one."""
+    """The work of a task: some logs, or a part of one."""
 
     warehouse: str
     spans: tuple[LogSpan, ...]
 
 
 def checkpoint_source(batch: Batch) -> DataFrame:
-    """The rows of the MERGE, not evaluated yet."""
+    """Return the source's rows, not evaluated yet."""
     if not batch.clean:
         return _marked(_folded(batch), batch, forget=False)
     gone = _gone(batch)
@@ -59,7 +59,7 @@ def _marked(rows: DataFrame, batch: Batch, *, forget: bool) -> DataFrame:
 
 
 def _folded(batch: Batch) -> DataFrame:
-    """What the logs say of each checkpoint."""
+    """Return the records of the logs, folded by checkpoint."""
     divided = shares(batch.spans, share_records=batch.share_records, span_records_max=batch.span_records_max)
     tasks = [_Task(warehouse=batch.warehouse, spans=spans) for spans in divided]
     rows = frame_of_tasks(batch.session, tasks, _fold_logs, BATCH_SCHEMA)
@@ -75,14 +75,14 @@ def _fold_logs(task: _Task) -> Batches:
 
 
 def _fold_rows(batches: Batches) -> Batches:
-    """Rows about the same checkpoints are in the same partition."""
+    """Fold the rows of one partition, which has all rows about its checkpoints."""
     parts = [pa.Table.from_batches([one]).cast(BATCH_SCHEMA) for one in batches]
     yield from checkpoint_batch.fold(parts).to_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forgetting:
-    """Which rows of the table may go; called with a part of them in a task."""
+    """Decides which rows of the table may go; called in a task with a part of them."""
 
     warehouse: str
     lives: Lives
@@ -90,7 +90,7 @@ class _Forgetting:
     stay_buffer_ms: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Batches:
-        """Those among the rows that may go."""
+        """Yield the rows that may go."""
         progress: Progress | None = None
         for one in batches:
             if progress is None:
@@ -101,7 +101,7 @@ class _Forgetting:
 
 
 def _widened(rows: pa.Table) -> pa.Table:
-    """The rows with the columns of a batch; only their keys mean something."""
+    """Return the rows with the columns of a batch; only the keys have meaning."""
     arrays = [
         rows.column(one.name) if one.name in rows.column_names else pa.nulls(rows.num_rows, one.type)
         for one in BATCH_SCHEMA
@@ -110,10 +110,10 @@ def _widened(rows: pa.Table) -> pa.Table:
 
 
 def _gone(batch: Batch) -> DataFrame:
-    """The rows that may go.
+    """Return the rows that may go.
 
-    Only finished ones can, and of these only such as are late enough: Delta skips the files that have none of them.
-    Where a group, topic or epoch has ended, all rows are looked at.
+    Only finished rows can go, and only when they are old enough: Delta skips the files that have none of them. If a
+    group, topic or epoch may have ended, all rows are examined.
     """
     rows = batch.session.read.format("delta").load(batch.location)
     if not batch.ended:

@@ -1,7 +1,7 @@
-"""Which checkpoints may be cleaned away (`mq.queue.checkpoint_state.CheckpointState.may_forget`), decided in columns.
+"""Decides in columns which checkpoints may be deleted (`mq.queue.checkpoint_state.CheckpointState.may_forget`).
 
-A row goes when its group, topic or epoch is over; or when no record about it can come any more and it says nothing
-that the group's committed offset does not say: all its messages are dealt with, and below that offset.
+A row goes when its group, topic or epoch has ended; or when no record about it can come any more and the group's
+committed offset says the same: all its messages are dealt with, and are below that offset.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tables.state import CHECKPOINT_KEY, LANE_KEY, Progress
 
 __all__ = ["COLUMNS", "RECORD_LATE_MS", "Lives", "forgettable"]
 
-#: Of `state/pop_checkpoints`.
+#: The needed columns of `state/pop_checkpoints`.
 COLUMNS: Final = (*CHECKPOINT_KEY, "num", "diffs", "acked", "replaced", "done", "revive_time")
-#: Records about a checkpoint may still come so long after its revive time: acknowledgements that were being stored
-#: then, appends that were repeated because their answer was lost. (An open checkpoint waits for the revive job however
-#: long it takes.)
+#: How long after its revive time records about a checkpoint may still come, in milliseconds: acknowledgements that were
+#: being stored then, appends that were repeated because their answer was lost. (An open checkpoint waits for the revive
+#: job, however long that takes.)
 RECORD_LATE_MS: Final = 60_000
 
 Ints = NDArray[np.int64]
@@ -34,18 +34,18 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """Of the metadata what says whether something is over: little enough to go to every task."""
+    """The part of the metadata that says what has ended; small enough to go to every task."""
 
     groups: GroupsState
     topic_ids: frozenset[str]
 
     @classmethod
     def of(cls, meta: Meta) -> Lives:
-        """What the metadata say; it must not be older than the records that are judged by it."""
+        """Return it from the metadata, which must not be older than the records that are judged by it."""
         return cls(groups=meta.groups, topic_ids=frozenset(topic.id for topic in meta.topics.topics.values()))
 
     def over(self, lane: LaneKey, epoch: int) -> bool:
-        """Whether what a group did in a partition in this epoch is void: topic, group or epoch have ended (POP-12)."""
+        """Return whether the group's state in this epoch is void: topic, group or epoch has ended (POP-12)."""
         present = self.groups.epoch_of(lane)
         return present is None or epoch < present or lane.topic_id not in self.topic_ids
 
@@ -53,16 +53,16 @@ class Lives:
 def forgettable(
     rows: pa.Table, lives: Lives, progress: Progress, now_ms: int, *, stay_buffer_ms: int = STAY_BUFFER_MS
 ) -> pa.Array:
-    """For each row of `COLUMNS` whether it may be forgotten.
+    """Return for each row of `COLUMNS` whether it may be forgotten.
 
     Parameters
     ----------
     lives
-        Not older than the records that the rows came from.
+        Must not be older than the records that the rows came from.
     progress
-        What the offsets logs say so far.
+        The groups' progress by the offsets logs so far.
     stay_buffer_ms
-        How long a checkpoint of which a message was taken over may still be in the service's memory alone.
+        The longest time for which a checkpoint with a message taken over may be in the service's memory alone.
     """
     if not rows.num_rows:
         return pa.array([], pa.bool_())
@@ -79,7 +79,7 @@ def forgettable(
 
 
 def _of_lanes(rows: pa.Table, lives: Lives, progress: Progress) -> tuple[NDArray[np.bool_], Ints]:
-    """For each row whether its lane's epoch is over, and the group's committed offset."""
+    """Return for each row whether its lane's epoch has ended, and the group's committed offset."""
     keyed = rows.select([*LANE_KEY, "epoch"]).append_column("row", pa.array(np.arange(rows.num_rows)))
     groups = keyed.group_by([*LANE_KEY, "epoch"], use_threads=False).aggregate([("row", "list")])
     lists = lists_of(groups.column("row_list"))

@@ -1,8 +1,8 @@
-"""Parts of logs as work for tasks: what each task reads, and its reading.
+"""Parts of logs as the work of tasks: which offsets each task gets, and how it reads them.
 
     logs of a batch --shares--> a few logs together, or a part of a large one --log_rows--> pages of rows
 
-A task gets offsets and the names of the files that hold them, nothing else: no session, no open table.
+A task gets offsets and the names of the files that hold them, but neither a session nor an open table.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tables.store import Store
 
 __all__ = ["SHARE_RECORDS", "SPAN_RECORDS_MAX", "LogSpan", "decoded", "log_rows", "shares", "spans_of"]
 
-#: Logs with less than so many records in a batch share a task: a task costs as much as reading a few thousand.
+#: Logs with fewer records in a batch than this share a task: a task costs as much as reading a few thousand.
 SHARE_RECORDS: Final = 20_000
-#: A log with more records in a batch is divided: about as many as fill 100 MB of a task's memory.
+#: A log with more records in a batch than this is divided; about as many fill 100 MB of a task's memory.
 SPAN_RECORDS_MAX: Final = 100_000
-#: What a task decodes at once: commits may be small, and Arrow's reader of JSON starts anew for each page.
+#: Records that a task decodes at once: commits may be small, and Arrow's JSON reader starts anew for each page.
 _PAGE_RECORDS: Final = 20_000
 _COLUMNS: Final = ("tag", "body", "offset")
-#: A roll-up may replace the files while they are read; each further try sees the newer ones.
+#: Tries of a read: a roll-up may replace the files meanwhile; each further try sees the newer ones.
 _TRIES: Final = 5
 
 
@@ -46,11 +46,11 @@ class LogSpan:
 
     @property
     def records(self) -> int:
-        """How many records it covers."""
+        """The number of records that it covers."""
         return self.stop - self.start
 
     def cut(self, records_max: int) -> list[LogSpan]:
-        """The same as parts of about the same size, none larger than `records_max`."""
+        """Return the span in parts of about the same size, none larger than `records_max`."""
         parts = -(-self.records // records_max)
         edges = [self.start + self.records * at // parts for at in range(parts + 1)]
         return [
@@ -65,12 +65,12 @@ class LogSpan:
 
 
 def spans_of(plan: Plan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
-    """What a batch has of each log; logs with nothing in it are left out.
+    """Return the records of a batch by log; logs with none are left out.
 
     Raises
     ------
     Corrupt
-        Records of the plan are not there (any more).
+        Records of the plan are not in the log, or no longer.
     """
     by_ref = {log.ref: log for log in logs}
     found = []
@@ -86,7 +86,7 @@ def spans_of(plan: Plan, logs: Iterable[PartitionLog]) -> list[LogSpan]:
 def shares(
     spans: Sequence[LogSpan], *, share_records: int, span_records_max: int | None = None
 ) -> list[tuple[LogSpan, ...]]:
-    """Divide the spans among tasks: large ones are cut, if `span_records_max` says so, small ones put together."""
+    """Divide the spans among tasks: large ones are cut, if `span_records_max` is given, and small ones share a task."""
     parts = [part for span in spans for part in span.cut(span_records_max or span.records)]
     parts.sort(key=lambda part: -part.records)
     tasks: list[list[LogSpan]] = []
@@ -101,12 +101,12 @@ def shares(
 
 
 def log_rows(store: Store, span: LogSpan) -> Iterator[pa.Table]:
-    """The rows `tag, body, offset` of a span, one row group at a time, in offset order.
+    """Yield the rows `tag, body, offset` of a span, one row group at a time, in offset order.
 
     Raises
     ------
     Corrupt
-        Retention was faster, or a file is damaged.
+        Retention has removed records, or a file is damaged.
     """
     folder, at, files = span.ref.folder, span.start, span.files
     reader = FileReader(store, folder, RowCache(0))
@@ -118,7 +118,7 @@ def log_rows(store: Store, span: LogSpan) -> Iterator[pa.Table]:
                         at += rows.num_rows
                         yield rows
         except Corrupt:
-            # A file that is gone was rolled up, or retention took it: the newest log says.
+            # A missing file was rolled up or removed by retention; the newest log says which.
             if store.exists(f"{folder}/{file.path}"):
                 raise
         if at == span.stop:
@@ -137,7 +137,7 @@ def _check_there(ref: PartitionRef, start: int, stop: int, low: int, end: int) -
 
 
 def decoded(store: Store, spans: Iterable[LogSpan], decode: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
-    """What `decode` makes of the rows of the spans, in pages that are worth its while.
+    """Yield the result of `decode` for the rows of the spans, in pages of some size.
 
     Raises
     ------

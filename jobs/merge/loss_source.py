@@ -1,4 +1,4 @@
-"""Records of lost messages as the source of the MERGE into `state/lost_messages`: one row for each range."""
+"""Makes the source of the MERGE into `state/lost_messages` from records of lost messages: one row for each range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE_SCHEMA: Final = lost_batch.BATCH_SCHEMA.append(pa.field("merged_at", TIME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """All logs of losses together: what is lost is the exception, and rarely much."""
+    """The logs of losses, all in one task: losses are exceptions, and rarely many."""
 
     warehouse: str
     spans: tuple[LogSpan, ...]
@@ -33,7 +33,7 @@ class _Task:
 
 
 def loss_source(batch: Batch) -> DataFrame:
-    """The rows of the MERGE, not evaluated yet."""
+    """Return the source's rows, not evaluated yet."""
     task = _Task(warehouse=batch.warehouse, spans=tuple(batch.spans), now=batch.now)
     return frame_of_tasks(batch.session, [task], _lost, SOURCE_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Records of lost messages, many at once: one row for each range of offsets. A loss that was told twice counts once."""
+"""Decodes many records of lost messages to one row for each range of offsets; repeated losses count once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tables.state import LOST_KEY, LOST_MESSAGES_SCHEMA
 
 __all__ = ["BATCH_SCHEMA", "decode", "fold"]
 
-#: A row of `state/lost_messages` but for what is derived in the MERGE.
+#: A row of `state/lost_messages` without the columns that the MERGE derives.
 BATCH_SCHEMA: Final = pa.schema([one for one in LOST_MESSAGES_SCHEMA if one.name not in ("broker", "merged_at")])
 _SCHEMA: Final = pa.schema(
     [
@@ -34,12 +34,12 @@ _REASONS: Final = pa.array([reason.value for reason in LostReason])
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """The losses in `rows(tag, body, offset)`, one row for each range.
+    """Return the losses in `rows(tag, body, offset)`, one row for each range.
 
     Raises
     ------
     Corrupt
-        A row holds no loss; the detail names its offset.
+        A row is not a valid loss; the detail names its offset.
     """
     return checked(rows, _decode, lost_records_of)
 
@@ -58,7 +58,7 @@ def _decode(rows: pa.Table) -> pa.Table:
 
 
 def fold(parts: Iterable[pa.Table]) -> pa.Table:
-    """Each range once, with the time at which its loss was first noted."""
+    """Return each range once, with the time at which its loss was first recorded."""
     table = pa.concat_tables([BATCH_SCHEMA.empty_table(), *parts]).combine_chunks()
     groups = table.group_by(list(LOST_KEY), use_threads=False).aggregate([("topic", "min"), ("lost_time", "min")])
     named = groups.rename_columns([name.removesuffix("_min") for name in groups.column_names])

@@ -1,13 +1,13 @@
-"""The job `merge`: what the queue's own logs say becomes tables that people query (SPEC CONS-4, POP-19, META-4).
+"""The job `merge`: turns the queue's own logs into tables for SQL (SPEC CONS-4, POP-19, META-4).
 
     driver                                       tasks                                         driver
     logs --batch N: offsets [start, stop)--> read, decode, fold --one row for each key-->  MERGE N --> state table
 
-Micro-batches as in Structured Streaming: the plan of batch N is stored before its MERGE and never changes, and the
-commit of the MERGE itself stores N (Delta's idempotent write). So whatever is killed, each record is merged once; and
-it would not matter if it were merged twice, since everything that is merged is a join.
+It works in micro-batches, as in Structured Streaming: the plan of batch N is stored before its MERGE and never changes,
+and the commit of the MERGE itself stores N (Delta's idempotent write). So each record is merged once, whatever is
+killed; and merging one twice would change nothing, since every merge is a join.
 
-The driver has offsets and counts. What is read stays with the executors, where the MERGE finds it.
+The driver has offsets and counts. The records stay with the executors, where the MERGE finds them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tables.state import sweep_state
 
 __all__ = ["META_SHARD", "SHARDS", "Merger", "merge"]
 
-#: How often files are looked for that may go.
+#: Interval at which files that are no longer needed are deleted, in seconds.
 _SWEEP_EVERY_S: Final = 60.0
 META_SHARD: Final = "meta"
-#: The parts of the job that drivers may share: each table that is merged from logs, and those of the metadata.
+#: The shards of the job: each table that is merged from logs, and together those of the metadata.
 SHARDS: Final = (*(target.shard for target in TARGETS), META_SHARD)
 
 
 class Merger:
-    """The merges of one warehouse; keeps its logs open from run to run. For one thread at a time."""
+    """The merges of one warehouse; keeps its logs open between runs. For one thread at a time."""
 
     def __init__(self, warehouse: Warehouse, conf: Config, *, tuning: Tuning | None = None) -> None:
         self._store = warehouse.store
@@ -62,7 +62,7 @@ class Merger:
         self._meta_tables = MetaTables(self._store, meta)
         self._swept_s = -1e9
         self._application: SparkSession | None = None
-        #: By shard: settings of a write and names of views are a session's.
+        #: Sessions by shard, because settings of a write and names of views belong to a session.
         self._sessions: dict[str, SparkSession] = {}
         self._running = threading.Lock()
 
@@ -86,20 +86,20 @@ class Merger:
         return facts | {"ms": int((time.monotonic() - began) * 1000)}
 
     def _merge_tables(self, merges: Sequence[TableMerge], spark: SparkSession, now: datetime) -> list[Merged]:
-        """Let those that have work run at once: much of a small MERGE is the driver's, and leaves the cores idle.
+        """Run the merges that have work in parallel: much of a small MERGE is the driver's, and leaves the cores idle.
 
-        All end before the first error is raised.
+        All of them end before the first error is raised.
         """
         busy = [one for one in merges if one.has_work(now)]
         if not busy:
             return []
-        inherits = inheritable_thread_target(spark)  # the run's group, by which it is cancelled, and its pool
+        inherits = inheritable_thread_target(spark)  # passes on the run's job group (for cancelling) and its pool
         with ThreadPoolExecutor(len(busy), "merge") as threads:
             running = [threads.submit(inherits(one.run), self._session(spark, one.shard), now) for one in busy]
         return [one.result() for one in running]
 
     def _session(self, spark: SparkSession, shard: str) -> SparkSession:
-        """A session for the writes of a shard, made when it is first needed; anew where the application is another."""
+        """Return the session for a shard's writes, made when first needed; a new one if the application has changed."""
         if self._application is not spark:
             self._application, self._sessions = spark, {}
         if shard not in self._sessions:
@@ -124,7 +124,7 @@ def _merger(conf: Config) -> Merger:
     with _lock:
         found = _mergers.get(warehouse)
         if found is None:
-            _mergers.clear()  # those of warehouses that were closed
+            _mergers.clear()  # their warehouses were closed
             found = _mergers[warehouse] = Merger(warehouse, conf)
         return found
 
@@ -133,18 +133,19 @@ def _merger(conf: Config) -> Merger:
 def merge(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Merge offsets, checkpoints, losses and metadata into the state tables that SQL reads.
 
-    Input: the offsets logs, revive logs and logs of losses of every broker, from where the tables are; the metadata.
+    Input: the offsets logs, revive logs and logs of losses of every broker, from the tables' watermarks on; the
+    metadata.
 
     Output: `state/consumer_offsets`, `state/pop_checkpoints`, `state/lost_messages` by MERGE; `state/topics`,
-    `state/routes`, `state/groups` as a whole. All of them are there from the first run on. Rows that nobody needs any
-    more are deleted: of groups, topics and epochs that are over, and finished checkpoints below the group's committed
+    `state/routes`, `state/groups` as a whole. All of them exist after the first run. Rows that are no longer needed are
+    deleted: those of groups, topics and epochs that have ended, and finished checkpoints below the group's committed
     offset.
 
     Idempotent: a batch is planned once, and the commit of its MERGE stores its number; a batch that is in the table is
-    not merged again. Every value is a join of what was there with what is new. Tasks only read: one that runs twice
+    not merged again. Every value is a join of the table's value with the new one. Tasks only read: one that runs twice
     reads the same offsets.
 
-    A kill at any line leaves a planned batch that is in the table or not; the next run finds out by the number in the
-    table, and goes on from there. It may leave files that no commit names: they are swept after a while.
+    A kill at any line leaves a planned batch that may or may not be in the table; the next run finds out by the number
+    in the table, and goes on from there. It may leave files that no commit names: they are swept later.
     """
     return _merger(conf).run(spark, now, shards)

@@ -1,4 +1,4 @@
-"""The metadata log as tables, each replaced as a whole when the log says something new about it (SPEC META-4)."""
+"""The metadata log as tables, each replaced as a whole when its part of the metadata has changed (SPEC META-4)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Row = dict[str, object]
 
 
 class MetaTables:
-    """The tables of one warehouse's metadata; remembers how far each is."""
+    """The metadata tables of one warehouse; remembers how far each is."""
 
     def __init__(self, store: Store, log: MetaLog) -> None:
         self._store = store
         self._log = log
-        #: It only grows, whoever writes them.
+        #: The last known offset of each table; a table's offset only grows, whichever driver writes it.
         self._reached: dict[str, int] = {}
 
     def replace(self, session: Callable[[], SparkSession], now: datetime) -> int:
-        """Bring the tables to where the log is; returns how many were replaced.
+        """Bring the tables up to the log's end; return the number of tables that were replaced.
 
-        A table's transaction number is the offset behind the last event about it, so nothing is planned: a kill leaves
-        some of them as they were, for the next run. `session` is only called when one is replaced.
+        A table's transaction number is the offset behind the last event about it, so no plan is needed: a kill leaves
+        some tables as they were, for the next run. `session` is called only if a table is replaced.
         """
         self._log.refresh()
         told, meta = self._log.known()
@@ -59,13 +59,13 @@ class MetaTables:
 
     def _write(self, session: SparkSession, table: str, meta: Meta, end: int) -> None:
         frame = frame_of(session, meta_rows(table, meta), partitions=1)
-        # A later release may have more columns.
+        # A later release may add columns.
         writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.option("txnAppId", _APP).option("txnVersion", str(end)).save(self._store.uri(table))
 
 
 def meta_rows(table: str, meta: Meta) -> pa.Table:
-    """The rows of one of the tables."""
+    """Return the rows of one of the tables."""
     return pa.Table.from_pylist(list(META_TABLES[table].rows(meta)), schema=STATE_TABLES[table])
 
 
@@ -87,7 +87,7 @@ def _topics(meta: Meta) -> Iterator[Row]:
 
 
 def _routes(meta: Meta) -> Iterator[Row]:
-    """A row for each range of logical partitions, and one for each partition that owns none."""
+    """Yield a row for each range of logical partitions, and one for each partition that owns none."""
     for name, topic in sorted(meta.topics.topics.items()):
         route = topic.route
         owned = [(index, low, high) for low, high, index in route.owners]
@@ -151,7 +151,7 @@ def _clients(meta: Meta) -> Iterator[Row]:
 
 
 def _allocations(meta: Meta) -> Iterator[Row]:
-    """A row for each partition that has a client, or had one that may still be finishing."""
+    """Yield a row for each partition that has a client, or had one that may not be finished with it."""
     for name, group in sorted(meta.online.groups.items()):
         for topic, one in sorted(group.topics.items()):
             for partition in sorted({*one.owner, *one.earlier}):
@@ -192,7 +192,7 @@ def _time(ms: int) -> datetime:
 
 
 class _Kind(NamedTuple):
-    """What makes the rows of a table, and which part of `Meta` they are about."""
+    """The function that yields a table's rows, and the part of `Meta` that these come from."""
 
     rows: Callable[[Meta], Iterator[Row]]
     part: str

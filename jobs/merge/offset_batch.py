@@ -1,8 +1,8 @@
-"""Records of the offsets logs, many at once, folded to the progress of each lane they are about.
+"""Folds many records of the offsets logs to the progress of each lane that they are about.
 
-The fold is that of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns; what
+The fold is that of `mq.queue.progress.committed_of`. Plain commits, which are nearly all, are folded in columns. What
 only ordered groups have (offsets done above the committed one, leases) is made unique in columns, and then joined by
-the core once for each lane.
+`mq.queue` once for each lane.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SCHEMA: Final = pa.schema(
         ("delivered", _TUPLES),
     ]
 )
-#: With how many numbers each of their values has.
+#: The columns of ordered groups, with the length of the tuples in their lists.
 _ORDERED: Final = {"done": 2, "delivered": len(Delivered._fields)}
 
 
 def decode(rows: pa.Table) -> pa.Table:
-    """The commits in `rows(tag, body, offset)` as columns.
+    """Return the commits in `rows(tag, body, offset)` as columns.
 
     Raises
     ------
     Corrupt
-        A row holds no commit; the detail names its offset.
+        A row is not a valid commit; the detail names its offset.
     """
     return checked(rows, _decode, offset_records_of)
 
@@ -58,7 +58,7 @@ def _decode(rows: pa.Table) -> pa.Table:
 
 
 def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
-    """The progress of every lane in the commits."""
+    """Return the progress of every lane in the commits."""
     table = pa.concat_tables([_SCHEMA.empty_table(), *parts]).combine_chunks()
     if not table.num_rows:
         return {}
@@ -86,7 +86,7 @@ def fold(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
 
 
 def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> dict[int, list[list[int]]]:
-    """For each lane that has any, the different tuples in rows that belong to it (-1: to none)."""
+    """Return the distinct tuples of each lane that has any; a row with lane -1 is skipped."""
     rows, tuples = tuples_of(column, width)
     lanes = lane_of_row[rows]
     unique = np.unique(np.column_stack([lanes, tuples])[lanes >= 0], axis=0)
@@ -97,7 +97,7 @@ def _tuples_of_lanes(column: pa.ChunkedArray, lane_of_row: Ints, width: int) -> 
 
 
 def joined(known: Progress, new: Progress) -> dict[LaneKey, tuple[str, Committed]]:
-    """The lanes of `new` whose progress is other than `known`, with both together."""
+    """Return the lanes of `new` whose progress differs from `known`, each with the join of both."""
     found = {}
     for lane, (topic, committed) in new.items():
         before = known.get(lane)

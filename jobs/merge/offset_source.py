@@ -1,9 +1,9 @@
-"""Commits of groups as the source of the MERGE into `state/consumer_offsets`: all of the progress of lanes that moved.
+"""Makes the source of the MERGE into `state/consumer_offsets` from commits: the whole progress of lanes that moved.
 
-A task has the logs of some brokers, and all lanes there: it reads what the table knows of them, joins the two, and
-yields the lanes that are other than the table says. (What a join of leases and ranges is, the core says, not SQL.)
+A task has the logs of some brokers, and all lanes there: it reads the progress in the table, joins it with the new one,
+and yields the lanes whose progress differs. (`mq.queue` joins leases and ranges, not SQL.)
 
-A reset is progress, too, though the metadata log has it: it is shown before the group goes on from there.
+A reset counts as progress, although it is in the metadata log: the table shows it before the group goes on from there.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ SOURCE_SCHEMA: Final = CONSUMER_OFFSETS_SCHEMA.append(pa.field("forget", pa.bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """The logs of some brokers."""
+    """The work of a task: the logs of some brokers."""
 
     warehouse: str
     spans: tuple[LogSpan, ...]
-    #: Brokers whose lanes other tasks have.
+    #: Brokers whose lanes other tasks process.
     elsewhere: frozenset[str]
-    #: The brokers whose lanes this one has; None: all that are not elsewhere.
+    #: The brokers whose lanes this task processes; None: all that are not in `elsewhere`.
     brokers: frozenset[str] | None
     lives: Lives
-    #: Of topics that are there, the resets.
+    #: The resets in existing topics.
     resets: Progress
     now: datetime
     clean: bool
 
     def has(self, lane: LaneKey) -> bool:
-        """Whether the lane is this task's."""
+        """Return whether this task processes the lane."""
         broker = broker_of(lane.partition)
         return broker not in self.elsewhere if self.brokers is None else broker in self.brokers
 
 
 def known_progress(store: Store) -> dict[LaneKey, tuple[str, Committed]]:
-    """What `state/consumer_offsets` says now."""
+    """Return the progress in `state/consumer_offsets`."""
     state = read_state(store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
     return {} if state is None else committed_of_rows(state.rows)
 
 
 def offset_source(batch: Batch) -> DataFrame:
-    """The rows of the MERGE, not evaluated yet."""
-    # A log is not divided: a task folds it piece by piece, and what it is folded to is a row for each lane.
+    """Return the source's rows, not evaluated yet."""
+    # A log is not divided: a task folds it piece by piece to one row for each lane.
     divided = shares(batch.spans, share_records=batch.share_records)
     tasks = [
         _Task(
@@ -96,7 +96,7 @@ def _resets(batch: Batch) -> Progress:
 
 
 def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
-    """What a task has to tell: lanes that moved, and lanes that are over."""
+    """Yield the lanes that moved and the lanes that have ended."""
     store = storage(task.warehouse)
     told = _folded(decoded(store, task.spans, offset_batch.decode))
     resets = {lane: at for lane, at in task.resets.items() if task.has(lane)}
@@ -108,7 +108,7 @@ def _moved(task: _Task) -> Iterator[pa.RecordBatch]:
 
 
 def _folded(parts: Iterable[pa.Table]) -> dict[LaneKey, tuple[str, Committed]]:
-    """The progress of all parts; only one of them is in memory at a time."""
+    """Return the progress of all parts; only one of them is in memory at a time."""
     told: dict[LaneKey, tuple[str, Committed]] = {}
     for part in parts:
         told |= offset_batch.joined(told, offset_batch.fold([part]))

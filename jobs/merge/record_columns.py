@@ -1,8 +1,8 @@
-"""Stored JSON records as columns, without Python for each: what the merge job reads its logs with.
+"""Parses stored JSON records into columns, without Python code for each record: the merge job reads its logs with it.
 
-The bodies of a page are one block of newline-delimited JSON for Arrow's reader. Where anything is not as
-`mq.queue.revive_record` and its likes write it, the reader of `tables.queue.records` looks at each record, and says
-which one is damaged.
+The bodies of a page are one block of newline-delimited JSON for Arrow's reader. If anything differs from what
+`mq.queue.revive_record` and similar modules write, the reader of `tables.queue.records` examines each record and names
+the damaged one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _BLOCK_BYTES = 8 * MIB
 
 
 class Damaged(ValueError):
-    """Some record is not as it was written."""
+    """A record is not as it was written."""
 
 
 def columns_of(bodies: pa.Array, schema: pa.Schema) -> pa.Table:
-    """The fields `schema` of JSON objects, one row for each; null where a field is not there.
+    """Return the fields `schema` of JSON objects, one row for each; a missing field is null.
 
     Raises
     ------
     Damaged
-        A body is no such object.
+        A body is not such an object.
     """
     if not len(bodies):
         return schema.empty_table()
@@ -63,17 +63,17 @@ def required(found: pa.Table, *names: str) -> None:
 
 
 def lists_of(column: pa.ChunkedArray) -> pa.ListArray:
-    """A column of lists as one array."""
+    """Return a column of lists as one array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def tuples_of(column: pa.ChunkedArray, width: int) -> tuple[Ints, Ints]:
-    """Of a column of lists of tuples of `width` numbers, the row of each tuple, and all tuples.
+    """Return the row number of each tuple in a column of lists of tuples of `width` numbers, and all tuples.
 
     Raises
     ------
     Damaged
-        Something in it is no such tuple.
+        A list contains something else.
     """
     there = pc.indices_nonzero(pc.is_valid(column)).to_numpy().astype(np.int64)
     outer = lists_of(column.drop_null())
@@ -88,7 +88,7 @@ def tuples_of(column: pa.ChunkedArray, width: int) -> tuple[Ints, Ints]:
 
 
 def checked(rows: pa.Table, fast: Callable[[pa.Table], pa.Table], slow: Callable[[pa.Table], object]) -> pa.Table:
-    """`fast(rows)`; where that finds damage, `slow(rows)` is to tell which record it is.
+    """Return `fast(rows)`; if it finds damage, call `slow(rows)`, which names the damaged record.
 
     Raises
     ------

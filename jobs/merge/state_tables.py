@@ -1,7 +1,7 @@
-"""The state tables on Spark's side: their columns for Spark, and the sessions that write them.
+"""The state tables in Spark: their columns as Spark's types, and the sessions that write them.
 
-The columns stand in `tables.state.schema`, and `tables.state.table` makes the tables. Features stay at reader 1 /
-writer 2 (no deletion vectors, no column mapping), so that every Delta reader can read them.
+`tables.state.schema` defines the columns, and `tables.state.table` creates the tables. Their features stay at reader 1
+and writer 2 (no deletion vectors, no column mapping), so that every Delta reader can read them.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ STATE_TABLES: Final = {
 }
 
 _SETTINGS: Final = {
-    # Other readers read Spark's older format of times as nanoseconds.
+    # Other readers take Spark's older format of times for nanoseconds.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # The source of a MERGE is kept by the executors, and does not change between the two passes over it.
+    # The executors keep the source of a MERGE, and it does not change between the two passes over it.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.autoCompact.enabled": "false",
-    # A MERGE writes the files anew in which it changes a row, and what is due is skipped by files: not too large ones.
-    # What a compaction made of many small files is not compacted again.
+    # A MERGE rewrites the files in which it changes a row, and queries for due rows skip files, so files are not too
+    # large. A file that a compaction made is not compacted again.
     "spark.databricks.delta.optimize.minFileSize": str(8 * MIB),
     "spark.databricks.delta.optimize.maxFileSize": str(64 * MIB),
 }
@@ -86,14 +86,14 @@ _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same columns for Spark."""
+    """Return the same columns as Spark's types."""
     return from_arrow_schema(schema)
 
 
 def writing_session(spark: SparkSession) -> SparkSession:
-    """A session of the same application whose settings and temporary views are its own.
+    """Return a session of the same application with its own settings and temporary views.
 
-    The settings of an idempotent write hold for every write of a session: another job's must not meet them.
+    The settings of an idempotent write hold for every write of a session, so another job must not share it.
     """
     session: SparkSession = cloned_session(spark) if is_connect(spark) else spark.newSession()
     for key, value in _SETTINGS.items():
@@ -103,7 +103,7 @@ def writing_session(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[None]:
-    """Let commits of this session store `version` meanwhile; one that is stored already is not done again."""
+    """Make commits of this session store `version` meanwhile; a commit whose version is stored already is skipped."""
     session.conf.set(_TXN_APP, app_id)
     session.conf.set(_TXN_VERSION, str(version))
     try:
@@ -114,12 +114,12 @@ def idempotent(session: SparkSession, app_id: str, version: int) -> Iterator[Non
 
 
 def missing_columns(table: str, log: StateLog) -> list[str]:
-    """Return the columns that came after the release that made a state table, and that it does not have."""
+    """Return the columns that a state table lacks, because a release after its creation added them."""
     return [name for name in STATE_TABLES[table].names if name not in log.columns]
 
 
 def add_columns(session: SparkSession, store: Store, table: str, names: Sequence[str]) -> None:
-    """Add columns in the commit that fills them: a column that is there is never half filled."""
+    """Add columns in the commit that fills them, so that no column is ever half filled."""
     computed = COMPUTED_COLUMNS.get(table, {})
     fields = {field.name: field for field in spark_schema(STATE_TABLES[table]).fields}
     added = {name: expr(computed.get(name, "NULL")).cast(fields[name].dataType) for name in names}
@@ -128,12 +128,12 @@ def add_columns(session: SparkSession, store: Store, table: str, names: Sequence
 
 
 def table_at(store: Store, table: str) -> str:
-    """The table as SQL names it; all else in our statements are names of our own."""
+    """Return the table's name in SQL; only this part of our statements needs escaping."""
     return f"delta.`{store.uri(table).replace('`', '``')}`"
 
 
 def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataFrame:
-    """Arrow rows as a DataFrame of so many partitions at most; what must not be null is the table's own affair."""
+    """Return Arrow rows as a DataFrame of at most `partitions` partitions; the table itself checks for nulls."""
     plain = rows.cast(pa.schema([one.with_nullable(True) for one in rows.schema]))
     with _active_session_kept():
         return session.createDataFrame(plain, spark_schema(plain.schema)).coalesce(partitions)
@@ -141,15 +141,15 @@ def frame_of(session: SparkSession, rows: pa.Table, *, partitions: int) -> DataF
 
 @contextmanager
 def _active_session_kept() -> Iterator[None]:
-    """Afterwards the thread's active session is what it was: PySpark makes that active which makes a DataFrame of rows.
+    """Restore the thread's active session: PySpark activates the session that makes a DataFrame from rows.
 
-    Who ran the job by hand goes on in that thread, and Spark looks in the active session for sources such as ours.
+    A caller that ran the job by hand goes on in this thread, and Spark looks up sources such as ours in the active one.
     """
     before: Any = SparkSession.getActiveSession()
     try:
         yield
     finally:
-        # A client of Spark Connect names its sources with each query.
+        # A client of Spark Connect sends its sources with each query.
         if before is not None and not is_connect(before):
             SparkSession._activeSession = before
             before._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(before._jsparkSession)

@@ -1,7 +1,7 @@
-"""The merges into one state table, run after run: plan, evaluate in tasks, MERGE, forget the plan, compact.
+"""Merges logs into one state table: plan, evaluate in tasks, MERGE, delete the plan, compact.
 
-What a run needs to know first (where the logs end, what the table has) is kept from run to run and only looked at for
-news, so that a run without any takes milliseconds and no Spark.
+What a run must know first (the ends of the logs, the state of the table) is kept between runs and only refreshed, so
+that a run without news takes milliseconds and needs no Spark.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tables.state import CONSUMER_OFFSETS, StateLog, open_state_log, read_state_
 
 __all__ = ["Merged", "TableMerge", "Tuning"]
 
-#: How often rows are looked for that may be forgotten while nothing happens: only time passes, which makes few of them.
+#: Seconds between looks for rows that may be forgotten, without news: few rows become so by passing time alone.
 _LOOK_IDLE_EVERY_S: Final = 60.0
-#: Records of what has ended may come late, and make rows that nobody finishes: at times all rows are looked at.
+#: Seconds between looks at all rows: late records of what has ended may make rows that are never finished.
 _WHOLE_LOOK_EVERY_S: Final = 600.0
-#: A batch whose evaluated source is lost with an executor is begun again, so often in one run.
+#: Tries of a batch in one run, if its evaluated source is lost with an executor.
 _TRIES: Final = 3
 _LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _ON: Final = "ON "
@@ -49,54 +49,54 @@ _ENDING: Final = ("topics", "groups")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """How much at once."""
+    """Limits of a run."""
 
-    #: Records in one batch: the queues of a broker, undivided. A job that was off for long catches up in several.
+    #: Records in one batch: the queues of a broker, undivided. A job that was off for long needs several.
     batch_records_max: int = REVIVE_QUEUES * SPAN_RECORDS_MAX
     share_records: int = SHARE_RECORDS
     span_records_max: int = SPAN_RECORDS_MAX
-    #: So many more live files than the last compaction of a state table left, and they are made into few.
+    #: The number of live files that a state table may gain before it is compacted again.
     files_max: int = 24
-    #: How often rows are looked for that may be forgotten, while there is news.
+    #: Seconds between looks for rows that may be forgotten, while there is news.
     look_every_s: float = 10.0
 
 
 @dataclass(slots=True)
 class Merged:
-    """What a run did."""
+    """The outcome of a run."""
 
     records: int = 0
     batches: int = 0
-    #: Records that came while it worked.
+    #: Records that were appended during the run.
     behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """A source that the executors have."""
+    """A source that the executors have evaluated."""
 
     rows: int
-    #: How many keys they have; as many as rows, or rows about the same are to be put together.
+    #: The number of distinct keys; if it is less than `rows`, rows of the same key must be joined first.
     keys: int
-    #: Between which times the rows of the table lie that it is about, as SQL: other files are not even looked at.
+    #: The times between which the table's rows for this source lie, as SQL; files outside are skipped.
     condition: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """When rows were looked for that may be forgotten, and what was known then."""
+    """The last look for rows that may be forgotten, and what was known then."""
 
     at_s: float = -1e9
-    #: When all rows were looked at.
+    #: The time of the last look at all rows.
     whole_s: float = -1e9
-    #: Of the table and of that of progress.
+    #: The versions of the table and of the table of progress.
     versions: tuple[int, ...] = ()
-    #: How far the metadata told of topics and groups, by which alone something may have ended.
+    #: The offsets of the metadata on topics and groups: only later events can have ended something.
     told: tuple[int, ...] = ()
 
 
 class TableMerge:
-    """For one thread; the lock of its shard is held while it runs."""
+    """Merges one table. For one thread, which holds the lock of its shard while it runs."""
 
     def __init__(
         self,
@@ -119,16 +119,16 @@ class TableMerge:
         self._progress: StateLog | None = None
         self._merged = Plan(batch=-1, logs={})
         self._looked = _Look()
-        #: How many files the last compaction left.
+        #: The number of files that the last compaction left.
         self._compacted_to = 0
 
     @property
     def shard(self) -> str:
-        """The part of the job that it is."""
+        """The shard of the job."""
         return self._target.shard
 
     def has_work(self, now: datetime) -> bool:
-        """Whether a run would need Spark now: told in a millisecond, without it. Makes the table if there is none."""
+        """Return whether a run would need Spark now; takes a millisecond. Creates the table if there is none."""
         self._look(now)
         if missing_columns(self._target.table, self._log):
             return True
@@ -155,11 +155,11 @@ class TableMerge:
             plan = read_plan(self._store, self._target.table, self._merged.batch + 1)
             planned = plan is not None
             plan = plan or self._planned(ends)
-            # A batch without records that is planned is one in which rows were to be forgotten.
+            # A plan without records was made to forget rows.
             clean = clean or (planned and not plan.records)
             if not (planned or plan.records or clean):
                 break
-            # After the ends of the logs were known: what records are about and is not there has ended.
+            # After the ends of the logs: what records refer to and the metadata lacks has ended.
             self._meta.refresh()
             batch = self._batch(session, plan, logs, now, clean=clean)
             try:
@@ -184,10 +184,10 @@ class TableMerge:
     # What is there.
 
     def _newest_logs(self) -> list[PartitionLog]:
-        """The target's logs of every broker that ever had one, as they are now."""
+        """Return the target's logs of every broker that ever had one, refreshed."""
         logs = []
         for ref in self._warehouse.refs_of(Space.SYS, self._topic):
-            # Whoever makes a log makes its folder first, and may be killed in between: there is nothing in it yet.
+            # A log's folder is created first; a kill after that leaves it without a log.
             with suppress(PartitionNotFound):
                 log = self._warehouse.open_partition(ref)
                 log.refresh()
@@ -195,7 +195,7 @@ class TableMerge:
         return logs
 
     def _look(self, now: datetime) -> None:
-        """See what the table holds now."""
+        """Refresh the state of the table."""
         table = self._target.table
         self._log = self._newest_log(now)
         transactions = self._log.transactions
@@ -208,7 +208,7 @@ class TableMerge:
         return open_state_log(self._store, table, STATE_TABLES[table], int(now.timestamp() * _MS), known)
 
     def _present_look(self, *, whole: bool = False) -> _Look:
-        """What a look at the rows would see now; `whole` if it sees all of them."""
+        """Return the state for a look at the rows now; `whole` if the look sees all of them."""
         self._progress = read_state_log(self._store, CONSUMER_OFFSETS, self._progress)
         versions = (self._log.version, -1 if self._progress is None else self._progress.version)
         told = self._meta.known()[0]
@@ -221,12 +221,12 @@ class TableMerge:
         )
 
     def _may_clean(self) -> bool:
-        """Whether it is time to look for rows that may be forgotten."""
+        """Return whether it is time to look for rows that may be forgotten."""
         elapsed_s = time.monotonic() - self._looked.at_s
         if not self._target.forgets or elapsed_s < self._tuning.look_every_s:
             return False
         if not self._log.files and not self._meta.groups.resets:
-            # Nothing to look at yet; the next look is the first, and sees all rows.
+            # There are no rows yet; the next look is the first, and sees all rows.
             self._looked = _Look(at_s=time.monotonic())
             return False
         present = self._present_look()
@@ -236,7 +236,7 @@ class TableMerge:
     # What is done.
 
     def _planned(self, ends: Mapping[PartitionRef, int]) -> Plan:
-        """The next batch: what is new in each log; if that is too much, as much of each, the furthest behind first."""
+        """Return the next batch: all new records; if that is too much, some of each log, the furthest behind first."""
         merged = self._merged
         waiting = {ref: end - merged.stops.get(ref, 0) for ref, end in ends.items()}
         for ref, records in waiting.items():
@@ -245,7 +245,7 @@ class TableMerge:
                 raise Corrupt(f"{ref.name} ends at {ends[ref]}, {detail}")
         taken = dict.fromkeys(waiting, 0)
         room = self._tuning.batch_records_max
-        # What a task takes undivided of every log comes first.
+        # First what a task can take undivided of every log.
         for most in (self._tuning.span_records_max, room):
             for ref in sorted(waiting, key=lambda one: (-waiting[one], one.name)):
                 more = min(waiting[ref], most, taken[ref] + room) - taken[ref]
@@ -276,9 +276,9 @@ class TableMerge:
         )
 
     def _merge(self, batch: Batch, plan: Plan, *, planned: bool) -> bool:
-        """Carry out a plan; False when there was nothing to do, or somebody else's plan is to be carried out first.
+        """Carry out a plan; return False if there is nothing to do, or if another driver's plan comes first.
 
-        A batch without records is planned only when rows are to be forgotten.
+        A batch without records is planned only if rows are to be forgotten.
         """
         table = self._target.table
         if plan.records and not planned:
@@ -290,7 +290,7 @@ class TableMerge:
             source = batch.keep(self._target.source(batch))
             evaluated = self._evaluated(source)
             if evaluated.keys < evaluated.rows:
-                batch = replace(batch, mixed=True)  # with the same list of what is kept, which the caller releases
+                batch = replace(batch, mixed=True)  # shares the list of kept frames, which the caller releases
                 source = batch.keep(self._target.source(batch))
                 evaluated = self._evaluated(source)
             for_nothing = not (planned or plan.records or evaluated.rows)
@@ -307,7 +307,7 @@ class TableMerge:
         return True
 
     def _evaluated(self, source: DataFrame) -> _Evaluated:
-        """Let the tasks run, once; what they found stays with the executors."""
+        """Run the tasks once; their result stays with the executors."""
         bounded_by = self._target.bounded_by
         found = [count(lit(1)), count_distinct(xxhash64(*self._target.key))]
         if bounded_by is not None:
@@ -319,7 +319,7 @@ class TableMerge:
         return _Evaluated(rows, keys, f"t.`{bounded_by}` >= {low} AND t.`{bounded_by}` <= {high} AND ")
 
     def _compact(self, batch: Batch) -> None:
-        """Few files again, so that neither queries nor later merges slow down; large ones stay as they are."""
+        """Compact the table if it has many files, so that queries and merges stay fast; large files stay."""
         self._log = self._newest_log(batch.now)
         if len(self._log.files) <= self._compacted_to + self._tuning.files_max:
             return
@@ -329,7 +329,7 @@ class TableMerge:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether what executors had evaluated is gone with one of them."""
+    """Return whether an evaluated source was lost with an executor."""
     return _LOST in str(error)
 
 

@@ -1,6 +1,6 @@
-"""What the merge job does for each state table: how a batch of records becomes the source of a MERGE, and the MERGE.
+"""The state tables that are merged from logs: for each, the source of its MERGE and the MERGE itself.
 
-A row of the source says what a batch adds to a row of the table, or, where `forget` is true, that the row may go.
+A row of the source says what a batch adds to a row of the table, or, if `forget` is true, that the row may go.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Target:
     #: The kind of log (`tables.queue.refs`).
     logs: str
     key: tuple[str, ...]
-    #: The rows of `source` in `merge` as a DataFrame that has not run yet: one for each key, where the batch is `mixed`
-    #: or each log has all about its keys.
+    #: Returns the rows of `source` in `merge` as a DataFrame that has not run yet. It has one row for each key if the
+    #: batch is `mixed`, or if each log has all records about its keys.
     source: Callable[[Batch], DataFrame]
     #: The SQL of the MERGE, without the table.
     merge: str
-    #: A column of times whose bounds in the source spare Delta files of the table.
+    #: A column of times; its bounds in the source make the MERGE skip Delta files of the table.
     bounded_by: str | None = None
-    #: Whether it has rows that may be forgotten.
+    #: Whether the table has rows that may be forgotten.
     forgets: bool = True
 
     @property
     def shard(self) -> str:
-        """The part of the job that it is."""
+        """The shard of the job."""
         return self.table.rpartition("/")[2]
 
 
@@ -136,5 +136,5 @@ LOSSES: Final = Target(
     forgets=False,
 )
 
-#: In this order: what may be forgotten of checkpoints depends on the progress of groups.
+#: The targets in order: which checkpoints may be forgotten depends on the progress of groups.
 TARGETS: Final = (OFFSETS_OF_GROUPS, CHECKPOINTS, LOSSES)

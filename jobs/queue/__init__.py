@@ -1,4 +1,4 @@
-"""Jobs that move messages: what nobody acknowledged in time, and what was delayed."""
+"""The jobs that move messages: `revive` for unacknowledged ones, `delay` for delayed ones."""
 
 from __future__ import annotations
 

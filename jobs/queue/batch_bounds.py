@@ -1,4 +1,4 @@
-"""How much `revive` and `delay` do at a time; no settings: nobody has a reason for other values but a test."""
+"""How much `revive` and `delay` process at a time; not settings, since only tests need other values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["BOUNDS", "BatchBounds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBounds:
-    """Bounds of the memory that a run takes."""
+    """Bounds on the memory of a run."""
 
-    #: Messages of one batch.
+    #: Messages in one batch.
     messages: int = JOB_BATCH_MESSAGES_MAX
-    #: The same of a task that has one queue of a broker. All queues of a broker may append to one destination at once:
-    #: together they have as many messages under way as one run of the local engine.
+    #: Messages in one batch of a task that has one queue of a broker. All queues of a broker may append to one
+    #: destination at once: together they have as many messages under way as one run of the local engine.
     queue_messages: int = JOB_BATCH_MESSAGES_MAX // REVIVE_QUEUES
-    #: Checkpoints of a task that are Python objects at a time.
+    #: Checkpoints that a task holds as Python objects at a time.
     checkpoints: int = 8_192
-    #: Bytes of rows in memory before they are sent: a storm passes through in pieces of this size.
+    #: Bytes of rows in memory before they are sent; a burst of due messages is sent in pieces of this size.
     outbox_bytes: int = 32 * MIB
 
 
-#: Those of every run.
+#: The bounds of every run outside tests.
 BOUNDS: Final = BatchBounds()

@@ -1,4 +1,4 @@
-"""The brokers whose queues the jobs of a warehouse work for."""
+"""The brokers whose queues the jobs of a warehouse process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["broker_shards", "brokers_of"]
 
 
 def broker_shards(conf: Config) -> list[str]:
-    """The shards of `revive` and `delay`, each with a lock of its own: the brokers.
+    """Return the shards of `revive` and `delay`, each with a lock of its own: the brokers.
 
-    The queues of a broker append to the same retry partitions: drivers that shared them would race all the time.
+    The queues of a broker append to the same retry partitions: drivers that shared a broker would race all the time.
     """
     return brokers_of(warehouse_of(conf), conf)
 
 
 def brokers_of(warehouse: Warehouse, conf: Config) -> list[str]:
-    """Those of the settings, and every other that has left a log of the queue in the warehouse."""
+    """Return the brokers of the settings, and every other one with a log of the queue in the warehouse."""
     logs = {f"{kind}_{conf.warehouse.cluster}" for kind in (REVIVE_LOG, DELAY)}
     found = {broker_of(ref.name) for ref in warehouse.refs(Space.SYS) if ref.topic in logs}
     return sorted(found | set(conf.service.brokers))

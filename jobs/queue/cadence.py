@@ -9,10 +9,10 @@ __all__ = ["delay_every_s", "revive_every_s"]
 
 
 def revive_every_s(conf: Config) -> float:
-    """The schedule of `revive`."""
+    """Return the interval of `revive`, in seconds."""
     return (conf.jobs.spark_look_every_ms if with_spark_engine(conf) else conf.jobs.revive_every_ms) / 1000
 
 
 def delay_every_s(conf: Config) -> float:
-    """The schedule of `delay`."""
+    """Return the interval of `delay`, in seconds."""
     return (conf.jobs.spark_look_every_ms if with_spark_engine(conf) else conf.jobs.delay_every_ms) / 1000

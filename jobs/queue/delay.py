@@ -1,10 +1,10 @@
-"""The job `delay`: delayed messages go to their targets when they are due (SPEC RETRY-4, RETRY-5).
+"""The job `delay`: forwards delayed messages to their targets when they are due (SPEC RETRY-4, RETRY-5).
 
-Two engines carry it out by the same rules and the same `DelayBatch`, and may do so at once:
+Two engines carry it out by the same rules and the same `DelayBatch`, and may run at once:
 
-    local   `Forwarder`: knows the deliver times of all that waits, in the memory of one process
-    spark   `TaskForwarder`: a task for each delay log finds what is due by the statistics of its files, and follows
-            nothing
+    local   `Forwarder`: one process keeps the deliver times of all waiting messages in memory
+    spark   `TaskForwarder`: a task for each delay log finds what is due by the statistics of its files, and keeps
+            nothing between runs
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Forwarder", "delay"]
 
 T = TypeVar("T", "Forwarder", TaskForwarder)
 
-#: How often it looks for brokers that are new, in milliseconds.
+#: Interval at which new brokers are looked for, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000
 _TROUBLES_SHOWN: Final = 3
 
@@ -50,13 +50,13 @@ class Forwarder:
         self._meta = MetaLog(warehouse)
         self._queues: dict[str, DelayQueue] = {}
         self._brokers_ms = -_BROKERS_EVERY_MS
-        #: Brokers of which a log cannot be read, since when.
+        #: Brokers with a log that cannot be read, and since when.
         self._held: dict[str, int] = {}
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Forward what is due at `now_ms`; `now_ms` must have been taken before the call (see `mq.queue.delay`).
 
-        `brokers` are those that are this application's affair; None: all.
+        `brokers` are the brokers that this application has; None: all.
         """
         self._find_brokers(now_ms, brokers)
         outcome = DelayOutcome()
@@ -65,7 +65,7 @@ class Forwarder:
                 queue.refresh()
                 self._held.pop(broker, None)
             except DeltaMQError as error:
-                # What was cancelled or ended there is not known.
+                # Which of its messages were cancelled or forwarded is not known.
                 self._held.setdefault(broker, now_ms)
                 outcome.troubles.add(f"{broker} is held: {type(error).__name__}: {error}")
         self._meta.refresh()
@@ -80,7 +80,7 @@ class Forwarder:
 
     def _find_brokers(self, now_ms: int, mine: Sequence[str] | None) -> None:
         if mine is not None:
-            # Others look after the rest by now; who gets one back reads it from the tables.
+            # Another application has the others now; when this one gets one back, it reads its state from the tables.
             for broker in self._queues.keys() - set(mine):
                 del self._queues[broker]
                 self._held.pop(broker, None)
@@ -135,7 +135,7 @@ def _forwarder(conf: Config, kind: type[T]) -> T:
         found = _forwarders.get((warehouse, kind))
         if not isinstance(found, kind):
             for known in [one for one in _forwarders if one[0] is not warehouse]:
-                del _forwarders[known]  # those of warehouses that were closed
+                del _forwarders[known]  # its warehouse was closed
             found = kind(warehouse, conf)
             _forwarders[warehouse, kind] = found
         return found
@@ -145,24 +145,25 @@ def _forwarder(conf: Config, kind: type[T]) -> T:
 def delay(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Deliver delayed messages whose time has come.
 
-    Input: the delay log of every broker and its marks; the topics. The local engine follows the logs from where its
-    last run ended (from the first that has not ended, after a start); a task of the Spark engine opens the files in
-    which something is due.
+    Input: the delay log of every broker and its marks; the topics. The local engine follows the logs from the end of
+    its last run (after a start: from the first message that is not marked as ended); a task of the Spark engine opens
+    the files in which something is due.
 
     Output: the messages in their target partitions, in order of deliver time, one commit for each target of a batch;
-    then a mark that they have ended. Cancelled messages and those of a topic that is gone are marked only.
+    then a mark that they have ended. Cancelled messages, and those whose topic was deleted, are only marked.
 
     Idempotent: `now` is taken before the cancellations are read. Each message is a request of a producer that is named
-    after where it waited, so its target stores it once, whoever sends it, and however often; an append to a target that
-    may have forgotten since is refused. An end may be marked twice.
+    after the message's place in the delay log, so its target stores it once, whichever run sends it and however often;
+    an append to a target that may have forgotten the request meanwhile is refused. An end may be marked twice.
 
-    A kill at any line, of the driver or of a task, leaves messages that were delivered and have no mark at most: the
-    next run sends them again, the target finds that it has them, and they are marked. When the target has forgotten
-    them, a day or very many requests later, its rows are looked at for that.
+    A kill at any line, of the driver or of a task, leaves at most delivered messages without a mark: the next run
+    sends them again, the target recognizes them, and they are marked. If the target has forgotten them, after a day or
+    very many requests, its rows are searched for them.
 
-    What cannot be read or written is tried again later and later, and delays nothing else: the local engine counts the
-    tries, the Spark engine goes by how long it has been due (`mq.jobs.tries`). `behind_ms` says how long the oldest of
-    those has been due. A broker whose delay log or marks cannot be read is held.
+    What cannot be read or written is retried at growing intervals and delays nothing else: the local engine counts the
+    tries, the Spark engine goes by the time since it was due (`mq.jobs.tries`). `behind_ms` is the time since the
+    oldest of these was due. A broker whose delay log or marks cannot be read is held: none of its messages are
+    forwarded.
     """
     now_ms = int(now.timestamp() * 1000)
     if spark is None:

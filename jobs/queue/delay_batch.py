@@ -1,4 +1,4 @@
-"""One batch of delayed messages that are due: read them, append them to their targets, mark that they have ended."""
+"""One batch of due delayed messages: read them, append them to their targets, mark that they have ended."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["DelayBatch", "DelayOutcome", "DueQueue"]
 
 Int64s = npt.NDArray[np.int64]
 
-#: Messages that are read at once; fewer when they are large.
+#: Messages that are read at once; fewer if they are large.
 _READ_MESSAGES: Final = 8_192
 
 
 class DueQueue(Protocol):
-    """Where delayed messages wait, and what is told of those that are due."""
+    """A delay log whose due messages are forwarded, and where their outcome is recorded."""
 
     @property
     def log(self) -> PartitionLog | None: ...
@@ -40,28 +40,28 @@ class DueQueue(Protocol):
     def marks(self) -> DelayMarks: ...
 
     def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
-        """These could not be forwarded."""
+        """Keep messages that could not be forwarded for a later try."""
 
     def end(self, offsets: Int64s) -> None:
-        """Record that these are dealt with."""
+        """Record that messages have ended."""
 
 
 @dataclass(slots=True)
 class DelayOutcome:
-    """What a run did; messages are counted."""
+    """Counts of the messages of a run, by outcome."""
 
     forwarded: int = 0
     cancelled: int = 0
-    #: Their topic is gone.
+    #: Messages whose topic was deleted.
     dropped: int = 0
-    #: Retention took them before they were forwarded.
+    #: Messages that retention removed before they were forwarded.
     lost: int = 0
     late_ms: int = 0
     troubles: set[str] = field(default_factory=set)
 
 
 class DelayBatch:
-    """Some due messages: forward them, then mark them."""
+    """Forwards some due messages, then marks them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class DelayBatch:
         self._outcome = outcome
         self._outbox: Outbox[int] = Outbox(self._open, after_append="delay.after_append", confirm=self._confirm)
         self._opened: dict[PartitionRef, PartitionLog] = {}
-        #: When the newest row was appended to each target when it was first asked what it holds.
+        #: For each target: the time of its newest append when this batch first asked for its stored requests.
         self._asked_ms: dict[PartitionRef, int] = {}
         self._sent = 0
         self._failed: set[int] = set()
@@ -129,7 +129,7 @@ class DelayBatch:
             self._send()
 
     def _delayed(self, picked: Picked) -> list[Delayed]:
-        """What waits in the rows, as the core sees it; a row that has no target waits for people."""
+        """Return the rows as delayed messages; a row without a target is kept for repair by hand."""
         rows = picked.rows
         origin = rows.column("origin")
         times = pc.fill_null(rows.column("deliver_time").cast(pa.int64()), 0)
@@ -171,9 +171,9 @@ class DelayBatch:
         return PartitionRef(Space.TOPICS, topic.name, message.partition, topic.generation)
 
     def _not_stored(self, ref: PartitionRef, forwards: Sequence[Forward]) -> Sequence[Forward]:
-        """Without those that a run forwarded long ago and could not mark: the target's memory of that is gone.
+        """Return the messages that the target has not stored, as far as it may have forgotten their requests.
 
-        Long is a day, or as many requests of producers as a partition remembers.
+        It forgets requests after a day, or after more requests than a partition remembers.
         """
         try:
             log = self._open(ref)
@@ -190,7 +190,7 @@ class DelayBatch:
             return []
 
     def _confirm(self, target: PartitionLog, _: Sequence[RowsPart]) -> None:
-        """Raise when the target may have forgotten what another run of this work has stored since it was asked."""
+        """Raise if the target may have forgotten, since it was asked, what another run has stored."""
         if target.requests_whole_since_ms > self._asked_ms[target.ref]:
             raise Conflict(f"{target.ref.name} has forgotten requests since it was asked", code="overtaken")
 
@@ -213,7 +213,7 @@ class DelayBatch:
         return log
 
     def _keep_up(self) -> None:
-        """The upkeep of targets to which perhaps nobody else writes."""
+        """Do the upkeep of the targets: this job may be their only writer."""
         for log in self._opened.values():
             try:
                 log.maintain()

@@ -1,4 +1,4 @@
-"""The job `delay` by the Spark engine: a task for each delay log, counts for the driver (SPEC SPARK-7)."""
+"""The job `delay` with the Spark engine: a task for each delay log returns counts to the driver (SPEC SPARK-7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TaskForwarder"]
 
 
 class TaskForwarder:
-    """What the driver knows between runs: how far each delay log was at the last look. For one thread."""
+    """The driver's state between runs: when each delay log was last looked at. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
@@ -29,7 +29,7 @@ class TaskForwarder:
     def run(self, tasks: Tasks, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Forward what is due at `now_ms`, which must have been taken before the call (see `mq.queue.delay`).
 
-        `brokers` are those that are this application's affair; None: all.
+        `brokers` are the brokers that this application has; None: all.
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
         items = [self._item(one, now_ms) for one in mine if self._exists(one) and not self._is_quiet(one, now_ms)]

@@ -1,4 +1,4 @@
-"""The delayed messages of one broker: what waits, what is due, and what became of it."""
+"""The delayed messages of one broker: which wait, which are due, and which have ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DelayQueue", "keep_marks_up", "mark_ended", "ranges_of"]
 
 Int64s = npt.NDArray[np.int64]
 
-#: What cannot be forwarded is tried again after so long, then twice as long, ...
+#: Retry interval of messages that cannot be forwarded, in milliseconds; it doubles up to the maximum.
 _RETRY_MS: Final = 1_000
 _RETRY_MS_MAX: Final = 60_000
 
@@ -35,28 +35,28 @@ class DelayQueue:
         self._marks_ref = system_ref(DELAY_MARKS, cluster, broker)
         self._tail = LogTail(warehouse, system_ref(DELAY, cluster, broker))
         self._waiting = WaitingOffsets()
-        #: What could not be forwarded: how often, and when it was due.
+        #: Messages that could not be forwarded: the number of tries, and the original due time.
         self._failed: dict[int, tuple[int, int]] = {}
         self._unsure = False
         self.marks = DelayMarks(warehouse, cluster, broker)
 
     def __len__(self) -> int:
-        """Messages that wait."""
+        """Return the number of waiting messages."""
         return len(self._waiting)
 
     @property
     def log(self) -> PartitionLog | None:
-        """Where they wait."""
+        """The delay log; None if it does not exist yet."""
         return self._tail.log
 
     def refresh(self) -> None:
-        """See new messages and new marks.
+        """Read new messages and new marks.
 
-        Marks first: of a message that is seen then, nobody but this job can have stored an end.
+        Marks come first: of a message that is read after them, only this job can have marked the end.
         """
         self.marks.refresh()
         for rows in self._tail.new_rows():
-            # A time that is not there cannot be waited for; what else is wrong with the row shows when it is due.
+            # A row without a deliver time counts as due; other faults of a row show when it is forwarded.
             micros = pc.fill_null(rows.column("deliver_time").cast(pa.int64()), 0).to_numpy()
             first = self._tail.offset
             offsets = self.marks.not_ended(np.arange(first, first + rows.num_rows))
@@ -64,10 +64,10 @@ class DelayQueue:
             self._waiting.add(-(-micros[offsets - first] // 1_000), offsets)
 
     def take(self, now_ms: int) -> tuple[Int64s, Int64s]:
-        """What is due, in order: when it was, and its offsets. The caller must `end` or `put_off` each of them."""
+        """Remove what is due; return due times and offsets, in order. The caller must `end` or `put_off` each."""
         times, offsets = self._waiting.take(now_ms)
         if self._unsure:
-            # Some may have been dealt with, or stand here twice.
+            # Some may have ended, or be in here twice.
             self._unsure = False
             kept = self.marks.not_ended(np.unique(offsets))
             times = times[np.argsort(offsets, kind="stable")][np.searchsorted(np.sort(offsets), kept)]
@@ -79,7 +79,7 @@ class DelayQueue:
         return times[order], offsets[order]
 
     def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
-        """These could not be forwarded: each waits, longer each time."""
+        """Keep messages that could not be forwarded for a later try; each waits longer after each try."""
         again = []
         for time, offset in zip(times, offsets, strict=True):
             tries = self._failed.get(offset, (0, time))[0]
@@ -88,12 +88,12 @@ class DelayQueue:
         self._waiting.add(np.array(again, dtype=np.int64), np.array(offsets, dtype=np.int64))
 
     def put_back(self, times: Int64s, offsets: Int64s) -> None:
-        """Nobody knows how far they came: they are due still."""
+        """Return messages of an interrupted run; some may have ended, which the next `take` finds out."""
         self._waiting.add(times, offsets)
         self._unsure = True
 
     def end(self, offsets: Int64s) -> None:
-        """Record that these are dealt with."""
+        """Record that messages have ended."""
         if not len(offsets):
             return
         mark_ended(self._warehouse, self._marks_ref, self.marks.delay_partition, offsets)
@@ -102,30 +102,30 @@ class DelayQueue:
                 self._failed.pop(offset, None)
 
     def keep_up(self) -> None:
-        """The upkeep of the marks, which this job writes most of."""
+        """Do the upkeep of the marks, which this job writes most of."""
         keep_marks_up(self._warehouse, self._marks_ref)
 
     @property
     def oldest_failed_ms(self) -> int | None:
-        """When the oldest of those was due that could not be forwarded."""
+        """The due time of the oldest message that could not be forwarded."""
         return min((time for _, time in self._failed.values()), default=None)
 
 
 def mark_ended(warehouse: Warehouse, marks: PartitionRef, delay_partition: str, offsets: Int64s) -> None:
-    """Store that some messages are dealt with; durable when this returns."""
+    """Store that messages have ended; durable when this returns."""
     log = warehouse.create(marks)
     log.append([Batch(rows_of_delay_marks([Ended(delay_partition, ranges_of(offsets))]))], flush=Flush.SYNC)
     failpoint("delay.after_mark")
 
 
 def keep_marks_up(warehouse: Warehouse, marks: PartitionRef) -> None:
-    """The upkeep of a broker's marks."""
+    """Do the upkeep of a broker's marks."""
     if warehouse.exists(marks):
         warehouse.open_partition(marks).maintain()
 
 
 def ranges_of(offsets: Int64s) -> tuple[tuple[int, int], ...]:
-    """Offsets as ranges `[low, high)`."""
+    """Return offsets as ranges `[low, high)`."""
     found = np.sort(offsets)
     gaps = np.flatnonzero(np.diff(found) > 1)
     lows = found[np.concatenate([[0], gaps + 1])]

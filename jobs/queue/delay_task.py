@@ -1,7 +1,7 @@
-"""The work of a task of `delay`: the delay log of one broker, from what is due there to the marks that it has ended.
+"""A task of `delay`: forwards what is due in the delay log of one broker, and marks that it has ended.
 
-A task may run twice, at once or one after another, beside the loop of the local engine, and be killed anywhere: it
-carries out its part by `DelayBatch`, whose appends are requests that are named after where the messages wait.
+A task may run twice, at once or one after another, or beside the local engine, and may be killed anywhere: it works by
+`DelayBatch`, whose appends are requests that are named after the messages' places in the delay log.
 """
 
 from __future__ import annotations
@@ -31,50 +31,50 @@ DELAY_COUNTS: Final = shard_counts("forwarded", "cancelled", "dropped", "lost", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayItem:
-    """One task's work; small, and without secrets."""
+    """The work of one task; small, and without secrets."""
 
     place: Place
     broker: str
-    #: Taken by the driver before anything is read.
+    #: The time of the run, taken by the driver before anything is read.
     now_ms: int
-    #: When this driver last looked at the shard and was told of all of it; 0 for never.
+    #: When a task of this driver last finished with the shard; 0 for never.
     since_ms: int
 
 
 def forward_shard(item: DelayItem) -> Iterator[pa.RecordBatch]:
-    """What an executor does for an item: one row of DELAY_COUNTS."""
+    """Carry out an item on an executor; yield one row of DELAY_COUNTS."""
     yield run_delay_shard(memory_of(item.place), item)
 
 
 def run_delay_shard(memory: TaskMemory, item: DelayItem) -> pa.RecordBatch:
-    """Forward what is due; an error is told, so that other shards' work goes on."""
+    """Forward what is due; return counts. An error is reported in them, so that the work of other shards goes on."""
     shard = _Shard(memory, item)
     try:
         shard.run()
-    except Exception as error:  # whatever it is, it holds this shard and none else
+    except Exception as error:  # whatever it is, it holds only this shard
         shard.hold(error)
     return shard.counts()
 
 
 class _DelayLog:
-    """The delay log of a broker as `DelayBatch` sees it; remembers nothing for another run."""
+    """The delay log of a broker for `DelayBatch`; keeps nothing for another run."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, broker: str, log: PartitionLog, marks: DelayMarks) -> None:
         self.log = log
         self.marks = marks
-        #: What could not be forwarded, and when the oldest of it was due.
+        #: The number of messages that could not be forwarded, and the due time of the oldest.
         self.waiting = 0
         self.oldest_ms: int | None = None
         self._warehouse = warehouse
         self._marks_ref = system_ref(DELAY_MARKS, cluster, broker)
 
     def put_off(self, times: Iterable[int], offsets: Sequence[int], now_ms: int) -> None:
-        """These wait for their next try."""
+        """Count messages that wait for a later try."""
         self.waiting += len(offsets)
         self.oldest_ms = min([*times, *([] if self.oldest_ms is None else [self.oldest_ms])], default=None)
 
     def end(self, offsets: Int64s) -> None:
-        """Record that these are dealt with."""
+        """Record that messages have ended."""
         if len(offsets):
             mark_ended(self._warehouse, self._marks_ref, self.marks.delay_partition, offsets)
 
@@ -100,7 +100,7 @@ class _Shard:
 
     def run(self) -> None:
         item, memory = self._item, self._memory
-        # Marks first: of a message that is seen then, nobody but this job can have stored an end.
+        # Marks first: of a message that is read after them, only this job can have marked the end.
         marks = memory.marks(item.place.cluster, item.broker)
         marks.refresh()
         log = memory.delay_log(item.place.cluster, item.broker)

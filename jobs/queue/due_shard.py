@@ -1,12 +1,12 @@
-"""What is due in one queue of a revive log: the merged table and the log behind its watermark, matched in columns.
+"""What is due in one queue of a revive log: the merged table joined with the log behind its watermark, in columns.
 
     state/pop_checkpoints   --rows of the queue that are due-->  \\
                                                                   fold --> open and due --> the checkpoints
     the queue's revive log  --records behind the watermark---->  /
 
-All records about a checkpoint lie in the queue of that checkpoint (`api.queue.handle_calls`), so a queue is matched
-alone. Nothing is followed: whoever looks for the first time sees the same as who looked a second ago. What is kept from
-look to look only spares reading again.
+All records about a checkpoint are in one queue (`api.queue.handle_calls`), so each queue is matched alone. Nothing is
+followed: a process that looks for the first time sees the same as one that looked a second ago. What is cached between
+looks only saves reading again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tables.store import FileMissing
 
 __all__ = ["Due", "DueShard"]
 
-#: A merge and a clean-up may overtake a look; each further one sees a newer table.
+#: Tries of a look, since a merge and a clean-up may overtake it; each further try sees a newer table.
 _LOOKS: Final = 5
 _RECORD: Final = ["tag", "body", "offset"]
 _ORDER: Final = [("revive_time", "ascending"), ("partition", "ascending"), ("start_offset", "ascending")]
@@ -39,7 +39,7 @@ _ORDER: Final = [("revive_time", "ascending"), ("partition", "ascending"), ("sta
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Records of a log from `start` up to `stop`, folded."""
+    """Folded records of a log from `start` up to `stop`."""
 
     start: int
     stop: int
@@ -47,13 +47,13 @@ class _Folded:
 
 
 class Due(NamedTuple):
-    """What a look at a queue found."""
+    """The result of a look at a queue."""
 
-    #: The checkpoints of which something must be delivered again, the oldest first, in BATCH_SCHEMA.
+    #: The checkpoints with messages to deliver again, the oldest first, in BATCH_SCHEMA.
     rows: pa.Table
-    #: The log was read up to here.
+    #: The offset up to which the log was read.
     log_end: int
-    #: Unless something is appended, nothing falls due before this time; None when nothing will, 0: look again.
+    #: Unless something is appended, nothing falls due before this time; None: nothing will; 0: look again.
     next_ms: int | None
 
 
@@ -66,22 +66,22 @@ class DueShard:
         self._cache = cache
 
     def due(self, cluster: str, broker: str, queue: int, now_ms: int) -> Due:
-        """What must be delivered again at `now_ms`, and when to look again.
+        """Return what must be delivered again at `now_ms`, and when to look again.
 
         Raises
         ------
         Corrupt
-            The log or the table holds what is no record: what was acknowledged there is not known.
+            The log or the table holds an invalid record, so what was acknowledged is not known.
         """
         ref = revive_ref(cluster, queue, broker)
         for _ in range(_LOOKS):
             try:
                 return self._due(ref, broker, queue, now_ms - ACK_SETTLE_MS)
             except (FileMissing, OffsetOutOfRange) as error:
-                # Merged and cut, or replaced and swept, since the table was looked at.
+                # Merged and removed, or replaced and swept, since the table was read.
                 overtaken = error
                 self._table.forget()
-        raise Unavailable(f"{ref.name}: what is read is replaced faster than it can be read", code="contention") from (
+        raise Unavailable(f"{ref.name}: its files are replaced faster than they can be read", code="contention") from (
             overtaken
         )
 
@@ -97,7 +97,7 @@ class DueShard:
         return Due(_confirmed(table, found, merged, until_ms).sort_by(_ORDER), newer.stop, 0)
 
     def _newer(self, ref: PartitionRef, start: int) -> _Folded:
-        """The records from `start` on, folded; those of the last look are not read again."""
+        """Return the folded records from `start` on; those of the last look are cached."""
         kept = self._cache.get(ref)
         known = kept if isinstance(kept, _Folded) and kept.start == start else _Folded(start, start, fold([]))
         cursor = Cursor(self._warehouse, ref, known.stop)
@@ -109,7 +109,7 @@ class DueShard:
 
 
 def _confirmed(table: CheckpointTable, found: pa.Table, merged: pa.Table, until_ms: int) -> pa.Table:
-    """Those of `found` that are due by all that the table has of them, not only by what it calls due."""
+    """Return the rows of `found` that are due by all records in the table, not only by those that it lists as due."""
     seen = merged.select(CHECKPOINT_KEY)
     keys = found.select(CHECKPOINT_KEY)
     if seen.num_rows:
@@ -127,13 +127,13 @@ def _only_due(folded: pa.Table, until_ms: int) -> pa.Table:
 
 
 def _is_due(folded: pa.Table, until_ms: int) -> NDArray[np.bool_]:
-    """`CheckpointState.due` in columns."""
+    """Compute `CheckpointState.due` in columns."""
     found: NDArray[np.bool_] = _is_open(folded) & (_revive_us(folded) <= until_ms * 1_000)
     return found
 
 
 def _next_ms(folded: pa.Table, after_ms: int) -> int | None:
-    """When the first of the open checkpoints falls due that are not due at `after_ms`."""
+    """Return when the next open checkpoint falls due after `after_ms`."""
     times = _revive_us(folded)[_is_open(folded)]
     later = times[times > after_ms * 1_000]
     return int(later.min()) // 1_000 if len(later) else None
@@ -145,7 +145,7 @@ def _revive_us(folded: pa.Table) -> NDArray[np.int64]:
 
 
 def _is_open(folded: pa.Table) -> NDArray[np.bool_]:
-    """`CheckpointState.open` in columns."""
+    """Compute `CheckpointState.open` in columns."""
     full = (np.int64(1) << pc.fill_null(folded.column("num"), 0).to_numpy().astype(np.int64)) - 1
     dealt_with = np.zeros(folded.num_rows, dtype=np.int64)
     for name in ("acked", "replaced", "done"):

@@ -1,6 +1,7 @@
-"""Messages on their way to other partitions: one commit for each destination, however many requests it holds.
+"""Messages on their way to other partitions: one commit for each destination, whatever the number of requests.
 
-Each request is of an idempotent producer of its own, so sending one again, in this run or after a kill, stores it once.
+Each request belongs to an idempotent producer of its own, so sending it again, in this run or after a kill, stores it
+once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NotSent(Generic[T]):
-    """Requests whose rows are not stored, or perhaps not."""
+    """Requests whose rows are not stored, or may not be."""
 
     tokens: Sequence[T]
     why: str
@@ -39,7 +40,7 @@ class _Waiting(Generic[T]):
 
 
 class Outbox(Generic[T]):
-    """Requests by destination; a token stands for each request. For one thread."""
+    """Requests by destination; the caller's token identifies each request. For one thread."""
 
     def __init__(
         self,
@@ -49,10 +50,10 @@ class Outbox(Generic[T]):
         known: Mapping[str, int] | None = None,
         confirm: Callable[[PartitionLog, Sequence[RowsPart]], None],
     ) -> None:
-        """`open_log` finds or makes a destination; `after_append` is the failpoint behind each append.
+        """`open_log` opens or creates a destination; `after_append` is the failpoint after each append.
 
-        `known` are the fences' epochs that the sender knows of (see `tables.log.fences`); None when none concerns it.
-        `confirm` raises when what the destination holds by now forbids the append (see `PartitionLog.append_rows`).
+        `known` are the fence epochs that the sender knows of (see `tables.log.fences`); None if no fence concerns it.
+        `confirm` raises if the destination's present content forbids the append (see `PartitionLog.append_rows`).
         """
         self._open = open_log
         self._after_append = after_append
@@ -62,7 +63,7 @@ class Outbox(Generic[T]):
         self.bytes = 0
 
     def add(self, ref: PartitionRef, rows: pa.RecordBatch, parts: Sequence[RowsPart], tokens: Sequence[T]) -> None:
-        """Add requests, whose rows lie in `rows` one behind the other: `parts` and `tokens` have one item for each."""
+        """Add requests, whose rows lie in `rows` one after another; `parts` and `tokens` have one item for each."""
         waiting = self._waiting.setdefault(ref, _Waiting())
         waiting.batches.append(rows)
         waiting.parts += parts
@@ -70,7 +71,7 @@ class Outbox(Generic[T]):
         self.bytes += rows.nbytes
 
     def send(self) -> list[NotSent[T]]:
-        """Append everything; returns what could not be. The outbox is empty then, whatever happened."""
+        """Append everything; return what failed. The outbox is empty afterwards in any case."""
         waiting, self._waiting, self.bytes = self._waiting, {}, 0
         return [one for ref, all_of_it in waiting.items() for one in self._send(ref, all_of_it)]
 
@@ -88,11 +89,11 @@ class Outbox(Generic[T]):
         try:
             log.append_rows(rows, parts, flush=Flush.SYNC, known=self._known, confirm=lambda: self._confirm(log, parts))
         except (DeltaMQError, OSError) as error:
-            # It is the destination that cannot be written.
+            # The destination cannot be written.
             yield NotSent(tokens, _told(error))
             return
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            # It is one of the messages: the others must not wait for it.
+            # One of the messages is at fault: the others must not wait for it.
             if len(parts) == 1:
                 yield NotSent(tokens, _told(error))
                 return

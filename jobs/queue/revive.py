@@ -1,11 +1,11 @@
-"""The job `revive`: messages that nobody acknowledged in time are delivered again (SPEC POP-11, POP-12).
+"""The job `revive`: delivers messages again that were not acknowledged in time (SPEC POP-11, POP-12).
 
-Two engines carry it out by the same rules and the same `ReviveBatch`, and may do so at once:
+Two engines carry it out by the same rules and the same `ReviveBatch`, and may run at once:
 
-    local   `Reviver`: follows the logs in the memory of one process, which knows what is due without looking: the least
+    local   `Reviver`: follows the logs in the memory of one process, so it knows what is due without looking: the least
             delay, on one machine
-    spark   `TaskReviver`: tasks look queue by queue for what is due in the merged table and the log behind
-            it, and follows nothing: grows with the cluster, and starts cold
+    spark   `TaskReviver`: tasks look for what is due, queue by queue, in the merged table and the log behind it; they
+            follow nothing: grows with the cluster, and starts cold
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Reviver", "revive"]
 
 T = TypeVar("T", "Reviver", TaskReviver)
 
-#: How often it looks for brokers that are new, in milliseconds.
+#: Interval at which new brokers are looked for, in milliseconds.
 _BROKERS_EVERY_MS: Final = 5_000
 _TROUBLES_SHOWN: Final = 3
 
@@ -54,13 +54,13 @@ class Reviver:
         self._meta = MetaLog(warehouse)
         self._brokers: dict[str, DueCheckpoints] = {}
         self._brokers_ms = -_BROKERS_EVERY_MS
-        #: Brokers of which a log cannot be read, since when.
+        #: Brokers with a log that cannot be read, and since when.
         self._held: dict[str, int] = {}
 
     def run(self, now_ms: int, brokers: Sequence[str] | None = None) -> Facts:
         """Deliver again what is due at `now_ms`, which must have been taken before the call.
 
-        `brokers` are those that are this application's affair; None: all.
+        `brokers` are the brokers that this application has; None: all.
         """
         self._find_brokers(now_ms, brokers)
         total, troubles = Outcome(), []
@@ -69,7 +69,7 @@ class Reviver:
                 due.refresh()
                 self._held.pop(broker, None)
             except DeltaMQError as error:
-                # What was acknowledged there is not known: delivering it again would be worse than late.
+                # What was acknowledged there is not known: to deliver it again would be worse than to deliver it late.
                 self._held.setdefault(broker, now_ms)
                 troubles.append(f"{broker} is held: {type(error).__name__}: {error}")
         self._meta.refresh()
@@ -83,7 +83,7 @@ class Reviver:
         return self._facts(total, sorted(total.troubles) + troubles, now_ms, late_ms)
 
     def _deliver(self, due: DueCheckpoints, taken: Sequence[Due], now_ms: int, total: Outcome) -> None:
-        """Deliver what is due on one broker."""
+        """Deliver again what is due on one broker."""
         batch = ReviveBatch(
             self._warehouse,
             self._conf.warehouse.cluster,
@@ -107,7 +107,7 @@ class Reviver:
 
     def _find_brokers(self, now_ms: int, mine: Sequence[str] | None) -> None:
         if mine is not None:
-            # Others look after the rest by now; who gets one back reads it from the tables.
+            # Another application has the others now; when this one gets one back, it reads its state from the tables.
             for broker in self._brokers.keys() - set(mine):
                 del self._brokers[broker]
                 self._held.pop(broker, None)
@@ -140,7 +140,7 @@ class Reviver:
 
 
 def _order(due: Due) -> tuple[int, str, int]:
-    """The oldest first, and neighbours together."""
+    """Return a sort key: the oldest first, and neighbours together."""
     checkpoint = due.checkpoint
     return checkpoint.revive_time_ms, checkpoint.pop.partition, checkpoint.span.start_offset
 
@@ -155,7 +155,7 @@ def _reviver(conf: Config, kind: type[T]) -> T:
         found = _revivers.get((warehouse, kind))
         if not isinstance(found, kind):
             for known in [one for one in _revivers if one[0] is not warehouse]:
-                del _revivers[known]  # those of warehouses that were closed
+                del _revivers[known]  # its warehouse was closed
             found = kind(warehouse, conf)
             _revivers[warehouse, kind] = found
         return found
@@ -163,29 +163,30 @@ def _reviver(conf: Config, kind: type[T]) -> T:
 
 @job(name="revive", every_s=revive_every_s, needs_spark=with_spark_engine, shards=broker_shards)
 def revive(spark: SparkSession | None, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Deliver again what nobody acknowledged in time, or dead-letter it after its last attempt.
+    """Deliver again what was not acknowledged in time, or dead-letter it after its last attempt.
 
-    Input: the revive logs of every broker and the state tables that are merged from them, the metadata, the messages
-    where they were popped. The local engine follows the logs from where its last run ended (from the tables, after a
-    start); a task of the Spark engine reads of the table what is due in its queues, and the logs behind the watermark.
+    Input: the revive logs of every broker and the state tables that are merged from them, the metadata, and the
+    messages in the partitions that they were popped from. The local engine follows the logs from the end of its last
+    run (after a start: from the tables); a task of the Spark engine reads what is due in its queues from the table, and
+    the logs behind the watermark.
 
     Output: copies in the groups' retry topics and dead letters, one commit for each destination of a batch; records
-    of what retention took before (`LOST`); then `Done` records in the revive logs.
+    of messages that retention removed before (`LOST`); then `Done` records in the revive logs.
 
     Idempotent: `now` is taken before anything is read, and an acknowledgement that was accepted in time is in the logs
     300 ms after the revive time, when the checkpoint is looked at. Copies are requests of producers that are named
-    after where the messages lie and numbered with a bit map of them, so each is stored once at its destination, whoever
-    sends it because of which lease. What a destination was asked is confirmed in the very commit: an append that
-    another task, driver or engine has overtaken is refused. `Done` and loss may be stored twice. Where its clock is
-    ahead of the service's, messages come so much early.
+    after the messages' offsets and numbered with a bit map of them, so each is stored once at its destination, whatever
+    the sender or the lease. What a destination was found to hold is confirmed in the commit itself: an append that
+    another task, driver or engine has overtaken is refused. `Done` and loss may be stored twice. If this machine's
+    clock is ahead of the service's, messages come early by the difference.
 
-    A kill at any line, of the driver or of a task, leaves copies without a `Done` record at most: whoever comes next
-    finds them at their destinations and writes the record, also when they no longer remember its producers.
+    A kill at any line, of the driver or of a task, leaves at most copies without a `Done` record: the next run finds
+    them at their destinations and writes the record, even if the destinations no longer remember the producers.
 
-    What cannot be read or written is tried again later and later, and holds up nothing else: the local engine counts
-    the tries, the Spark engine goes by how long it has been due (`mq.jobs.tries`). A broker (local), or a queue of it
-    (Spark), whose log cannot be read is held until it can: nobody knows what was acknowledged there. `behind_ms` says
-    how long the oldest of all those has been due.
+    What cannot be read or written is retried at growing intervals and holds up nothing else: the local engine counts
+    the tries, the Spark engine goes by the time since it was due (`mq.jobs.tries`). A broker (local), or a queue of a
+    broker (Spark), whose log cannot be read is held until it can, because what was acknowledged there is not known.
+    `behind_ms` is the time since the oldest of all these was due.
     """
     now_ms = int(now.timestamp() * 1000)
     if spark is None:

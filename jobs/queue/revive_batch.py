@@ -1,11 +1,12 @@
-"""One batch of due checkpoints: read what they gave away, decide, append, and record that it is done (SPEC POP-11).
+"""One batch of due checkpoints: read their messages, decide, append, and record that it is done (SPEC POP-11).
 
     1 ask the destinations what they hold of each checkpoint       3 append: retry topics, dead letters, losses
     2 read the messages, lane by lane; decide                      4 append the `Done` records
 
-A kill behind any step leaves what was appended; the next run finds it at the destinations, by the producer that is
-named after the checkpoint, and goes on. What cannot be read or written waits for its next time, alone. So does what a
-reset of offsets overtook between 2 and 3: its fence in the destination refuses it, and the next run knows of the reset.
+A kill after any step leaves what was appended; the next run finds it at the destinations, by the producer that is
+named after the checkpoint, and goes on. What cannot be read or written waits for its next try, alone. So does what a
+reset of offsets between 2 and 3 overtakes: its fence in the destination refuses the append, and the next run knows of
+the reset.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ from tables.settings import Flush
 
 __all__ = ["ReviveBatch"]
 
-#: A destination that cannot be written is tried again after so long, then twice as long, ...
+#: Retry interval for a destination that cannot be written, in milliseconds; it doubles up to the maximum.
 _WRITE_RETRY_MS: Final = 1_000
 _WRITE_RETRY_MS_MAX: Final = 60_000
-#: Checkpoints that are read at once; fewer when their messages are large.
+#: Checkpoints that are read at once; fewer if their messages are large.
 _READ_CHECKPOINTS: Final = 512
 
 
@@ -82,7 +83,7 @@ class ReviveBatch:
         *,
         bounds: BatchBounds = BOUNDS,
     ) -> None:
-        """`failures` says how often a checkpoint could not be delivered so far."""
+        """`failures` returns the number of failed deliveries of a checkpoint so far."""
         self._warehouse = warehouse
         self._outbox_bytes = bounds.outbox_bytes
         self._cluster = cluster
@@ -90,18 +91,18 @@ class ReviveBatch:
         self._now_ms = now_ms
         self._failures = failures
         self._outcome = Outcome()
-        # What is decided by this metadata is refused where a reset that it does not have has been (SPEC POP-18).
+        # Decisions follow this metadata: a destination that was fenced by a later reset refuses them (SPEC POP-18).
         known = {BROKER_FENCE: ANY_EPOCH, RESET_FENCE: meta.groups.epoch}
         self._outbox: Outbox[Token] = Outbox(
             self._destination, after_append="revive.after_append", known=known, confirm=self._confirm
         )
         self._refreshed: dict[PartitionRef, PartitionLog | None] = {}
-        #: When the newest row was appended to each destination at the time it was asked.
+        #: For each destination: the time of its newest append when it was asked.
         self._asked_ms: dict[PartitionRef, int] = {}
         self._in_rows = StoredRequests(REVIVE_PRODUCER_PREFIX)
 
     def run(self, batch: Sequence[Due]) -> Outcome:
-        """Deal with `batch`: messages of one broker, not more than `BatchBounds` says."""
+        """Process `batch`: messages of one broker, within `BatchBounds`."""
         self._outcome = Outcome()
         self._refreshed = {}
         cases: list[Case] = []
@@ -114,7 +115,7 @@ class ReviveBatch:
         return self._outcome
 
     def _keep_up(self) -> None:
-        """The upkeep of what only this job may be writing to."""
+        """Do the upkeep of the destinations: this job may be their only writer."""
         for log in self._refreshed.values():
             if log is not None and log.ref.space is not Space.TOPICS:
                 try:
@@ -152,7 +153,7 @@ class ReviveBatch:
         try:
             retry, dead = self._look(lane.retry), self._look(lane.dead)
         except (DeltaMQError, OSError) as error:
-            # Without knowing what the destinations hold nothing may be decided.
+            # Without knowing what the destinations hold, nothing may be decided.
             return [self._all_later(due, error) for due in dues]
         cases = []
         for due in sorted(dues, key=lambda one: one.checkpoint.span.start_offset):
@@ -172,10 +173,10 @@ class ReviveBatch:
         return cases
 
     def _stored(self, destination: PartitionLog | None, due: Due) -> int:
-        """Which of the due messages a destination holds, as a bit map."""
+        """Return a bit map of the due messages that a destination holds."""
         if destination is None:
             return 0
-        # A lease that this one took over may have been called over since: by a clock that is ahead.
+        # A process with a clock ahead may have counted the lease that this one replaced as expired, and revived it.
         since_ms = due.checkpoint.pop.pop_time_ms - CLOCKS_APART_MS
         forgotten = since_ms < destination.requests_whole_since_ms
 
@@ -184,8 +185,8 @@ class ReviveBatch:
             found = () if seen is None else tuple(seen.parts)
             if self._now_ms - since_ms < REMEMBERED_MS and not forgotten:
                 return found
-            # What the destination no longer remembers, because that was more than a day or too many requests ago, its
-            # rows say.
+            # The destination has forgotten requests that are more than a day or too many requests old; its rows still
+            # have them.
             return (*found, *self._in_rows.of(destination, producer, since_ms))
 
         return stored_bits(due.checkpoint.key, due.checkpoint.span, due.bits, sequences)
@@ -204,7 +205,7 @@ class ReviveBatch:
         return pick(source, wanted, bytes_max=bytes_max)
 
     def _decide(self, lane: Lane, cases: Sequence[Case], picked: Picked) -> None:
-        """Decide, and put what is to be appended into the outbox."""
+        """Decide, and put the rows to append into the outbox."""
         self._outcome.troubles.update(picked.unreadable.values())
         for case in cases:
             tries = self._failures(case.due) + 1
@@ -234,7 +235,7 @@ class ReviveBatch:
                 case.put_off(decision, self._now_ms + self._write_wait_ms(case.due))
 
     def _lose(self, cases: Iterable[Case]) -> None:
-        """Record what is gone (SPEC POP-12)."""
+        """Record messages that are lost (SPEC POP-12)."""
         by_broker: dict[str, list[tuple[Case, Lost]]] = {}
         for case in cases:
             for decision in case.decisions:
@@ -256,7 +257,7 @@ class ReviveBatch:
             failpoint("revive.after_lost")
 
     def _end(self, cases: Iterable[Case]) -> None:
-        """Record what is dealt with, in the queues where the checkpoints lie."""
+        """Record checkpoints that are done, in their queues."""
         by_queue: dict[PartitionRef, list[tuple[Case, Done]]] = {}
         for case in cases:
             end = settle(case.due, case.decisions)
@@ -269,7 +270,7 @@ class ReviveBatch:
                 log = self._warehouse.create(ref)
                 log.append([Batch(rows_of_records([end for _, end in ends]))], flush=Flush.SYNC)
             except (DeltaMQError, OSError) as error:
-                # All of it is stored: the next run finds that out at the destinations.
+                # All messages are stored: the next run finds them at the destinations.
                 self._outcome.troubles.add(f"{type(error).__name__}: {error}")
                 for case, _ in ends:
                     at_ms = self._now_ms + self._write_wait_ms(case.due)
@@ -292,11 +293,11 @@ class ReviveBatch:
     # Places.
 
     def _queue(self, pop: Pop) -> PartitionRef:
-        # Any queue would do: a record names its checkpoint. Ordered pops have a number that is none.
+        # Any queue would do, since a record names its checkpoint. The number of an ordered pop is not that of a queue.
         return revive_ref(self._cluster, pop.revive_queue % REVIVE_QUEUES, broker_of(pop.partition))
 
     def _look(self, ref: PartitionRef) -> PartitionLog | None:
-        """The partition as it is now, seen once in a batch; None when it is not made yet."""
+        """Return the partition, refreshed once in a batch; None if it does not exist yet."""
         if ref not in self._refreshed:
             log = self._warehouse.open_partition(ref) if self._warehouse.exists(ref) else None
             if log is not None:
@@ -309,10 +310,10 @@ class ReviveBatch:
         return self._look(ref) or self._made(ref)
 
     def _confirm(self, destination: PartitionLog, parts: Sequence[RowsPart]) -> None:
-        """Raise unless what this batch was told when it asked the destination still holds (SPEC POP-11).
+        """Raise unless the destination still holds what it held when this batch asked it (SPEC POP-11).
 
-        Another run of the same work, a task that is done twice or the other engine, may have been faster, and may have
-        decided otherwise about a message: as part of another request, which the destination would not know again.
+        Another run of the same work, by a repeated task or the other engine, may have been faster, and may have decided
+        otherwise about a message: as part of another request, which the destination would not recognize.
         """
         if destination.requests_whole_since_ms > self._asked_ms[destination.ref]:
             raise Conflict(f"{destination.ref.name} has forgotten requests since it was asked", code="overtaken")
@@ -340,7 +341,7 @@ def _by_lane(batch: Iterable[Due]) -> dict[tuple[LaneKey, str], list[Due]]:
 
 
 def _nothing(cases: Iterable[Case], error: Exception) -> Picked:
-    """Nothing can be read from the partition."""
+    """Return a result in which all messages are unreadable because of `error`."""
     told = f"{type(error).__name__}: {error}"
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([pa.field("offset", pa.int64())]))
     return Picked(

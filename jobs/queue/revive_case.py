@@ -1,4 +1,4 @@
-"""A due checkpoint, the partitions that it has to do with, and the rows that are appended because of it."""
+"""A due checkpoint, the partitions that it involves, and the rows that are appended for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Case", "Lane", "Outcome", "Token", "lost_record", "parts_of", "rows_
 
 @dataclass(slots=True)
 class Case:
-    """A due checkpoint and what becomes of it."""
+    """A due checkpoint and the decisions about it."""
 
     due: Due
     stored: Stored
@@ -37,28 +37,28 @@ class Case:
         return [span.offset_of(index) for index in indexes(self.due.bits & ~self.stored.bits)]
 
     def put_off(self, decision: Revive | DeadLetter | Lost, at_ms: int) -> None:
-        """It could not be stored, or not all of it."""
+        """Replace a decision that could not be stored, at least not completely, by a later try."""
         if decision in self.decisions:
             self.decisions[self.decisions.index(decision)] = Later(decision.checkpoint, decision.bits, at_ms)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a batch; messages are counted."""
+    """The outcome of a batch; counts are messages."""
 
     revived: int = 0
     dead: int = 0
     skipped: int = 0
     lost: int = 0
-    #: Checkpoints of which something waits for another time, and that time.
+    #: Checkpoints with messages that wait for another try, and the time of that.
     later: list[tuple[Due, int]] = field(default_factory=list)
     #: Checkpoints that are dealt with.
     settled: list[Due] = field(default_factory=list)
-    #: Why something could not be read or written, for people.
+    #: Reasons why something could not be read or written, for people.
     troubles: set[str] = field(default_factory=set)
 
     def add(self, other: Outcome) -> None:
-        """Both together."""
+        """Add the outcome of another batch."""
         self.revived += other.revived
         self.dead += other.dead
         self.skipped += other.skipped
@@ -79,13 +79,13 @@ class Outcome:
             self.lost += messages
 
 
-#: What is told of rows that could not be appended.
+#: Identifies rows that could not be appended.
 Token = tuple[Case, Revive | DeadLetter]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A lane of the present life of its topic and group, and the partitions that it has to do with."""
+    """A lane of the current topic and group, and the partitions that it involves."""
 
     cluster: str
     lane: LaneKey
@@ -94,7 +94,7 @@ class Lane:
 
     @property
     def pop_place(self) -> tuple[str, str]:
-        """Topic and partition that a message which was never retried comes from."""
+        """Topic and partition of messages that were never retried."""
         return self.topic.name, self.lane.partition
 
     @property
@@ -117,7 +117,7 @@ class Lane:
 
 
 def rows_of(picked: Picked, place: tuple[str, str], found: Sequence[Token]) -> pa.RecordBatch:
-    """The rows of the decisions, one behind the other."""
+    """Return the rows of the decisions, one after another."""
     copies = [copy for _, decision in found for copy in decision.copies()]
     places = picked.places(np.fromiter((copy.offset for copy in copies), dtype=np.int64, count=len(copies)))
     taken = picked.rows if _is_all(places, picked) else picked.rows.take(pa.array(places))
@@ -133,7 +133,7 @@ def _is_all(places: npt.NDArray[np.integer[Any]], picked: Picked) -> bool:
 
 
 def parts_of(found: Sequence[Token]) -> tuple[list[RowsPart], list[Token]]:
-    """What is appended, and because of which decision each part is."""
+    """Return the requests to append, and the decision behind each."""
     requests = [(one, token) for token in found for one in token[1].requests()]
     parts = [
         RowsPart(one.messages, ProducerStamp(one.producer_id, one.producer_seq, None, one.messages))

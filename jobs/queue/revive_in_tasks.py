@@ -1,7 +1,7 @@
-"""The job `revive` by the Spark engine: tasks for the queues of each broker, counts for the driver (SPEC SPARK-7).
+"""The job `revive` with the Spark engine: tasks for each broker's queues return counts to the driver (SPEC SPARK-7).
 
 A broker's queues append to the same retry partitions, and a partition takes one append at a time: two tasks keep it
-busy, more would race. A task without anything to do costs Spark far more than a queue in it.
+busy, more would race. For Spark, a task with nothing to do costs far more than one more queue in a task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TASKS_OF_A_BROKER: Final = 2
 
 
 class TaskReviver:
-    """What the driver knows between runs: how far each queue was at the last look. For one thread."""
+    """The driver's state between runs: when each queue was last looked at. For one thread."""
 
     def __init__(self, warehouse: Warehouse, conf: Config) -> None:
         self._warehouse = warehouse
@@ -40,7 +40,7 @@ class TaskReviver:
         Parameters
         ----------
         brokers
-            Those whose queues are this application's affair; None: all.
+            The brokers that this application has; None: all.
         """
         mine = self._brokers.at(now_ms) if brokers is None else brokers
         items = [self._item(*queue, now_ms) for queue in self._queues(mine) if not self._is_quiet(queue, now_ms)]
@@ -74,7 +74,7 @@ class TaskReviver:
         return ReviveItem(place=self._place, broker=broker, queue=queue, now_ms=now_ms, since_ms=since_ms)
 
     def _queues(self, brokers: Sequence[str]) -> list[tuple[str, int]]:
-        """The queues that have a log; one that has none holds nothing."""
+        """Return the queues that have a log; a queue without one has no checkpoints."""
         found = [(broker, queue) for broker in brokers for queue in range(REVIVE_QUEUES)]
         for broker, queue in set(found) - self._existing:
             if self._warehouse.exists(revive_ref(self._cluster, queue, broker)):
@@ -83,7 +83,7 @@ class TaskReviver:
 
 
 def _groups(items: Sequence[ReviveItem]) -> list[tuple[ReviveItem, ...]]:
-    """The items of each task: neighbouring queues, which the service takes in turn, go to different ones."""
+    """Return the items of each task; neighbouring queues, which the service fills in turn, go to different tasks."""
     groups: dict[tuple[str, int], list[ReviveItem]] = {}
     for item in items:
         groups.setdefault((item.broker, item.queue % _TASKS_OF_A_BROKER), []).append(item)

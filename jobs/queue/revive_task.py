@@ -1,7 +1,7 @@
-"""The work of a task of `revive`: some queues of one broker, each from what is due there to the `Done` records.
+"""A task of `revive`: processes some queues of one broker, each from what is due there to the `Done` records.
 
-A task may run twice, at once or one after another, beside the loop of the local engine, and be killed anywhere: it
-carries out its part by `ReviveBatch`, whose appends are requests that are named after the messages.
+A task may run twice, at once or one after another, or beside the local engine, and may be killed anywhere: it works by
+`ReviveBatch`, whose appends are requests that are named after the messages.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ COUNTS: Final = shard_counts("revived", "dead", "lost", "skipped", "waiting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviveItem:
-    """One queue's work; small, and without secrets."""
+    """The work for one queue; small, and without secrets."""
 
     place: Place
     broker: str
     queue: int
-    #: Taken by the driver before anything is read.
+    #: The time of the run, taken by the driver before anything is read.
     now_ms: int
-    #: When this driver last looked at the shard and was told of all of it; 0 for never.
+    #: When a task of this driver last finished with the shard; 0 for never.
     since_ms: int
 
 
 def revive_shards(items: Sequence[ReviveItem]) -> Iterator[pa.RecordBatch]:
-    """What an executor does for the queues of a task, one after another: a row of COUNTS for each."""
+    """Carry out a task's items on an executor, one after another; yield a row of COUNTS for each."""
     for item in items:
         yield run_shard(memory_of(item.place), item)
 
 
 def run_shard(memory: TaskMemory, item: ReviveItem) -> pa.RecordBatch:
-    """Deliver again what is due; an error is told, so that other shards' work goes on."""
+    """Deliver again what is due; return counts. An error is reported in them, so that other shards' work goes on."""
     shard = _Shard(memory, item)
     try:
         shard.run()
-    except Exception as error:  # whatever it is, it holds this shard and none else
+    except Exception as error:  # whatever it is, it holds only this shard
         shard.hold(error)
     return shard.counts()
 
@@ -82,7 +82,7 @@ class _Shard:
             self._log_end, self._next_ms = found.log_end, found.next_ms
             return
         due = self._tried(found.rows)
-        # After the logs: a group or topic that they are about and that is not there has ended.
+        # After the logs: a group or topic that they refer to and that is missing here has been deleted.
         memory.meta.refresh()
         meta, bounds = memory.meta.meta, memory.bounds
         batch = ReviveBatch(memory.warehouse, item.place.cluster, meta, item.now_ms, self._failures, bounds=bounds)
@@ -97,7 +97,7 @@ class _Shard:
                 self._total.add(outcome)
 
     def _tried(self, due: pa.Table) -> pa.Table:
-        """Without those that could not be delivered and whose next try has not come."""
+        """Return the checkpoints without those that failed before and are not due for their next try."""
         item = self._item
         times = due.column("revive_time").cast(pa.int64()).to_numpy() // 1_000
         tried = are_tried(times + ACK_SETTLE_MS, since_ms=item.since_ms, now_ms=item.now_ms)
@@ -112,7 +112,7 @@ class _Shard:
         self._behind_ms = max(self._behind_ms, self._item.now_ms - revive_ms - ACK_SETTLE_MS)
 
     def _failures(self, due: Due) -> int:
-        """How often it could have been tried before."""
+        """Return the number of tries that there may have been before."""
         return max(0, tries_until(self._item.now_ms - due.checkpoint.revive_time_ms - ACK_SETTLE_MS) - 1)
 
     def counts(self) -> pa.RecordBatch:
@@ -144,7 +144,7 @@ def _dues(rows: pa.Table) -> list[Due]:
 
 
 def batches(taken: Iterable[Due], messages_max: int) -> Iterator[Sequence[Due]]:
-    """Cut into batches of at most so many messages."""
+    """Yield batches of at most `messages_max` messages."""
     batch: list[Due] = []
     messages = 0
     for due in taken:

@@ -1,7 +1,7 @@
-"""What a process that carries out tasks of `revive` and `delay` has open: a cache, bounded, and nothing else.
+"""What a process that runs tasks of `revive` and `delay` keeps: open logs and a bounded cache.
 
-Spark uses its Python workers again for later tasks. A worker that is new, because one was killed or the application
-has just started, reads the same from the tables.
+Spark reuses its Python workers for later tasks. A new worker, started because one was killed or the application has
+just begun, reads the same from the tables.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tables.settings import LogSettings
 
 __all__ = ["Place", "TaskMemory", "memory_of"]
 
-#: What is remembered of data files and of logs between two tasks of a process.
+#: Bytes that a process caches of data files and logs between tasks.
 _CACHE_BYTES_MAX: Final = 96 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a task works: of the settings, what it needs."""
+    """The settings that a task needs to find and open the warehouse."""
 
     uri: str
     cluster: str
@@ -40,13 +40,13 @@ class Place:
         return cls(uri=conf.warehouse.uri, cluster=conf.warehouse.cluster, log=conf.log)
 
     def warehouse(self) -> Warehouse:
-        """The warehouse as this process has it open."""
+        """Return the warehouse as this process has it open."""
         settings = WarehouseSettings(uri=self.uri, cluster=self.cluster)
         return warehouse_of(replace(Config(), warehouse=settings, log=self.log))
 
 
 class TaskMemory:
-    """One warehouse. For one thread."""
+    """The open logs and the cache for one warehouse. For one thread."""
 
     def __init__(self, warehouse: Warehouse, bounds: BatchBounds = BOUNDS) -> None:
         self.warehouse = warehouse
@@ -58,14 +58,14 @@ class TaskMemory:
         self._marks: dict[tuple[str, str], DelayMarks] = {}
 
     def marks(self, cluster: str, broker: str) -> DelayMarks:
-        """The marks of a delay log, folded as far as this process has read them."""
+        """Return the marks of a delay log, folded as far as this process has read them."""
         found = self._marks.get((cluster, broker))
         if found is None:
             found = self._marks[cluster, broker] = DelayMarks(self.warehouse, cluster, broker)
         return found
 
     def delay_log(self, cluster: str, broker: str) -> PartitionLog | None:
-        """The delay log of a broker as it is now; None when nothing was delayed there yet."""
+        """Return the delay log of a broker, refreshed; None if nothing has been delayed there yet."""
         ref = system_ref(DELAY, cluster, broker)
         if not self.warehouse.exists(ref):
             return None
@@ -79,7 +79,7 @@ _memories: Final[dict[Place, TaskMemory]] = {}
 
 
 def memory_of(place: Place) -> TaskMemory:
-    """The memory of this process; that of one place at a time."""
+    """Return this process's memory; it keeps that of one warehouse at a time."""
     with _lock:
         found = _memories.get(place)
         if found is None:

@@ -1,4 +1,4 @@
-"""`mq.jobs.tries` for many times at once."""
+"""`mq.jobs.tries` for arrays of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["are_tried"]
 
 
 def are_tried(due_ms: NDArray[np.int64], *, since_ms: int, now_ms: int) -> NDArray[np.bool_]:
-    """`is_tried` of each; a storm falls due at few times."""
+    """Return `is_tried` of each time; computed once for each distinct one, of which a burst has few."""
     times, which = np.unique(due_ms, return_inverse=True)
     tried = np.fromiter(
         (is_tried(time, since_ms=since_ms, now_ms=now_ms) for time in times.tolist()), dtype=bool, count=len(times)

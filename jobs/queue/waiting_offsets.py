@@ -1,7 +1,7 @@
-"""Offsets by the time at which they are due, sixteen bytes each: millions of delayed messages fit into memory.
+"""Offsets by due time, with sixteen bytes for each: millions of delayed messages fit into memory.
 
-Sorted blocks, each at least twice as large as the next, as in a log-structured merge tree: adding moves an offset a
-logarithmic number of times, and what is due stands at the head of each block.
+Sorted blocks, each at least twice as large as the next, as in a log-structured merge tree: an offset that is added is
+moved a logarithmic number of times, and what is due stands at the head of each block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Block:
-    """Ascending by time, then offset."""
+    """Times and offsets, ascending by time, then offset."""
 
     times: Int64s
     offsets: Int64s
@@ -29,7 +29,7 @@ class _Block:
         return cls(times[order], offsets[order])
 
     def cut(self, time_ms: int) -> _Block:
-        """Take what is due out of this block."""
+        """Remove what is due from this block and return it."""
         at = int(np.searchsorted(self.times, time_ms, side="right"))
         due = _Block(self.times[:at], self.offsets[:at])
         self.times, self.offsets = self.times[at:], self.offsets[at:]
@@ -40,7 +40,7 @@ class _Block:
 
 
 class WaitingOffsets:
-    """Offsets of one log that wait for their time. For one thread."""
+    """The offsets of one log that wait for their time. For one thread."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -49,7 +49,7 @@ class WaitingOffsets:
         return sum(map(len, self._blocks))
 
     def add(self, times_ms: Int64s, offsets: Int64s) -> None:
-        """Add offsets, each with the time from which on it is due."""
+        """Add offsets, each with the time at which it falls due."""
         if not len(offsets):
             return
         self._blocks.append(_Block.of(times_ms, offsets))
@@ -59,7 +59,7 @@ class WaitingOffsets:
             self._blocks.append(_Block.of(times, np.concatenate([before.offsets, last.offsets])))
 
     def take(self, now_ms: int) -> tuple[Int64s, Int64s]:
-        """Remove what is due; times and offsets, ascending by both."""
+        """Remove what is due; return times and offsets, ascending by both."""
         due = [block.cut(now_ms) for block in self._blocks]
         self._blocks = [block for block in self._blocks if len(block)]
         if not due:

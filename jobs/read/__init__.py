@@ -1,4 +1,4 @@
-"""What a read covers and how its rows become Spark's: ranges of offsets, filters, columns."""
+"""What a read covers and how its rows reach Spark: ranges of offsets, filters, columns."""
 
 from __future__ import annotations
 

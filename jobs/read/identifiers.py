@@ -1,11 +1,11 @@
-"""Names of tables and views in a catalog: any topic's name becomes an identifier, and no two become the same.
+"""Names of tables and views in a catalog: every topic name becomes an identifier, and no two become the same.
 
     topic order_events.v2    ->    topic_order__events_2ev2
 
-Catalogs fold case, and many allow letters, digits and underscores only. So `[a-z0-9]` stay, an underscore is doubled,
-and every other byte is `_` and two hexadecimal digits. What separates the parts of a name begins with `_` and a letter
-that is no hexadecimal digit, so no part can hold it. A name that would be too long keeps its beginning and ends in a
-digest.
+Catalogs fold case, and many allow only letters, digits and underscores. So `[a-z0-9]` stay, an underscore is doubled,
+and every other byte becomes `_` and two hexadecimal digits. The separators between the parts of a name begin with `_`
+and a letter that is not a hexadecimal digit, so they cannot occur within a part. A name that would be too long keeps
+its beginning and ends in a digest.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ _DIGEST: Final = "_h"
 
 
 def topic_name(topic: str) -> str:
-    """Return the view of a topic."""
+    """Return the name of a topic's view."""
     return _bounded(f"topic_{_encoded(topic)}")
 
 
 def partition_name(topic: str, partition: str, generation: int) -> str:
-    """Return the table of a partition: `partition_orders_at_broker_2da`, or with its own name after `_of_`."""
+    """Return the name of a partition's table: `partition_orders_at_broker_2da`.
+
+    A partition that is not named like its topic has its own name after `_of_`.
+    """
     name, broker = PartitionName.parse(partition)
     own = "" if name == topic else f"_of_{_encoded(name)}"
     return _bounded(f"partition_{_encoded(topic)}{own}_at_{_encoded(broker)}{_life(generation)}")
 
 
 def dead_letters_name(group: str, partition: str, generation: int) -> str:
-    """Return the table of a group's dead letters on a broker."""
+    """Return the name of the table of a group's dead letters on a broker."""
     broker = broker_of(partition)
     return _bounded(f"dlq_{_encoded(group)}_at_{_encoded(broker)}{_life(generation)}")
 
 
 def quoted(*parts: str) -> str:
-    """Return a name of several parts as SQL has it."""
+    """Return a name of several parts, quoted for SQL."""
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def literal(text: str) -> str:
-    """Return a text as SQL has it."""
+    """Return a text as an SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

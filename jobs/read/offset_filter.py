@@ -1,7 +1,7 @@
 """Spark's filters on a read, turned into fewer offsets, partitions and files.
 
-A filter on `offset`, `topic` or `partition` is decided here completely; one on the append time only rules out ranges
-at their ends, and Spark looks at the rows that remain.
+A filter on `offset`, `topic` or `partition` is applied here completely. A filter on the append time only cuts ranges at
+their ends, and Spark checks the rows that remain.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MILLISECOND_US: Final = 1_000
 
 
 class Kept(enum.Enum):
-    """What of a filter was taken."""
+    """How much of a filter was applied."""
 
-    EXACTLY = "exactly"  #: rows that are read fulfil it
-    PARTLY = "partly"  #: rows that are read may not fulfil it
-    NOT = "not"  #: it changed nothing
+    EXACTLY = "exactly"  #: all rows that are read pass it
+    PARTLY = "partly"  #: some rows that are read may not pass it
+    NOT = "not"  #: it had no effect
 
 
 class OffsetFilter:
-    """The filters taken so far: an interval of offsets, one of append times, and tests of the partition."""
+    """The filters so far: an interval of offsets, one of append times, and tests of the partition."""
 
     def __init__(self) -> None:
         self._low, self._high = 0, OFFSET_MAX
@@ -48,7 +48,7 @@ class OffsetFilter:
         self._partitions: list[Callable[[OffsetRange], bool]] = []
 
     def take(self, found: Filter, row_format: RowFormat) -> Kept:
-        """Narrow this filter by another, as far as it can be."""
+        """Narrow this filter by another one, if possible; return how much of that was applied."""
         path: tuple[str, ...] = getattr(found, "attribute", ())
         if len(path) != 1:
             return Kept.NOT
@@ -64,7 +64,7 @@ class OffsetFilter:
         return Kept.NOT
 
     def apply(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return what is left of the ranges."""
+        """Return the parts of the ranges that pass the filter."""
         left = [self._narrowed(r) for r in ranges if all(test(r) for test in self._partitions)]
         return [r for r in left if r.rows > 0]
 
@@ -73,7 +73,7 @@ class OffsetFilter:
         if bounds is None:
             return Kept.NOT
         self._low, self._high = max(self._low, bounds[0]), min(self._high, bounds[1])
-        # a list of offsets is narrowed to its span
+        # a list of offsets is narrowed to the interval from its least to its greatest
         return Kept.PARTLY if isinstance(found, In) else Kept.EXACTLY
 
     def _take_partition(self, found: Filter, column: str, row_format: RowFormat) -> Kept:
@@ -101,7 +101,7 @@ class OffsetFilter:
         return Kept.PARTLY
 
     def _narrowed(self, found: OffsetRange) -> OffsetRange:
-        """Cut a range to the offsets; then to the files whose times may do (append times never decrease)."""
+        """Cut a range to the interval of offsets, then to files with matching times (append times never decrease)."""
         files = [f for f in found.files if f.append_max_us >= self._low_us and f.append_min_us < self._high_us]
         low = max(found.start, self._low, files[0].start if files else found.stop)
         high = min(found.stop, self._high, files[-1].end if files else found.start)
@@ -109,7 +109,7 @@ class OffsetFilter:
 
 
 def _interval(found: Filter, number: Callable[[Any], int] = int) -> tuple[int, int] | None:
-    """Return the values `[low, high)` that a filter lets through, None if it is not an interval."""
+    """Return the interval `[low, high)` of values that pass a filter, None if it is not an interval."""
     if isinstance(found, In):
         values = [number(value) for value in found.value]
         return (min(values), max(values) + 1) if values else None

@@ -1,6 +1,6 @@
-"""Which offsets of which partitions a read covers, resolved once against the tables.
+"""The offsets and partitions that a read covers, resolved once against the tables.
 
-The tables are only read: no probe, no file is written, so a reader needs no right to write.
+Tables are only read: there is no probe and no file is written, so a reader needs no write permission.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tables.store import Store
 
 __all__ = ["OffsetRange", "check_named", "check_start_found", "offset_of", "resolve", "selected", "split"]
 
-#: Row groups that finding an offset by time may keep.
+#: Cache of row groups for finding an offset by time.
 _CACHE_BYTES: Final = 64 * MIB
 
 
@@ -37,7 +37,7 @@ class OffsetRange:
 
     @property
     def rows(self) -> int:
-        """How many rows it covers."""
+        """The number of rows that it covers."""
         return self.stop - self.start
 
     def part(self, start: int, stop: int) -> OffsetRange:
@@ -48,20 +48,20 @@ class OffsetRange:
 
 
 def resolve(store: Store, options: ReadOptions, *, empty: bool = False) -> list[OffsetRange]:
-    """Return the range of each partition that the options select, against the tables as they are now.
+    """Return the range of each partition that the options select, as the tables are now.
 
     Parameters
     ----------
     empty
-        Whether ranges without rows are returned, too.
+        Whether ranges without rows are returned as well.
 
     Raises
     ------
     NotFound
         A named topic or partition does not exist.
     Refused
-        A bound is missing for a partition, names one that is not read, or is outside of what is stored
-        (the last only with `failOnDataLoss`).
+        A bound is missing for a partition, names one that is not read, or lies outside the stored offsets
+        (the last one only with `failOnDataLoss`).
     """
     partitions = list(selected(Catalog(store), options))
     check_named(options.start, "startingOffsets", partitions)
@@ -100,7 +100,7 @@ def _assigned(topic: str, names: Sequence[str], found: Sequence[TopicPartition])
 
 
 def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition]) -> None:
-    """As in Kafka, bounds for each partition name all partitions that are read, and no others."""
+    """Refuse bounds for each partition unless they name all partitions that are read and no others, as Kafka does."""
     if bound.everywhere is not None:
         return
     wanted = {(p.ref.topic, name) for p in partitions for name in p.names}
@@ -119,13 +119,13 @@ def check_named(bound: Bound, option: str, partitions: Sequence[TopicPartition])
 
 
 def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
-    """Refuse one offset for several partitions, and a time that is not over: more may be appended before it."""
+    """Refuse one offset for several partitions, and a time in the future: more may be appended before it."""
     if end.everywhere is None:
         return
     if end.by_time:
         if end.everywhere > SYSTEM_CLOCK.wall_us():
             raise Refused(
-                "option asOfTime: lies in the future; what is appended until then would change the answer",
+                "option asOfTime: lies in the future; messages that are appended until then would change the answer",
                 code="invalid_option",
                 field="asOfTime",
             )
@@ -138,7 +138,7 @@ def _check_as_of(end: Bound, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache: RowCache) -> OffsetRange | None:
-    """Return the partition's range; None when its table does not exist (yet)."""
+    """Return the partition's range; None if its table does not exist (yet)."""
     try:
         snapshot = load(store, partition.ref.folder)
     except PartitionNotFound:
@@ -161,7 +161,7 @@ def _range(store: Store, partition: TopicPartition, options: ReadOptions, cache:
 def check_start_found(
     options: ReadOptions, partition: TopicPartition, start: int, end: int, files: Sequence[DataFile]
 ) -> None:
-    """As Kafka's source does, refuse a starting time that no message reaches, unless the strategy is `latest`."""
+    """Refuse a starting time after the last message, unless the strategy is `latest`, as Kafka's source does."""
     if options.start.by_time and start == end and not options.start_latest_when_no_match and files:
         time_us = options.start.of(partition.ref.topic, partition.names)
         raise Refused(
@@ -173,7 +173,7 @@ def check_start_found(
 
 
 def _check_was(options: ReadOptions, partition: TopicPartition, stop: int, low: int, end: int) -> None:
-    """Refuse a state that the partition has not reached yet, or of which messages are gone."""
+    """Refuse a state that the partition has not reached yet, or that retention has removed messages of."""
     if stop > end:
         raise Refused(
             f"{partition.ref.name}: option asOfOffset names offset {stop}, the partition ends at {end}",
@@ -184,8 +184,8 @@ def _check_was(options: ReadOptions, partition: TopicPartition, stop: int, low: 
     missing = min(low, stop)
     if options.fail_on_data_loss and options.start.everywhere == EARLIEST and missing > 0:
         raise Refused(
-            f"{partition.ref.name}: it is not as it was: retention has removed offsets [0, {missing}); "
-            "failOnDataLoss=false reads the rest, startingOffsets says from where on all must be there",
+            f"{partition.ref.name}: this state is incomplete: retention has removed offsets [0, {missing}); "
+            "failOnDataLoss=false reads the rest, startingOffsets sets the offset from which all must be there",
             code="offset_out_of_range",
             field="asOfTime" if options.end.by_time else "asOfOffset",
             extra={"min_offset": low, "max_offset": end},
@@ -199,7 +199,7 @@ def offset_of(
     reader: FileReader,
     stored: tuple[int, int],
 ) -> int:
-    """Return the offset that a bound means in a partition which has the offsets `stored`; it may lie outside."""
+    """Return the offset of a bound in a partition that has the offsets `stored`; the result may lie outside them."""
     value = bound.of(partition.ref.topic, partition.names)
     assert value is not None, "every partition's bound was checked"
     if bound.by_time:
@@ -210,7 +210,7 @@ def offset_of(
 def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, end: int) -> None:
     if start > stop or start < low or stop > end:
         raise Refused(
-            f"{partition.ref.name}: offsets [{start}, {stop}) are asked for, [{low}, {end}) are stored; "
+            f"{partition.ref.name}: offsets [{start}, {stop}) were requested, [{low}, {end}) are stored; "
             "failOnDataLoss=false reads what there is",
             code="offset_out_of_range",
             field="startingOffsets",
@@ -219,7 +219,7 @@ def _check_stored(partition: TopicPartition, start: int, stop: int, low: int, en
 
 
 def split(ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_max: int | None) -> list[OffsetRange]:
-    """Cut ranges so that there are at least `partitions_min` (rows permitting), each of at most `rows_max` rows."""
+    """Cut ranges into at least `partitions_min` pieces (rows permitting), each of at most `rows_max` rows."""
     counts = {id(r): max(1, -(-r.rows // rows_max)) if rows_max else 1 for r in ranges}
     wanted = min(partitions_min or 0, sum(r.rows for r in ranges))
     while sum(counts.values()) < wanted:

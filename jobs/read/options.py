@@ -1,13 +1,13 @@
-"""The options of a read, named and meaning what they do in Spark's Kafka source (SPEC SPARK-1).
+"""The options of a read; names and meanings are those of Spark's Kafka source (SPEC SPARK-1).
 
-A partition is named `NAME@BROKER`; where a job comes from Kafka, its number in the topic (0, 1, ...) works as well.
-Options that only concern a Kafka client (`kafka.*` and a few more) are accepted and mean nothing, so that a job moves
-by changing the format; so are those about the batches of a stream in a read that is none. Any other option that is not
-known is refused: a misspelt bound would read the wrong rows.
+A partition is named `NAME@BROKER`; for jobs that come from Kafka, its number in the topic (0, 1, ...) works as well.
+Options that concern only a Kafka client (`kafka.*` and a few more) are accepted and ignored, so that a job moves by
+changing the format. A batch read also ignores the options about a stream's batches. Any other unknown option is
+refused: a misspelt bound would read the wrong rows.
 
-Time travel (SPEC SPARK-4) is `asOfOffset` or `asOfTime` in the place of an end: the topic as it was. Other than
-`endingOffsets` and `endingTimestamp`, which read what there is up to a bound, they promise one fixed state: a bound
-that lies in the future is refused, since the answer would change, and so is one before which messages are missing.
+Time travel (SPEC SPARK-4) is `asOfOffset` or `asOfTime` in place of an end: the topic as it was. Unlike
+`endingOffsets` and `endingTimestamp`, which read what is stored up to a bound, they promise one fixed state. So a bound
+in the future is refused, since the answer would change, and so is a state of which messages are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mq.request_values import zoned_time
 
 __all__ = ["EARLIEST", "LATEST", "Bound", "Mode", "ReadOptions", "RowFormat", "Strategy", "parse_options"]
 
-#: Kafka's numbers for "the first offset stored" and "the end".
+#: Kafka's numbers for the first stored offset and for the end offset.
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -60,18 +60,18 @@ OPTIONS: Final = (
     "warehouse",
 )
 _OF_KAFKA_CLIENTS: Final = re.compile(r"kafka\..*|kafkaconsumer\..*|fetchoffset\..*|groupidprefix")
-#: What a stream cannot have: it has no end.
+#: Options that a stream cannot have, because it has no end.
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfOffset", "asOfTime")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Mode(enum.Enum):
-    """What the options are for; some are refused, or have another default, in one of the two."""
+    """What the options are for; some are refused in one of the two modes, or have another default there."""
 
     BATCH = "batch"
     STREAM = "stream"
-    EITHER = "either"  #: not known yet: only what is wrong in both is refused
+    EITHER = "either"  #: not known yet: only what is wrong in both modes is refused
 
 
 class RowFormat(enum.Enum):
@@ -82,14 +82,14 @@ class RowFormat(enum.Enum):
 
 
 class Strategy(enum.Enum):
-    """What names the partitions."""
+    """How the options name the partitions."""
 
     SUBSCRIBE = "subscribe"  #: all partitions of the named topics
     PATTERN = "subscribePattern"  #: all partitions of the topics that match
     ASSIGN = "assign"  #: these partitions
 
 
-#: For each topic, for each partition (a name, or a number as text): an offset or a time.
+#: An offset or a time for each partition (a name, or a number as text) of each topic.
 PerPartition = Mapping[str, Mapping[str, int]]
 
 
@@ -102,7 +102,7 @@ class Bound:
     by_time: bool = False  #: values are times in microseconds since 1970, not offsets
 
     def of(self, topic: str, names: tuple[str, str]) -> int | None:
-        """Return the value for a partition known by either of `names`; None when it has none."""
+        """Return the value for a partition that goes by any of `names`; None if it has none."""
         if self.everywhere is not None:
             return self.everywhere
         values = self.each.get(topic, {})
@@ -111,7 +111,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read, checked."""
+    """The checked options of a read."""
 
     warehouse: str
     strategy: Strategy
@@ -126,13 +126,13 @@ class ReadOptions:
     headers: bool = True
     fail_on_data_loss: bool = True
     row_format: RowFormat = RowFormat.MESSAGE
-    #: Only these, in this order; all without it.
+    #: Only these columns, in this order; empty: all.
     columns: tuple[str, ...] = ()
-    #: The end is a state of the topic that was (`asOfOffset`, `asOfTime`), and nothing of it may be missing.
+    #: Whether the end is an earlier state of the topic (`asOfOffset`, `asOfTime`), which must be complete.
     as_of: bool = False
-    #: Of a stream.
+    #: For streams: the limits of a batch.
     limits: TriggerLimits = field(default_factory=TriggerLimits)
-    #: Of a stream: the group to which progress is committed.
+    #: For streams: the group to which progress is committed.
     group: str | None = None
 
 
@@ -142,7 +142,7 @@ def parse_options(given: Mapping[str, str], *, warehouse: str | None = None, mod
     Raises
     ------
     Refused
-        An option is unknown, missing, contradicts another, or has a value that cannot be; the message names it.
+        An option is unknown, missing, contradicts another one, or has an invalid value; the message names it.
     """
     options = {key.lower(): value for key, value in given.items()}
     _check_known(given)
@@ -177,7 +177,7 @@ def _check_mode(options: Mapping[str, str], mode: Mode) -> None:
     if mode is Mode.STREAM:
         for name in _ENDS:
             if name.lower() in options:
-                raise _wrong(name, "cannot be given to a stream: it has no end (a batch read has)")
+                raise _wrong(name, "cannot be given to a stream, which has no end; batch reads take it")
     if mode is Mode.BATCH and "group" in options:
         raise _wrong("group", "is for streams: a batch read commits no progress")
     as_of = [name for name in ("asOfOffset", "asOfTime") if name.lower() in options]
@@ -264,14 +264,14 @@ def _end(options: Mapping[str, str], mode: Mode) -> Bound:
 
 
 def _as_of_offset(text: str) -> Bound:
-    """Return how many messages each partition had."""
+    """Return the end offset of each partition at that state, which is the number of messages that it had."""
     if text.isdigit() and int(text) <= OFFSET_MAX:
         return Bound(everywhere=int(text))
     return Bound(each=_per_partition("asOfOffset", text, low=0))
 
 
 def _as_of_time(text: str) -> int:
-    """Return a time, in milliseconds or written out with its zone, in microseconds."""
+    """Return a time in microseconds, from milliseconds or from a time written out with its zone."""
     if text.isdigit() and int(text) <= OFFSET_MAX // 1_000:
         return int(text) * 1_000
     moment = zoned_time(text)
@@ -293,7 +293,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 def _limits(options: Mapping[str, str]) -> TriggerLimits:
     most, least = _count(options, "maxOffsetsPerTrigger"), _count(options, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
-        raise _wrong("minOffsetsPerTrigger", f"({least}) contradicts maxOffsetsPerTrigger ({most}): it is greater")
+        raise _wrong("minOffsetsPerTrigger", f"({least}) must not be greater than maxOffsetsPerTrigger ({most})")
     if "maxtriggerdelay" not in options:
         return TriggerLimits(messages_max=most, messages_min=least)
     delay_ms = _duration_ms("maxTriggerDelay", options["maxtriggerdelay"])
@@ -315,7 +315,7 @@ def _group(options: Mapping[str, str]) -> str | None:
     try:
         return check_group(name.strip())
     except Refused as error:
-        raise _wrong("group", f"is no name of a group: {error.detail}") from error
+        raise _wrong("group", f"is not a valid group name: {error.detail}") from error
 
 
 def _values(bound: Bound) -> set[int]:
@@ -324,7 +324,7 @@ def _values(bound: Bound) -> set[int]:
 
 
 def _timed(options: Mapping[str, str], everywhere: str, each: str) -> Bound | None:
-    """Return the bound by time; as in Kafka, one for all partitions wins over one for each, and both over offsets."""
+    """Return the bound by time, None without one; as in Kafka, one for all partitions wins over one for each."""
     if everywhere.lower() in options:
         text = options[everywhere.lower()].strip()
         if not text.isdigit() or int(text) > OFFSET_MAX:

@@ -1,4 +1,4 @@
-"""Rows of a range of offsets as Arrow batches for Spark: what tasks of batch reads and of streams do.
+"""Reads a range of offsets as Arrow batches for Spark: the work of a task in batch reads and streams.
 
 A task gets a path and a range of offsets, nothing else. Every byte it uses was checked against the commit's checksums.
 """
@@ -30,24 +30,24 @@ __all__ = ["ROWS_PER_TASK_MAX", "RangePartition", "RangeRows", "read_range"]
 
 log = logging.getLogger("deltamq.jobs.sql")
 
-#: A range of more rows is cut, so that one large partition keeps several cores busy.
+#: A larger range is cut, so that one large partition keeps several cores busy.
 ROWS_PER_TASK_MAX: Final = 2_000_000
-#: Arrow data on its way to Spark at once, for each task.
+#: Bytes of one Arrow batch on its way to Spark.
 BATCH_BYTES_MAX: Final = 16 * MIB
 _OFFSETS_AT_ONCE: Final = 1_000_000
-#: A scan reads each row group once: only footers are worth keeping.
+#: A scan reads each row group once, so only footers are worth caching.
 _CACHE_BYTES: Final = 8 * MIB
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """What a task reads."""
+    """The range that a task reads."""
 
     range: OffsetRange
 
 
 class RangeRows:
-    """The rows of ranges in the columns that were asked for; pickled with the reader, so it holds values only."""
+    """The rows of ranges in the selected columns; pickled with the reader, so it holds values only."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class RangeRows:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range that pass the filter, in offset order."""
         if not isinstance(partition, RangePartition):
-            return  # Spark's stand-in where there is nothing to read
+            return  # Spark passes a placeholder when there is nothing to read
         keep_imports()
         found, options = partition.range, self.options
         project = arrow_columns(
@@ -80,14 +80,14 @@ def read_range(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range, one row group at a time.
 
-    A roll-up may have replaced the files since the range was planned, and their time may have passed; then the rows
-    are in other files, under the same offsets, and the read goes on with those.
+    If a roll-up has replaced the files since the range was planned and the old files are deleted, the same offsets are
+    in other files, and the read goes on with those.
 
     Raises
     ------
     Corrupt
-        A file is damaged; or retention, or a deletion of the topic, took rows away during the read. With
-        `fail_on_data_loss` false the latter is logged, and the rows that are left are read.
+        A file is damaged; or rows were removed during the read, by retention or because the topic was deleted. With
+        `fail_on_data_loss` false, removed rows are logged and the rest is read.
     """
     store = storage(warehouse)
     folder = found.partition.ref.folder
@@ -109,7 +109,7 @@ def read_range(
 def _from_newer_files(
     store: Store, reader: FileReader, found: OffsetRange, at: int, columns: list[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.Table]:
-    """Yield the rows from `at` on, out of the files that are live now."""
+    """Yield the rows from `at` on, from the files that are live now."""
     folder = found.partition.ref.folder
     try:
         now = load(store, folder)
@@ -129,7 +129,7 @@ def _from_newer_files(
 
 
 def _rows(reader: FileReader, file: DataFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.Table]:
-    """Yield rows of one file. Offsets are dense, and the log says where a file begins: they are counted, not read."""
+    """Yield rows of one file; offsets are counted, not read: they are dense, and the log says where a file begins."""
     stored = [name for name in columns if name != "offset"]
     if not stored:
         for at in range(start, stop, _OFFSETS_AT_ONCE):
@@ -157,7 +157,7 @@ def _rows_of_batch(rows: pa.Table) -> int:
 
 
 def _checked_names(options: ReadOptions, schema: StructType) -> Sequence[str]:
-    """Return the asked columns; refuse a schema with one that is unknown or of another type."""
+    """Return the selected columns; refuse a schema with a column that is unknown or of another type."""
     known = {field.name: field.dataType for field in schema_of(options, every=True)}
     for field in schema:
         if field.name not in known:

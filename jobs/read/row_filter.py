@@ -1,6 +1,6 @@
-"""Spark's filters on text, applied to Arrow rows before they go to Spark.
+"""Spark's filters on text columns, applied to Arrow rows before they go to Spark.
 
-Spark looks once more at the rows that are left: what is taken here only spares other rows the way into the JVM.
+Spark checks the remaining rows once more: a filter here only keeps other rows from entering the JVM.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _TEXT: Final = {RowFormat.MESSAGE: frozenset(("key", "tag", "message_id")), RowF
 
 
 class RowFilter:
-    """The filters taken so far; pickled with the reader, so it holds values only."""
+    """The filters so far; pickled with the reader, so it holds values only."""
 
     def __init__(self, row_format: RowFormat) -> None:
         self._columns = _TEXT[row_format]
         self._wanted: list[tuple[str, list[str]]] = []
 
     def take(self, found: Filter) -> None:
-        """Leave out rows whose text is none of those that a filter lets through; other filters change nothing."""
+        """Add a filter that compares a text column with values; other filters have no effect."""
         if not isinstance(found, EqualTo | In) or len(found.attribute) != 1:
             return
         column = found.attribute[0].lower()
@@ -35,7 +35,7 @@ class RowFilter:
             self._wanted.append((column, [text for value in values if (text := _text(value)) is not None]))
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """Return the rows that fulfil all filters: `rows` has their columns, as the message row has them."""
+        """Return the rows that pass all filters; `rows` has the filtered columns as the message row has them."""
         for column, values in self._wanted:
             texts = rows.column(column)
             one = len(values) == 1
@@ -44,8 +44,8 @@ class RowFilter:
 
 
 def _text(value: object) -> str | None:
-    """Return a value as the text that a row would have, None where no row can have it."""
-    if isinstance(value, bytes | bytearray):  # the keys of Kafka's row format
+    """Return a value as the text that a row would have, None if no row can have it."""
+    if isinstance(value, bytes | bytearray):  # a key in Kafka's row format
         try:
             return value.decode()
         except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""The columns that a read returns: the message row with its place, or those of Spark's Kafka source.
+"""The columns that a read returns: the message row with topic and partition, or those of Spark's Kafka source.
 
-Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (SQL), and
-as a projection of Arrow rows. A test holds them equal.
+Each format exists twice, for the two ways to read: as a projection of a Delta table's columns (SQL), and as a
+projection of Arrow rows. A test checks that both return the same.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ KAFKA_ROW: Final = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-#: Kafka's number for "the time of the append": offsets by time are found by that time, too.
+#: Kafka's number for "the timestamp is the time of the append"; offsets are found by that time as well.
 LOG_APPEND_TIME: Final = 1
-#: Which column of the message row each Kafka column is made of.
+#: The column of the message row that each Kafka column is made of.
 _KAFKA_SOURCES: Final = {"value": "body", "timestamp": "append_time"}
 _BINARY_HEADERS: Final = (
     "transform(map_entries(`headers`), e -> named_struct('key', e.key, 'value', CAST(e.value AS BINARY)))"
@@ -45,12 +45,12 @@ _BINARY_HEADERS: Final = (
 
 
 def schema_of(options: ReadOptions, *, every: bool = False) -> StructType:
-    """Return the schema of a read; with `every` also the columns that the option `columns` leaves out.
+    """Return the schema of a read; with `every`, include the columns that the option `columns` leaves out.
 
     Raises
     ------
     Refused
-        The option `columns` names one that there is not.
+        The option `columns` names a column that does not exist.
     """
     whole = from_arrow_schema(MESSAGE_ROW if options.row_format is RowFormat.MESSAGE else KAFKA_ROW)
     if options.row_format is RowFormat.KAFKA and not options.headers:
@@ -83,7 +83,7 @@ def sql_columns(options: ReadOptions, *, topic: str, partition: str, number: int
 
 
 def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
-    """Return the columns of the message row that the columns `names` of a read are made of."""
+    """Return the columns of the message row that are needed for the columns `names` of a read."""
     made_of_none = {"topic", "partition", "timestampType"}
     if row_format is RowFormat.MESSAGE:
         return [name for name in names if name not in made_of_none]
@@ -93,7 +93,7 @@ def source_columns(names: Sequence[str], row_format: RowFormat) -> list[str]:
 def arrow_columns(
     names: Sequence[str], row_format: RowFormat, *, topic: str, partition: str, number: int
 ) -> Callable[[pa.RecordBatch], list[pa.Array]]:
-    """Return the projection of a partition's Arrow rows, which need only have `source_columns`."""
+    """Return the projection of a partition's Arrow rows, which need only the columns of `source_columns`."""
     kafka = row_format is RowFormat.KAFKA
     makers: dict[str, Callable[[pa.RecordBatch], pa.Array]] = {
         "topic": lambda rows: pa.repeat(topic, rows.num_rows),
@@ -117,7 +117,7 @@ def _column(name: str) -> Callable[[pa.RecordBatch], pa.Array]:
 
 
 def _kafka_headers(headers: pa.MapArray) -> pa.Array:
-    """Return a map of texts as a list of (key, value as bytes), null where the map is."""
+    """Return a map of texts as a list of (key, value as bytes), null where the map is null."""
     if headers.null_count == len(headers):
         return pa.nulls(len(headers), _HEADERS)
     offsets, count = headers.offsets, len(headers)

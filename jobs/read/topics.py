@@ -1,8 +1,8 @@
-"""Which topics a warehouse has and how their partitions are numbered, read without opening anything for writing.
+"""The topics of a warehouse and the numbers of their partitions, without opening anything for writing.
 
-The metadata log says it: a topic's route keeps the order of its partitions for ever and new ones come last, so a
-partition's place in it is the number that a job from Kafka knows it by. A warehouse without a metadata log (tables that
-were written by `tables` alone) is taken as its folders show it.
+Both come from the metadata log: a topic's route keeps the order of its partitions for ever and appends new ones, so a
+partition's position in it is the number that a job from Kafka uses. For a warehouse without a metadata log (tables that
+were written by `tables` alone) they come from its folders.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class TopicPartition:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What an option may call it."""
+        """The names that an option may use for it."""
         return self.ref.name, str(self.number)
 
 
 class Catalog:
-    """The topics of a warehouse as they are when this is made."""
+    """The topics of a warehouse, as of its construction."""
 
     def __init__(self, store: Store, state: MetaState | None = None) -> None:
-        """Take the topics from `state`; without one from the metadata log, or from the folders if there is none."""
+        """Take the topics from `state`; by default from the metadata log, or from the folders if there is none."""
         self._store = store
         if state is None:
             meta = read_meta(store)
@@ -52,7 +52,7 @@ class Catalog:
         return sorted({ref.topic for ref in refs(self._store, Space.TOPICS)})
 
     def topic_id(self, topic: str) -> str:
-        """Return what tells this life of the topic from others of its name; empty where no metadata log says it."""
+        """Return the id that tells this life of the topic from others of its name; empty without a metadata log."""
         known = self._state.topics.get(topic) if self._state is not None else None
         return "" if known is None else known.id
 
@@ -62,7 +62,7 @@ class Catalog:
         Raises
         ------
         NotFound
-            There is no such topic.
+            The topic does not exist.
         """
         found = self._of_state(topic) if self._state is not None else self._folders(topic)
         if not found:
@@ -83,7 +83,7 @@ class Catalog:
 
 
 def _order(partition: str) -> tuple[int, str, str]:
-    """Partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as routes name them."""
+    """Return a sort key: partitions named like the topic come first, then `topic#1`, `topic#2`, ..., as in routes."""
     name, broker = PartitionName.parse(partition)
     numbered = re.search(r"#(\d+)$", name)
     return (int(numbered[1]) if numbered else 0), broker, name

@@ -1,4 +1,4 @@
-"""Running jobs: what a job is, when it runs, who may run it, and what became of it."""
+"""Running jobs: their registry, their schedules and locks, and the records of their runs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who runs jobs: the applications of one warehouse, and how they know of each other.
+"""The applications that run jobs in one warehouse, and how they know of each other.
 
-An application that keeps running announces itself by a file, and gives a sign of life now and then. Those that gave one
-lately take part in sharing the shards; one that is stopped (SIGSTOP) keeps what it has and gets no more. Signs are
-compared with each other and by the looker's own clock, never with another machine's. On a local disk the file is locked
+A running application announces itself by a file and gives a sign of life at intervals. Applications with a recent sign
+share the shards; one that is stopped (SIGSTOP) keeps what it has and gets no more. A sign is compared with the previous
+one, and its age is measured by the reader's own clock, never by another machine's. On a local disk the file is locked
 as well, so that others see at once when its process has ended, however it ended.
 
-    jobs/apps/<application>.lock       locked; its time of change is the sign of life
+    jobs/apps/<application>.lock       on a local disk: locked; its modification time is the sign of life
     jobs/apps/<application>.json       on an object store; a number in it is
 """
 
@@ -31,23 +31,23 @@ from tables.store import FileMissing, LocalStore, Store
 __all__ = ["Application", "Applications", "Holder"]
 
 FOLDER: Final = "jobs/apps"
-#: Files of applications that gave no sign for so long are removed from an object store.
+#: Files of applications that gave no sign for this time are removed from an object store.
 _FORGOTTEN_MS: Final = 3_600_000
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has something, since when: what people need to find the process."""
+    """The process that holds a shard, and since when; enough for people to find it."""
 
     application: str
     host: str
     pid: int
     since_ms: int
-    #: What carries the job out; the driver of one that is Spark's may outlive the process for a moment.
+    #: The engine that runs the job; the JVM of a Spark driver may outlive the process for a moment.
     engine: str = ""
 
     @classmethod
     def this(cls) -> Holder:
-        """Return this process, as an application of its own from now on."""
+        """Return a holder for this process, with a new application id."""
         now_ms = time.time_ns() // 1_000_000
         return cls(application=uuid.uuid4().hex[:12], host=socket.gethostname(), pid=os.getpid(), since_ms=now_ms)
 
@@ -56,7 +56,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """A running application; `jobs` are those that it takes part in, each with its engine."""
+    """A running application; `jobs` maps the jobs that it runs to their engines."""
 
     holder: Holder
     jobs: Mapping[str, str]
@@ -67,16 +67,16 @@ _applications: Final = msgspec.json.Decoder(Application)
 
 
 class _Files(Protocol):
-    #: How often a sign of life is given.
+    #: Interval of signs of life.
     beat_ms: int
-    #: How often an application that waits for shards looks.
+    #: Interval at which an application that waits for shards looks for them.
     look_ms: int
 
     def beat(self) -> None: ...
     def withdraw(self) -> None: ...
 
     def others(self) -> Iterator[tuple[Application, int]]:
-        """Yield those that are there with their last sign, whatever it counts."""
+        """Yield the other applications, each with its last sign, a number that changes."""
 
 
 class Applications:
@@ -87,12 +87,12 @@ class Applications:
         self._clock = clock
         self._files: _Files = _LockFiles(store, me) if isinstance(store, LocalStore) else _BeatFiles(store, me)
         self._beat_at_ms = -self._files.beat_ms
-        #: The last sign of each, and when it was first seen.
+        #: The last sign of each application, and when it was first seen.
         self._signs: dict[str, tuple[int, int]] = {}
         self._there: dict[str, Application] = {me.holder.application: me}
 
     def look(self) -> None:
-        """Give a sign of life if it is time to, and see who else is there."""
+        """Give a sign of life if it is due, and read those of the others."""
         now_ms = self._clock.boot_ms()
         if now_ms - self._beat_at_ms >= self._files.beat_ms:
             self._files.beat()
@@ -107,7 +107,7 @@ class Applications:
         self._there = there
 
     def taking_part(self, job: str) -> list[str]:
-        """Return the applications that share the job's shards now, this one among them."""
+        """Return the ids of the applications that share the job's shards now, including this one."""
         silent_ms = 3 * self._files.beat_ms
         now_ms = self._clock.boot_ms()
         return [
@@ -117,11 +117,11 @@ class Applications:
         ]
 
     def look_s(self, *, waiting: bool) -> float:
-        """Return how long it may be until the next look: shorter for who waits for shards."""
+        """Return the seconds until the next look: fewer while this application waits for shards."""
         return (self._files.look_ms if waiting else self._files.beat_ms) / 1000
 
     def withdraw(self) -> None:
-        """Take part no longer."""
+        """Remove this application from those that share the shards."""
         self._files.withdraw()
 
 
@@ -139,7 +139,7 @@ class _LockFiles:
         self._file = FileIO(hidden, "w+")
         self._file.write(msgspec.json.encode(me))
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Others see it from here on, locked: one that is not locked is dead.
+        # Others see the file from here on, and locked: an unlocked one belongs to a dead process.
         hidden.rename(self._path)
 
     def beat(self) -> None:
@@ -190,7 +190,7 @@ class _BeatFiles:
             if entry.name == self._name or not entry.name.endswith(".json"):
                 continue
             if entry.modified_ms and now_ms - entry.modified_ms > _FORGOTTEN_MS:
-                self._store.delete(f"{FOLDER}/{entry.name}")  # one that only slept writes it again
+                self._store.delete(f"{FOLDER}/{entry.name}")  # an application that only slept writes it again
                 continue
             with contextlib.suppress(FileMissing, msgspec.DecodeError):
                 one = _applications.decode(bytes(self._store.read(f"{FOLDER}/{entry.name}")))

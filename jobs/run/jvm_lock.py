@@ -1,9 +1,9 @@
-"""Whether the Spark driver of an application that died still runs: it may be committing when its Python is gone.
+"""Finds out whether the Spark driver of a dead application still runs: it may commit after its Python has ended.
 
-The JVM that Python started ends by itself when Python has ended, however that ended, but not in the same moment. Until
-then a MERGE that it was told to do can still be committed, beside one of the next owner. So the JVM locks a file, and
-who finds the shard of a dead application looks at it first. It is a lock of the operating system, which goes with the
-JVM. On an object store the margin of the leases covers the time.
+The JVM that Python started ends by itself when Python has ended, however that ended, but a moment later. Until then, a
+MERGE that it has begun can still be committed, beside one of the next owner. So the JVM locks a file, and a process
+that finds the shard of a dead application checks that lock first. It is a lock of the operating system, which is
+released with the JVM. On an object store, the margin of the leases covers the time.
 
     jobs/apps/<application>.jvm
 """
@@ -23,7 +23,7 @@ _FOLDER: Final = "jobs/apps"
 
 
 def lock_jvm(session: Any, store: Store, application: str) -> object:
-    """Have the JVM of a session hold the file until it ends; the answer is to be kept as long as the session.
+    """Make a session's JVM lock the application's file until it ends; keep the result for as long as the session.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ def lock_jvm(session: Any, store: Store, application: str) -> object:
     path = _path(store, application)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
     file = session._jvm.java.io.RandomAccessFile(str(path), "rw")
-    assert file.getChannel().tryLock() is not None, "no other process knows the application's name"
+    assert file.getChannel().tryLock() is not None, "no other process uses this application's id"
     return file
 
 
 def may_commit(store: Store, application: str) -> bool:
-    """Whether the JVM of an application, whose Python is dead, still runs; removes the file of one that does not."""
+    """Return whether the JVM of a dead application still runs; if not, remove its file."""
     if not isinstance(store, LocalStore):
         return False
     path = _path(store, application)
@@ -50,7 +50,7 @@ def may_commit(store: Store, application: str) -> bool:
         return False
     with file:
         try:
-            # Java's locks are those of POSIX, which are others than flock.
+            # Java's locks are POSIX locks, which are independent of flock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -59,7 +59,7 @@ def may_commit(store: Store, application: str) -> bool:
 
 
 def forget_jvm(store: Store, application: str) -> None:
-    """Remove the file of an application that works no more."""
+    """Remove the file of an application that has ended."""
     if isinstance(store, LocalStore):
         _path(store, application).unlink(missing_ok=True)
 

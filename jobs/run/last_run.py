@@ -1,8 +1,8 @@
-"""When a job last ran in a warehouse and how it ended: one small file for each application and job, replaced whole.
+"""The last run of each job in a warehouse: one small file for each application and job, replaced as a whole.
 
-It is what `deltamq jobs list` shows and what the next start of the scheduler goes on from, so both work without Spark.
-A job that runs four times a second does not write it four times a second (see `Recorder`). Files of applications that
-are gone are removed by the next one whose runs have covered the same shards.
+`deltamq jobs list` shows these files, and the scheduler continues from them at its start, so both work without Spark. A
+job that runs four times a second does not write its file four times a second (see `Recorder`). Files of applications
+that have ended are removed by the next application whose runs have covered the same shards.
 
     jobs/<job>/runs/<application>.json
 """
@@ -33,17 +33,17 @@ __all__ = [
     "write_last_run",
 ]
 
-#: Runs that did something, or ended otherwise than those before, are written at most this often ...
+#: Seconds between two records of runs that did something, or ended differently from those before ...
 _BUSY_RECORD_S: Final = 1.0
-#: ... and those that found nothing to do this often: four jobs without work sync one file a second between them.
+#: ... and of runs that found nothing to do: four idle jobs then sync one file a second between them.
 IDLE_RECORD_S: Final = 4.0
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     """A finished run. `ok_at` is the start of the newest run that succeeded.
 
-    `rows` adds up what the runs since `since` told of in their facts as `rows`: of the many runs of a second only
-    one is written. `failures` counts those in a row; the last error stays to be read when it is over.
+    `rows` is the sum of the fact `rows` over the runs since `since`, since not every run is written. `failures` counts
+    failures in a row; `last_error` stays after a later success.
     """
 
     job: str
@@ -77,7 +77,7 @@ def read_runs(store: Store, job: str) -> list[LastRun]:
 
 
 def newest_run(runs: Sequence[LastRun], shard: str | None = None) -> LastRun | None:
-    """Return the newest of the runs, or of those that were about a shard."""
+    """Return the newest of the runs, or of those that included a shard."""
     about = [run for run in runs if shard is None or shard in run.shards]
     if not about:
         return None
@@ -86,26 +86,26 @@ def newest_run(runs: Sequence[LastRun], shard: str | None = None) -> LastRun | N
 
 
 def read_last_run(store: Store, job: str) -> LastRun | None:
-    """Return a job's last run; None when it never ran, or what is there cannot be read."""
+    """Return a job's last run; None if it never ran, or its record cannot be read."""
     return newest_run(read_runs(store, job))
 
 
 def write_last_run(store: Store, run: LastRun) -> None:
-    """Replace what is known of the job's last run in its application."""
+    """Replace the record of the job's last run in its application."""
     store.replace(f"{_folder(run.job)}/{run.application}.json", msgspec.json.encode(run))
 
 
 def _forget_covered(store: Store, run: LastRun) -> None:
-    """Remove what earlier applications left about the same shards."""
+    """Remove the records of earlier applications about the same shards."""
     for earlier in read_runs(store, run.job):
         if earlier.application != run.application and set(earlier.shards) <= set(run.shards):
             store.delete(f"{_folder(run.job)}/{earlier.application}.json")
 
 
 class Recorder:
-    """The runs of one job in this process: what happened is written at most once a second, idling more seldom.
+    """Records the runs of one job in this process: at most once a second, and less often while the job is idle.
 
-    A failure and the first success after it are written at once: that is what people look for.
+    A failure and the first success after it are written at once, because people look for these.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Recorder:
         self._written_s = 0.0
 
     def note(self, run: LastRun) -> None:
-        """Take note of a run, and write it when it is time to."""
+        """Add a run, and write the record if it is time to."""
         self._since = self._since or run.started_at
         rows = run.facts.get("rows", 0)
         self._rows += rows if isinstance(rows, int) else 0
@@ -148,7 +148,7 @@ class Recorder:
         return self._monotonic_s() - self._written_s >= (_BUSY_RECORD_S if changed else IDLE_RECORD_S)
 
     def flush(self) -> None:
-        """Write the newest run, if it is not written yet."""
+        """Write the newest run unless it is written already."""
         if self._waiting is not None and self._waiting is not self._written:
             write_last_run(self._store, self._waiting)
             self._written = self._waiting
@@ -159,7 +159,7 @@ class Recorder:
 
 
 def _after(before: LastRun | None, run: LastRun) -> LastRun:
-    """Return the run with what is known of those before it."""
+    """Return the run, completed with what is known of earlier runs."""
     ok_at = before.ok_at if before else None
     if run.ok:
         error, error_at = (before.last_error, before.last_error_at) if before else ("", None)
@@ -171,9 +171,9 @@ def _after(before: LastRun | None, run: LastRun) -> LastRun:
 
 
 def seconds_behind(run: LastRun | None, every_s: float, now: datetime) -> float:
-    """Return how long the job is overdue, 0 when it is not yet due; a job that never ran is due now.
+    """Return how long the job is overdue in seconds, 0 if it is not yet due or has never run.
 
-    A job that is due more often than its runs are written is not behind because of that.
+    Runs are written at intervals, so a job that is due more often is not overdue within that interval.
     """
     if run is None:
         return 0.0
@@ -182,7 +182,7 @@ def seconds_behind(run: LastRun | None, every_s: float, now: datetime) -> float:
 
 
 def seconds_until_due(run: LastRun | None, every_s: float, now: datetime) -> float:
-    """Return how long it is until the job is due, 0 when it is."""
+    """Return the seconds until the job is due, 0 if it is due now."""
     if run is None:
         return 0.0
     # a clock that was set back must not keep a job from running
@@ -190,7 +190,7 @@ def seconds_until_due(run: LastRun | None, every_s: float, now: datetime) -> flo
 
 
 def utc_now() -> datetime:
-    """Return the time that jobs are given."""
+    """Return the current time, as jobs get it."""
     return datetime.now(UTC)
 
 

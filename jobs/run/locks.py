@@ -1,10 +1,9 @@
-"""One owner at a time for each shard of a job (RELIABILITY R3): Spark's commits on state tables are not exclusive
-across processes, so what must be exclusive is the process.
+"""Locks that give each shard of a job one owner at a time (RELIABILITY R3). Spark's commits on state tables are not
+exclusive across processes, so the processes must exclude each other.
 
-On a local disk it is a file lock of the operating system, which a killed process cannot keep and a stopped one does not
-lose. On an object store it is a lease in a numbered file that exactly one process can create; the holder renews it, and
-stops being the holder when it could not do so for the lease's length less a margin. A lease of a dead process ends by
-itself.
+On a local disk it is a file lock of the operating system: a killed process cannot keep it, and a stopped one does not
+lose it. On an object store it is a lease in a numbered file that exactly one process can create. The holder renews it,
+and gives it up when it could not renew it for the lease's length less a margin. The lease of a dead process expires.
 
     jobs/<job>/shards/<shard>.lock                       {"application": ..., "host": ..., "pid": ...}
     jobs/<job>/shards/<shard>/00000000000000000007.json  {"holder": ..., "token": ..., "until_ms": ...}
@@ -37,21 +36,21 @@ from tables.store import FileMissing, LocalStore, Store
 __all__ = ["DriverBusy", "ShardLock", "holder_of", "known_shards", "shard_lock", "take_shard"]
 
 LEASE_MS: Final = 60_000
-#: Between a holder's last belief in its lease and another's first: clocks of two machines differ by less.
+#: Time between the moment a holder gives up its lease and the earliest takeover; clocks of two machines differ by less.
 MARGIN_MS: Final = 20_000
 assert MARGIN_MS < LEASE_MS / 2, "a holder must be able to renew before it must stop"
-#: Who asks whether a lock is held has it for some microseconds, more where the machine is busy: so often, and so long
-#: apart, it is tried before somebody is told that it is held.
+#: A process that asks whether a lock is held locks the file for microseconds, or longer on a busy machine. So a lock is
+#: tried this many times, at this interval in seconds, before it counts as held.
 _TRIES: Final = 20
 _TRY_S: Final = 0.01
-#: The JVM of a Python that was killed takes a second or two to notice: so long is it waited for.
+#: Seconds to wait for the JVM of a killed Python process, which takes a second or two to notice its end.
 _DEAD_SPARK_S: Final = 15.0
-#: A lock whose holder has not yet written who it is.
+#: The holder of a lock that was taken but not yet written to.
 _NOBODY_KNOWN: Final = Holder(application="", host="a process that just took it", pid=0, since_ms=0)
 
 
 class DriverBusy(Conflict):
-    """Another process runs this job, or this shard of it, on this warehouse now."""
+    """Another process runs this job, or this shard of it, on this warehouse."""
 
     code = "driver_busy"
 
@@ -62,7 +61,7 @@ class _Lock(Protocol):
 
 
 class ShardLock:
-    """A shard that is held; `check` before and after what must be exclusive."""
+    """A shard that is held; call `check` before and after work that must be exclusive."""
 
     def __init__(self, lock: _Lock, job: str, shard: str) -> None:
         self._lock = lock
@@ -70,17 +69,17 @@ class ShardLock:
         self.shard = shard
 
     def check(self) -> None:
-        """Raise `Fenced` when the shard may have passed to another process."""
+        """Raise `Fenced` if another process may have taken the shard."""
         if not self._lock.is_mine():
             raise Fenced(f"the lock of job {_shown(self.job, self.shard)} may have passed to another driver")
 
     def release(self, *, forget: bool = False) -> None:
-        """Let go of it; with `forget` the shard is no more, and nobody is to find its file.
+        """Release the shard; with `forget` it no longer exists, and its file is removed.
 
         Raises
         ------
         DeltaMQError
-            The store does not say that it is let go of: the lease ends by itself.
+            The store does not confirm the release: the lease expires by itself.
         """
         self._lock.release(forget=forget)
 
@@ -104,7 +103,7 @@ def take_shard(store: Store, job: str, shard: str, holder: Holder, *, tries: int
 
 @contextlib.contextmanager
 def shard_lock(store: Store, job: str, shard: str = WHOLE[0], holder: Holder | None = None) -> Iterator[ShardLock]:
-    """Hold a shard of a job; raises `DriverBusy` at once when another process has it."""
+    """Hold a shard of a job; raise `DriverBusy` at once if another process has it."""
     lock = take_shard(store, job, shard, holder or Holder.this())
     try:
         yield lock
@@ -114,7 +113,7 @@ def shard_lock(store: Store, job: str, shard: str = WHOLE[0], holder: Holder | N
 
 
 def holder_of(store: Store, job: str, shard: str) -> Holder | None:
-    """Return who holds a shard now; None when nobody does, which only taking it makes sure."""
+    """Return the holder of a shard; None if there is none, which is certain only after taking it."""
     place = _place(job, shard)
     if isinstance(store, LocalStore):
         return _FileLock.holder(Path(store.uri(f"{place}.lock")))
@@ -122,7 +121,7 @@ def holder_of(store: Store, job: str, shard: str) -> Holder | None:
 
 
 def known_shards(store: Store, job: str) -> list[str]:
-    """Return the shards that somebody has held, without those whose name was too long for a file's."""
+    """Return the shards that were ever held, except those whose name was too long for a file name."""
     folder = f"jobs/{job}/shards"
     if isinstance(store, LocalStore):
         found = [name.removesuffix(".lock") for name in store.names(folder) if name.endswith(".lock")]
@@ -144,7 +143,7 @@ def _busy(job: str, shard: str, holder: Holder) -> DriverBusy:
 
 
 def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
-    """Whether the Spark of a dead application has ended, within so long."""
+    """Wait until the Spark of a dead application has ended; return False if it has not within `patience_s`."""
     until_s = time.monotonic() + patience_s
     while may_commit(store, application):
         if time.monotonic() >= until_s:
@@ -154,7 +153,7 @@ def _has_ended(store: LocalStore, application: str, patience_s: float) -> bool:
 
 
 class _FileLock:
-    """A lock of the operating system on a file that tells who has it."""
+    """A lock of the operating system on a file that names its holder."""
 
     def __init__(self, file: FileIO, path: Path) -> None:
         self._file = file
@@ -177,7 +176,7 @@ class _FileLock:
                 continue
             lock = cls(file, path)
             if lock.is_mine():
-                dead = _read_holder(file)  # nobody, where it was let go of
+                dead = _read_holder(file)  # none, if the lock was released
                 patience_s = _DEAD_SPARK_S if tries > 1 else 0.0
                 if dead.engine == Engine.SPARK.value and not _has_ended(store, dead.application, patience_s):
                     file.close()
@@ -185,7 +184,7 @@ class _FileLock:
                 file.truncate(0)
                 file.write(msgspec.json.encode(holder))
                 return lock
-            file.close()  # who had it forgot the shard meanwhile: the next try makes a file anew
+            file.close()  # its holder removed the file meanwhile: the next try makes a new one
         raise _busy(job, shard, _NOBODY_KNOWN)
 
     @staticmethod
@@ -196,14 +195,14 @@ class _FileLock:
             return None
         with file:
             try:
-                # Shared, so that two who ask at the same time do not take each other for the holder.
+                # A shared lock, so that two processes that ask at the same time do not take each other for the holder.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_holder(file)
         return None
 
     def is_mine(self) -> bool:
-        """Whether the file that is locked is the one that others find."""
+        """Return whether the locked file is the one that others find."""
         if self._file.closed:
             return False
         try:
@@ -232,12 +231,12 @@ def _read_holder(file: FileIO) -> Holder:
 
 class _Record(msgspec.Struct):
     holder: Holder
-    #: Of one taking of the lease: the same application may take it again.
+    #: Identifies one acquisition of the lease: the same application may take it again.
     token: str
     until_ms: int
 
 
-#: Made here: several threads that meet a type at once crash the interpreter.
+#: Created at import: msgspec crashes when several threads meet a type for the first time.
 _holders: Final = msgspec.json.Decoder(Holder)
 _records: Final = msgspec.json.Decoder(_Record)
 
@@ -262,7 +261,7 @@ class _Lease:
         self._renewing.start()
 
     def release(self, *, forget: bool) -> None:
-        """Let go of it. Its file stays also when the shard is forgotten: the number must not begin anew."""
+        """Release the lease. Its file stays even if the shard is forgotten: the numbers must not start again."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -272,7 +271,7 @@ class _Lease:
             self._write(0)
 
     def is_mine(self) -> bool:
-        """Whether nobody else can have taken it yet, by the machine's own clock that is never set."""
+        """Return whether no other process can have taken it yet, by the boot clock, which is never set."""
         return SYSTEM_CLOCK.boot_ms() < self._sure_until_ms
 
     @staticmethod
@@ -283,7 +282,7 @@ class _Lease:
         try:
             record = _read(store, folder, newest)
         except FileMissing:
-            return None  # its successor is taking it
+            return None  # another process is taking it over
         return None if _is_over(record) else record.holder
 
     def _create(self) -> None:
@@ -293,12 +292,12 @@ class _Lease:
             self._check_over(newest)
         self._epoch = newest + 1
         began_ms = SYSTEM_CLOCK.boot_ms()
-        with contextlib.suppress(Unknown):  # no answer: what is stored decides
+        with contextlib.suppress(Unknown):  # no answer: the read below finds out
             self._store.put_if_absent(self._key(self._epoch), self._record(_wall_ms() + LEASE_MS), durable=True)
         if _read(self._store, self._folder, self._epoch).token != self._token:
             raise DriverBusy(f"job {_shown(self._job, self._shard)} was just started in another process")
         if max(_epochs(self._store, self._folder)) > self._epoch:
-            # We slept before the put: the epoch that we took was over and removed, and somebody has a later one.
+            # We slept before the put: our epoch had been used and removed, and another process has a later one.
             self._store.delete(self._key(self._epoch))
             raise DriverBusy(f"job {_shown(self._job, self._shard)} was started in another process meanwhile")
         self._sure_until_ms = began_ms + LEASE_MS - MARGIN_MS
@@ -309,7 +308,7 @@ class _Lease:
         try:
             record = _read(self._store, self._folder, epoch)
         except FileMissing:
-            return  # its successor removed it meanwhile: creating ours decides
+            return  # another process has removed it: the creation of ours decides
         if not _is_over(record):
             raise _busy(self._job, self._shard, record.holder)
 
@@ -321,7 +320,7 @@ class _Lease:
                     return
                 self._write(_wall_ms() + LEASE_MS)
             except DeltaMQError:
-                continue  # tried again until the lease is no longer surely ours
+                continue  # retried until the lease may be lost
             self._sure_until_ms = began_ms + LEASE_MS - MARGIN_MS
 
     def _write(self, until_ms: int) -> None:

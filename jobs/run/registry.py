@@ -1,10 +1,10 @@
-"""What a job is, and the jobs there are.
+"""What a job is, and the registry of all jobs.
 
-A job is a function `run(spark, conf, now)` that is idempotent and can be restarted at any line. Its docstring says
-input, output, what makes it idempotent, and what a kill at any line leaves; a function without a docstring does not
-register. It returns facts to show, and raises what went wrong. Two kinds of facts have a meaning of their own:
+A job is a function `run(spark, conf, now)` that is idempotent and can be restarted at any line. Its docstring states
+its input, its output, what makes it idempotent, and what a kill at any line leaves; a function without a docstring does
+not register. It returns facts to show, and raises errors. Two kinds of facts have a meaning of their own:
 
-    rows         what this run wrote or changed; added up over the runs of one driver
+    rows         rows that this run wrote or changed; summed over the runs of one driver
     behind_...   how far behind the job is after the run: `behind_ms`, `behind_records`
 """
 
@@ -40,7 +40,7 @@ class Run(Protocol):
         spark
             A Spark session; None for a job that needs none with these settings.
         shards
-            The parts of the work that the caller has locked, as `Job.shards` names them; None: all there are.
+            The shards that the caller has locked, as in `Job.shards`; None: all.
         """
 
 
@@ -67,18 +67,18 @@ class Job:
     run: Run
     every_s: Callable[[Config], float]
     document: str
-    #: Whether `run` gets a session with these settings; otherwise it gets None, and none is started for it.
+    #: Whether `run` needs a session with these settings; otherwise it gets None, and none is started for it.
     needs_spark: Callable[[Config], bool] = lambda conf: True
-    #: The parts of its work, each with a lock of its own: several applications may share them.
+    #: The parts of its work, each with a lock of its own; several applications may share them.
     shards: Callable[[Config], Sequence[str]] = lambda conf: WHOLE
 
     def engine(self, conf: Config) -> str:
-        """Return which engine carries it out with these settings."""
+        """Return the engine that runs the job with these settings."""
         return str((Engine.SPARK if self.needs_spark(conf) else Engine.LOCAL).value)
 
     @property
     def summary(self) -> str:
-        """The first line of its docstring."""
+        """The first line of the job's docstring."""
         return self.document.strip().splitlines()[0]
 
 
@@ -94,7 +94,7 @@ def job(
     Raises
     ------
     SyntaxError
-        It has no docstring.
+        The function has no docstring.
     Conflict
         Another job has this name.
     """
@@ -102,7 +102,7 @@ def job(
     def register(run: Run) -> Run:
         document = (run.__doc__ or "").strip()
         if not document:
-            raise SyntaxError(f"job {name}: {run.__qualname__} needs a docstring; people are shown its first line")
+            raise SyntaxError(f"job {name}: {run.__qualname__} needs a docstring; its first line describes the job")
         if name in _registered:
             raise Conflict(f"there is a job {name!r} already: {_registered[name].run.__qualname__}")
         _registered[name] = Job(
@@ -114,7 +114,7 @@ def job(
 
 
 def with_spark_engine(conf: Config) -> bool:
-    """Whether the jobs are carried out by Spark: `needs_spark` of a job that both engines have."""
+    """Return whether Spark runs the jobs; this is `needs_spark` of a job that has both engines."""
     return conf.jobs.engine is Engine.SPARK
 
 
@@ -126,7 +126,7 @@ def all_jobs() -> list[Job]:
 
 
 def jobs_named(names: tuple[str, ...]) -> list[Job]:
-    """Return the named jobs in the given order, or all when no name is given.
+    """Return the named jobs in the given order, or all jobs if no name is given.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Running jobs from a notebook or a shell, in the session that is there."""
+"""Runs jobs once from a notebook or a shell, in the existing session."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["HELD_BY_OTHERS", "run_jobs"]
 
-#: The fact that names the shards that were left to those who have them.
+#: The fact that names the shards that other applications hold.
 HELD_BY_OTHERS = "held_by_others"
 
 
 def run_jobs(spark: SparkSession, conf: Config, *names: str) -> dict[str, Facts]:
-    """Run the named jobs once, in this order; returns the facts of each.
+    """Run the named jobs once, in this order; return the facts of each.
 
-    A job works on the shards that are free. Those that an application (`deltamq jobs run`) has are left to it: the fact
-    `held_by_others` says which, and who has them. It is the only fact of a job of which no shard was free.
+    A job works on the free shards. Shards that an application (`deltamq jobs run`) holds are left to it: the fact
+    `held_by_others` names them and their holders. If no shard of a job was free, this is its only fact.
     """
     store = storage(conf.warehouse.uri)
     me = Holder.this()

@@ -1,6 +1,6 @@
-"""Runs that last: a small file while one is under way, so that others see since when.
+"""Records of long runs: a small file while a run is under way, so that others see when it began.
 
-A kill leaves the file. It says nothing then: its application no longer owns the shards that it is about.
+A kill leaves the file. It has no meaning then, because its application no longer owns the shards in it.
 
     jobs/<job>/running/<application>.json
 """
@@ -32,7 +32,7 @@ _running: Final = msgspec.json.Decoder(Running)
 
 
 def note_running(store: Store, run: Running) -> None:
-    """Tell of a run, and remove what killed ones of the same shards left."""
+    """Record a run, and remove the records of killed runs of the same shards."""
     store.replace(_key(run), msgspec.json.encode(run))
     for left in read_running(store, run.job):
         if left.application != run.application and set(left.shards) <= set(run.shards):
@@ -40,12 +40,12 @@ def note_running(store: Store, run: Running) -> None:
 
 
 def forget_running(store: Store, run: Running) -> None:
-    """Tell that the run is over."""
+    """Remove the record of a run that has ended."""
     store.delete(_key(run))
 
 
 def read_running(store: Store, job: str) -> list[Running]:
-    """Return the runs of a job that were told of and have not ended, or were killed."""
+    """Return the recorded runs of a job, which have not ended or were killed."""
     found = []
     folder = f"jobs/{job}/running"
     for name in store.names(folder):

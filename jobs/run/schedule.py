@@ -1,10 +1,10 @@
-"""Runs jobs: each on a thread of its own, whenever it is due, until told to stop.
+"""Runs jobs: each on a thread of its own, whenever it is due, until stopped.
 
-A merge of two seconds must not delay a message that is due again now, so no job waits for another. Each run holds the
-locks of the shards that it works on; applications of one warehouse share them, and who has none stands by (RELIABILITY
-R3). A run that fails is told, recorded and tried again when it is next due; it stops nothing else.
+No job waits for another, so a merge of two seconds does not delay a message that is due for redelivery. Each run holds
+the locks of its shards. The applications of one warehouse share the shards, and one without any stands by (RELIABILITY
+R3). A run that fails is reported, recorded, and repeated when it is next due; it stops nothing else.
 
-    keeper      look who is there --> take and give shards --> watch the runs --> ... --> stop: all have ended
+    keeper      look for other applications --> take and give shards --> watch the runs --> ... --> stop: all ended
     each job    wait until a shard is due --> run with those held --> record --> ... --> stop: end after its run
 """
 
@@ -29,27 +29,27 @@ from tables.store import Store
 
 __all__ = ["Runner", "Scheduler"]
 
-#: The main thread wakes so often: a signal that another thread got has its handler run only then.
+#: Seconds between wake-ups of the main thread: the handler of a signal that another thread got runs only then.
 _LOOK_S: Final = 0.2
-#: Runs of `run_once` are looked at so often.
+#: Seconds between looks at the runs of `run_once`.
 _WATCH_S: Final = 1.0
-#: After a stop, runs may go on for so long before they are cancelled ...
+#: Seconds that runs may go on after a stop before they are cancelled ...
 STOP_S: Final = 15.0
-#: ... and have so long to end then.
+#: ... and seconds that they have to end then.
 CANCEL_S: Final = 10.0
 
 
 class Runner(Protocol):
-    """What carries out a job: Spark, or a test."""
+    """Carries out a job: Spark, or a test."""
 
     def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
         """Run the job for the shards."""
 
     def cancel(self, job: str) -> None:
-        """Make the job's run end soon, if that can be done from outside; blocking."""
+        """Make the job's run end soon, if that is possible from outside; blocks."""
 
     def progress(self, job: str) -> str:
-        """Return how far the job's run is, for people."""
+        """Return the progress of the job's run, for people."""
 
 
 class Scheduler:
@@ -69,7 +69,7 @@ class Scheduler:
         me: Holder | None = None,
         stop_s: float = STOP_S,
     ) -> None:
-        """With `wait`, what other applications have is waited for; else it is an error."""
+        """Wait for shards of other applications if `wait`; otherwise a held shard is an error."""
         self._conf = conf
         self._store = store
         self._runner = runner
@@ -82,11 +82,11 @@ class Scheduler:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._broken: Exception | None = None
-        #: The jobs whose runs could not be made to end; their shards are let go of by the end of the process.
+        #: Jobs whose runs did not end when cancelled; their shards are released when the process ends.
         self.unfinished: list[str] = []
 
     def stop(self) -> None:
-        """End after the runs that are under way, if any.
+        """Stop after the runs that are under way, if any.
 
         Safe in a signal handler: the main thread, which handlers interrupt, never waits for these events itself.
         """
@@ -95,9 +95,9 @@ class Scheduler:
             work.woken.set()
 
     def run_once(self) -> bool:
-        """Run every job now, one after another; True if all succeeded.
+        """Run every job now, one after another; return True if all succeeded.
 
-        A job works on the shards that are free; it counts as failed when another application has some.
+        A job works on the free shards; it counts as failed if another application holds some.
         """
         succeeded: list[bool] = []
         watching = self._thread("mq-jobs-watch", self._watch_until_ended, None)
@@ -111,12 +111,12 @@ class Scheduler:
         return not self.unfinished and all(succeeded)
 
     def run_until_stopped(self) -> None:
-        """Run each job whenever it is due, going on from when it last ran.
+        """Run each job whenever it is due, counting from its last run.
 
         Raises
         ------
         DriverBusy
-            Another application has a shard, and it is not to be waited for; nothing was started here.
+            Another application has a shard, and `wait` is false; nothing was started here.
         """
         with ExitStack() as leaving:
             for work in self._works:
@@ -144,7 +144,7 @@ class Scheduler:
         self.unfinished = [work.job.name for work, thread in threads.items() if thread.is_alive()]
 
     def _await_end(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait until all have ended; after a stop, for as long as runs may go on, and when they are cancelled."""
+        """Wait until all have ended; after a stop, give runs time to end, then cancel them."""
         _join(threads, until=self._stopping)
         _join(threads, for_s=self._stop_s)
         for work in self._works:
@@ -156,15 +156,15 @@ class Scheduler:
         return threading.Thread(target=self._guarded, args=(run, given), name=name, daemon=True)
 
     def _guarded(self, run: Callable[[Any], None], given: object) -> None:
-        """What a job raises ends one run; an error here would end its schedule unseen, so it ends all of them."""
+        """Run a thread's function. Errors of jobs end one run; any other error would go unseen, so it stops all."""
         try:
             run(given)
-        except Exception as error:  # raised again by the main thread
+        except Exception as error:  # the main thread raises it again
             self._broken = error
             self.stop()
 
     def _keep(self, applications: Applications) -> None:
-        """Look after shards and runs until all have ended."""
+        """Tend shards and watch runs until all have ended."""
         self._look(applications)
         self._tell_standby()
         while not self._ended.wait(applications.look_s(waiting=not all(work.shards.is_whole for work in self._works))):
@@ -173,7 +173,7 @@ class Scheduler:
             self._watch()
 
     def _watch(self) -> None:
-        """Tell of runs that last, and have those end that last too long."""
+        """Report long runs, and cancel those that exceed the limit."""
         limit_s = self._conf.jobs.run_s_max
         for work in self._works:
             work.watch(self._runner.progress)
@@ -181,7 +181,7 @@ class Scheduler:
                 work.cancel(f"it ran longer than jobs.run_s_max = {limit_s} s", self._runner.cancel)
 
     def _watch_until_ended(self, _: object) -> None:
-        """Look after the runs of `run_once`."""
+        """Watch the runs of `run_once`."""
         while not self._ended.wait(_WATCH_S):
             self._watch()
 
@@ -191,7 +191,7 @@ class Scheduler:
                 succeeded.append(self._run_alone(work))
 
     def _look(self, applications: Applications) -> None:
-        """Give a sign of life, and look after the shards of every job."""
+        """Give a sign of life, and tend the shards of every job."""
         try:
             applications.look()
         except (DeltaMQError, OSError) as error:
@@ -213,7 +213,7 @@ class Scheduler:
         recorder = Recorder(self._store, work.job.name, self._me.application)
         while not self._stopping.is_set():
             if work.woken.wait(work.wait_s()):
-                work.woken.clear()  # shards came or went, or it is over: look again
+                work.woken.clear()  # shards came or went, or the application stops: look again
                 continue
             before = len(work.shards.held)
             locks = work.shards.begin_run()
@@ -257,7 +257,7 @@ class Scheduler:
             facts = dict(self._runner(work.job, self._conf, now, shards))
             _check(locks)
             ok = True
-        except Exception as error:  # whatever a job raises ends this run of it, not the others
+        except Exception as error:  # an error of a job ends only this run of it
             detail = error_text(error)
         finally:
             work.ended()
@@ -276,7 +276,7 @@ class Scheduler:
         )
 
     def _record(self, recorder: Recorder, run: LastRun | None) -> None:
-        """Note a run, or write what is noted; a job goes on working though nobody can be told of it."""
+        """Record a run, or without one write the last; a job goes on even if its runs cannot be recorded."""
         try:
             if run is None:
                 recorder.flush()
@@ -293,7 +293,7 @@ def _check(locks: Sequence[ShardLock]) -> None:
 
 
 def _join(threads: Sequence[threading.Thread], *, until: threading.Event | None = None, for_s: float = 0.0) -> None:
-    """Wait until all have ended, the event is set, or the time is over; a signal's handler runs meanwhile."""
+    """Wait until all have ended, the event is set, or the time is over; signal handlers run meanwhile."""
     deadline = time.monotonic() + for_s
     while any(thread.is_alive() for thread in threads):
         if until.is_set() if until is not None else time.monotonic() >= deadline:

@@ -1,7 +1,8 @@
-"""The shards of one job that this application holds: looked for, taken, used by runs, and given back between them.
+"""The shards of one job that this application holds: it looks for them, takes them, and gives them back between runs.
 
-Two threads: the keeper's, which takes what should be ours at any time, and the job's, which begins and ends runs. What
-is given back while a run uses it is let go of when that run ends, so no shard is ever worked on by two.
+Two threads use them: the keeper, which takes this application's share at any time, and the job's thread, which begins
+and ends runs. A shard that is to be given back while a run uses it is released when that run ends, so no two
+applications ever work on one shard.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from tables.store import Store
 
 __all__ = ["JobShards", "Tended"]
 
-#: How often a job is asked for its shards: brokers are added once in a while.
+#: Interval at which a job is asked for its shards, in milliseconds: brokers are added now and then.
 _NAMES_EVERY_MS: Final = 5_000
-#: A shard that nobody has taken for so long is taken by whoever sees it: who should have it does not.
+#: A shard that is free for this time is taken by any application: the one whose share it is does not take it.
 _LEFT_MS: Final = 3_000
-#: What was taken so is not given back for so long, to one that again would not take it.
+#: A shard that was taken this way is kept for this time: the other application would leave it again.
 _KEPT_MS: Final = 60_000
 
 
 class Tended(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at the shards led to."""
+    """The result of `tend`."""
 
-    #: Each with who had it before; None where nobody was seen to have it.
+    #: The taken shards, each with its previous holder; None if none was seen.
     taken: Mapping[str, Holder | None]
     given: Sequence[str]
 
 
 class JobShards:
-    """The shards of one job, as one application sees them."""
+    """The shards of one job, as this application sees them."""
 
     def __init__(self, job: Job, conf: Config, store: Store, me: Holder, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._job = job
@@ -55,9 +56,9 @@ class JobShards:
         self._held: dict[str, ShardLock] = {}
         self._running = False
         self._surplus: Sequence[str] = ()
-        #: Who has the shards that are not ours.
+        #: The holders of shards that are not ours.
         self._others: dict[str, Holder] = {}
-        #: Who had them when we last saw an owner.
+        #: The last known holders of shards.
         self._had: dict[str, Holder] = {}
         self._free_since_ms: dict[str, int] = {}
         self._kept_until_ms: dict[str, int] = {}
@@ -69,12 +70,12 @@ class JobShards:
 
     @property
     def others(self) -> Mapping[str, Holder]:
-        """Who has those that it does not, when it last looked."""
+        """The holders of shards that it does not hold, as of the last look."""
         return dict(self._others)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards that it knows of are its own."""
+        """Whether it holds all shards that it knows of."""
         return set(self._names) <= self._held.keys()
 
     def take_all(self) -> None:
@@ -83,7 +84,7 @@ class JobShards:
         Raises
         ------
         DriverBusy
-            Another process has one of them; those that were taken stay taken.
+            Another process has one of them; shards that were taken before stay taken.
         """
         self._look_for_names(self._clock.boot_ms())
         for shard in self._names:
@@ -91,7 +92,7 @@ class JobShards:
                 self._held[shard] = take_shard(self._store, self._job.name, shard, self._me)
 
     def take_free(self) -> Mapping[str, str]:
-        """Take every shard that is free; return what is said of those that are not."""
+        """Take every free shard; return for each of the others why it was refused."""
         self._look_for_names(self._clock.boot_ms())
         refused = {}
         for shard in self._names:
@@ -102,12 +103,12 @@ class JobShards:
         return refused
 
     def tend(self, taking_part: Collection[str]) -> Tended:
-        """Take what should be ours, and give back what should be others' unless a run uses it.
+        """Take this application's share, and give back shards of other applications' unless a run uses them.
 
         Parameters
         ----------
         taking_part
-            The applications that share the shards now.
+            The ids of the applications that share the shards now.
         """
         now_ms = self._clock.boot_ms()
         self._look_for_names(now_ms)
@@ -122,7 +123,7 @@ class JobShards:
         return Tended(taken={shard: self._had.pop(shard, None) for shard in taken}, given=self._give(give))
 
     def begin_run(self) -> tuple[ShardLock, ...]:
-        """Return the shards to work on, which stay ours until the run ends; those that were lost are no longer held."""
+        """Return the shards to work on, which stay ours until the run ends; drop those whose lock is lost."""
         with self._mutex:
             for shard, lock in list(self._held.items()):
                 try:
@@ -134,14 +135,14 @@ class JobShards:
             return tuple(self._held[shard] for shard in sorted(self._held))
 
     def end_run(self) -> None:
-        """Give back what should be others'."""
+        """End the run, and give back the shards that are other applications' share."""
         with self._mutex:
             self._running = False
             surplus, self._surplus = self._surplus, ()
         self._give(surplus)
 
     def release(self) -> None:
-        """Let go of all of them, but for those that a run still uses: they end with the process."""
+        """Release all shards, except while a run uses them: then they are released when the process ends."""
         with self._mutex:
             if not self._running:
                 for shard in list(self._held):
@@ -153,7 +154,7 @@ class JobShards:
             self._names_at_ms = now_ms
 
     def _look_for_owners(self, now_ms: int) -> None:
-        """Ask for those that are not ours; the free ones stay noted with since when."""
+        """Look up the holders of shards that are not ours, and note since when the free ones are free."""
         asked = [shard for shard in self._names if shard not in self._held]
         found = {shard: holder_of(self._store, self._job.name, shard) for shard in asked}
         self._others = {shard: holder for shard, holder in found.items() if holder is not None}
@@ -165,7 +166,7 @@ class JobShards:
         try:
             lock = take_shard(self._store, self._job.name, shard, self._me, tries=1)
         except DriverBusy:
-            return False  # somebody was faster, or just looked
+            return False  # another process was faster, or is just looking
         with self._mutex:
             self._held[shard] = lock
         return True
@@ -182,6 +183,6 @@ class JobShards:
 
 
 def _release(lock: ShardLock, *, forget: bool = False) -> None:
-    """Let go of it; a lease whose store is out ends by itself."""
+    """Release a lock; if its store cannot be reached, the lease expires."""
     with contextlib.suppress(DeltaMQError, OSError):
         lock.release(forget=forget)

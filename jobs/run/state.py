@@ -1,6 +1,6 @@
-"""What the jobs of a warehouse are doing: shards, owners, last runs, how far behind. Read from small files, no Spark.
+"""The state of a warehouse's jobs: shards, owners, last runs, lag. Read from small files, without Spark.
 
-An owner is who holds a shard's lock now, so one that was killed is none; over a lease, none from the lease's end on.
+The owner is the current holder of a shard's lock, so a killed process owns none; with a lease, from its expiry on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ShardState:
 
     shard: str
     owner: Holder | None
-    #: The newest run that was about it, and the one that is under way.
+    #: The newest run that included it, and the run that is under way.
     last: LastRun | None
     running: Running | None
 
@@ -42,13 +42,13 @@ class JobState:
     engine: str
     every_s: float
     last: LastRun | None
-    #: How long it is overdue.
+    #: Seconds that it is overdue.
     behind_s: float
     shards: Sequence[ShardState]
 
 
 def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
-    """Return what a job is doing."""
+    """Return the state of a job."""
     every_s = job.every_s(conf)
     last = newest_run(read_runs(store, job.name))
     shards = shard_states(store, job.name, _shards(job, conf, store))
@@ -64,7 +64,7 @@ def job_state(job: Job, conf: Config, store: Store, now: datetime) -> JobState:
 
 
 def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardState]:
-    """Return what is known of some shards of a job."""
+    """Return the state of some shards of a job."""
     runs, running = read_runs(store, job), read_running(store, job)
     states = []
     for shard in shards:
@@ -78,21 +78,21 @@ def shard_states(store: Store, job: str, shards: Sequence[str]) -> list[ShardSta
 
 
 def jobs_seen(store: Store) -> list[str]:
-    """Return the names of the jobs that have run in the warehouse or that somebody is about to run."""
+    """Return the names of the jobs that have run in the warehouse, or are about to."""
     return [name for name in store.folders("jobs") if store.names(f"jobs/{name}/runs") or known_shards(store, name)]
 
 
 def behind_of(last: LastRun | None) -> Mapping[str, int]:
-    """Return what the run said of how far behind its job is: `behind_ms`, `behind_records`."""
+    """Return the facts of a run that say how far behind its job is: `behind_ms`, `behind_records`."""
     facts = last.facts if last is not None else {}
     return {name: value for name, value in facts.items() if name.startswith(_BEHIND) and isinstance(value, int)}
 
 
 def _shards(job: Job, conf: Config, store: Store) -> list[str]:
-    """Those there are by now, and others that somebody still holds."""
+    """Return the job's shards, and others that are still held."""
     known = known_shards(store, job.name)
     try:
         named = list(job.shards(conf))
-    except Exception:  # whatever a job raises about a warehouse that it cannot read: what is known is shown
+    except Exception:  # a job may raise anything for a warehouse that it cannot read: then show the known shards
         named = known
     return sorted({*named, *(shard for shard in known if shard not in named and holder_of(store, job.name, shard))})

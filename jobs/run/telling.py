@@ -1,4 +1,4 @@
-"""What `deltamq jobs run` says: one line for each run that is worth one, and for what becomes of the shards."""
+"""What `deltamq jobs run` prints: one line for each notable run, and for shards that are taken and given back."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jobs.run.last_run import LastRun
 __all__ = ["Telling", "error_text", "job_line", "shard_text"]
 
 _DETAIL_LENGTH_MAX: Final = 1_000
-#: A job that is due several times a second is told of when it did something, and at least this often.
+#: Seconds after which a run is printed even if nothing happened; a job may be due several times a second.
 _TELL_IDLE_S: Final = 60.0
 _SHARDS_SHOWN_MAX: Final = 8
 _JAVA_PLACES: Final = ("at ", "... ")
 
 
 class Telling:
-    """The lines about one job."""
+    """Prints the lines about one job."""
 
     def __init__(self, tell: Callable[[str], None], job: str) -> None:
         self._tell = tell
@@ -28,7 +28,7 @@ class Telling:
         self._told_s = 0.0
 
     def ran(self, run: LastRun) -> None:
-        """Tell of a run that did something, ended otherwise than the one before, or comes after a long silence."""
+        """Print a run that did something, ended differently from the one before, or follows a long silence."""
         outcome = (run.ok, run.detail)
         quiet = time.monotonic() - self._told_s < _TELL_IDLE_S
         if quiet and outcome == self._last and not run.facts.get("rows"):
@@ -38,24 +38,24 @@ class Telling:
         self._tell(job_line(run.job, ok=run.ok, seconds=run.seconds, shown=shown or run.detail))
 
     def trouble(self, shown: str) -> None:
-        """Tell once of what keeps the job from running."""
+        """Print what keeps the job from running, once."""
         outcome = (False, shown)
         if outcome != self._last:
             self._last = outcome
             self._tell(job_line(self._job, ok=False, seconds=0.0, shown=shown))
 
     def running(self, seconds: float, shown: str) -> None:
-        """Tell that a run goes on."""
+        """Print that a run is still going on."""
         self._tell(f"job={self._job} running seconds={seconds:.0f} {shown}".rstrip())
 
     def took(self, taken: Mapping[str, Holder | None]) -> None:
-        """Tell of shards that another application had."""
+        """Print the shards that were taken over from other applications."""
         for holder in dict.fromkeys(str(holder) for holder in taken.values() if holder is not None):
             those = [shard for shard, had in taken.items() if str(had) == holder]
             self._tell(f"job={self._job} takes over {shard_text(those)} from {holder}")
 
     def gave(self, given: Sequence[str]) -> None:
-        """Tell of shards that are another application's now."""
+        """Print the shards that were given back."""
         if given:
             self._tell(f"job={self._job} gives back {shard_text(given)}")
 
@@ -66,13 +66,13 @@ def job_line(job: str, *, ok: bool, seconds: float, shown: str) -> str:
 
 
 def shard_text(shards: Sequence[str]) -> str:
-    """Return `shards=a,b` with the first of many."""
+    """Return `shards=a,b`, with only the first of many."""
     more = f",+{len(shards) - _SHARDS_SHOWN_MAX}" if len(shards) > _SHARDS_SHOWN_MAX else ""
     return "shards=" + ",".join(shards[:_SHARDS_SHOWN_MAX]) + more
 
 
 def error_text(error: Exception) -> str:
-    """Return an error as one line of bounded length: of what Java says, the causes and not the places in its code."""
+    """Return an error as one line of bounded length; of a Java stack trace, only the causes."""
     told = (line.strip() for line in f"{type(error).__name__}: {error}".splitlines())
     text = " ".join(line for line in told if line and not line.startswith(_JAVA_PLACES))
     return text if len(text) <= _DETAIL_LENGTH_MAX else text[: _DETAIL_LENGTH_MAX - 3] + "..."

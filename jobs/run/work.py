@@ -1,4 +1,4 @@
-"""One job in this application: its shards, when each is due, and the run that is under way."""
+"""One job in this application: its shards, their due times, and the run that is under way."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tables.store import Store
 
 __all__ = ["Work"]
 
-#: A run that lasts so long is noted where `deltamq jobs list` sees it; telling of each would double what a run costs.
+#: Seconds after which a run is recorded for `deltamq jobs list`; to record every run would double its cost.
 _NOTED_S: Final = 2.0
-#: And so often it is told of, for those who wait.
+#: Interval at which a long run is printed, in seconds.
 _TELL_RUNNING_S: Final = 60.0
 _CANCEL_AGAIN_S: Final = 5.0
 
 
 class Work:
-    """What the scheduler's threads share about one job."""
+    """The state of one job that the scheduler's threads share."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Work:
         self.job = job
         self.shards = JobShards(job, conf, store, me)
         self.telling = Telling(tell, job.name)
-        #: Set when shards came or went, and at the end. The main thread never waits for it: signal handlers set it.
+        #: Set when shards came or went, and at a stop. The main thread never waits for it: signal handlers set it.
         self.woken = threading.Event()
-        #: Why the run under way is to end; empty while it may go on.
+        #: Why the run under way must end; empty while it may go on.
         self.cancelled = ""
         self._conf = conf
         self._store = store
@@ -62,24 +62,24 @@ class Work:
         self._noted = False
         self._cancelled_s = 0.0
         self._cancelling: threading.Thread | None = None
-        #: A run that has ended must not be noted after that.
+        #: Guards the record of a run, which must not be written after the run has ended.
         self._noting = threading.Lock()
 
     def period_s(self) -> float:
-        """Return how often the job is due."""
+        """Return the job's interval in seconds."""
         return self.job.every_s(self._conf) if self._every_s is None else self._every_s
 
     def wait_s(self) -> float | None:
-        """Return how long it is until a run is due; None without a shard."""
-        # One that was taken this moment is not known to be due yet: `woken` is set when it is.
+        """Return the seconds until a run is due; None without a shard."""
+        # The due time of a shard that was just taken is not known yet: `woken` is set when it is.
         first = min((self._due_s.get(shard, math.inf) for shard in self.shards.held), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
     def look(self, taking_part: Sequence[str]) -> None:
-        """Look after the shards, from the keeper's thread."""
+        """Tend the shards, from the keeper's thread."""
         try:
             tended = self.shards.tend(taking_part)
-        except Exception as error:  # what a job raises about its shards stops no other job
+        except Exception as error:  # an error of a job about its shards stops no other job
             self.telling.trouble(f"its shards are not known: {error_text(error)}")
             return
         self.telling.took(tended.taken)
@@ -89,7 +89,7 @@ class Work:
             self.woken.set()
 
     def note_due(self, shards: Sequence[str]) -> None:
-        """Note when shards that were taken are due, going on from whoever ran them last."""
+        """Set the due times of shards that were taken, counting from their last run in any application."""
         runs: Sequence[LastRun] = ()
         with contextlib.suppress(DeltaMQError, OSError):  # unknown: due now
             runs = read_runs(self._store, self.job.name)
@@ -98,13 +98,13 @@ class Work:
             self._due_s[shard] = time.monotonic() + waits_s
 
     def began(self, shards: Sequence[str], at: datetime) -> None:
-        """Note that a run begins."""
+        """Mark the start of a run."""
         self.cancelled, self._noted = "", False
         self._began_s = self._told_s = time.monotonic()
         self._run = Running(job=self.job.name, started_at=at, shards=shards, application=self._me.application)
 
     def ended(self) -> None:
-        """Note that it is over: its shards are due a period after its start, and what was missed is not made up."""
+        """Mark its end: its shards are due one interval after its start, and missed times are skipped."""
         assert self._run is not None, "a run began"
         due_s = max(self._began_s + self.period_s(), time.monotonic())
         self._due_s |= dict.fromkeys(self._run.shards, due_s)
@@ -115,11 +115,11 @@ class Work:
                     forget_running(self._store, run)
 
     def running_s(self) -> float:
-        """Return how long the run under way has lasted; 0 when there is none."""
+        """Return how many seconds the run under way has lasted; 0 without one."""
         return time.monotonic() - self._began_s if self._run is not None else 0.0
 
     def cancel(self, why: str, cancel: Callable[[str], None]) -> None:
-        """Have the run under way end, again now and then: it may begin another query after the one that was cancelled.
+        """Cancel the run under way, repeatedly: it may begin another query after the cancelled one.
 
         It is done in a thread, since a driver that hangs may not answer.
         """
@@ -132,7 +132,7 @@ class Work:
         self._cancelling.start()
 
     def watch(self, progress: Callable[[str], str]) -> None:
-        """Note and tell of a run that lasts, from the keeper's thread."""
+        """Record and print a long run, from the keeper's thread."""
         run, seconds = self._run, time.monotonic() - self._began_s
         if run is None or seconds < _NOTED_S:
             return

@@ -1,4 +1,4 @@
-"""What `make setup` does, with the standard library alone: packages, Java, jars."""
+"""`make setup`, with the standard library alone: packages, Java, jars."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python ok? -> java ok? -> .venv with the locked packages -> the project itself -> .jars
 
-Each step says what it does and, when it cannot, one line says what to do. A step whose result is there is
-not repeated (a stamp in .venv holds the hash of what it was made from): a second run needs no network.
-Two runs at once wait for each other. Standard library only.
+Each step prints what it does; if it fails, one line names the remedy. A step whose result exists is not repeated (a
+stamp in .venv holds the hash of its input): a second run needs no network. Two runs at once wait for each other.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ BUILDER = "setuptools"
 
 
 class SetupFailed(Exception):
-    """A step could not be done; the message says which and what to do."""
+    """A step failed; the message names the step and the remedy."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Set up what is missing, or with `--check` only say what is; return the exit code."""
+    """Set up what is missing, or with `--check` only report it; return the exit code."""
     parser = argparse.ArgumentParser(prog="make setup", description="Set up .venv and .jars.")
-    parser.add_argument("--check", action="store_true", help="change nothing, only say what is missing")
+    parser.add_argument("--check", action="store_true", help="change nothing, only report what is missing")
     parser.add_argument("--s3", action="store_true", help="also fetch what Spark needs for a warehouse on S3")
     parser.add_argument("--jars", action="store_true", help="only print the paths of the jars, for spark-submit")
     options = parser.parse_args(arguments)
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
-    """Do every step whose result is not there yet."""
+    """Do every step whose result does not exist yet."""
     started = time.monotonic()
     _check_python()
     java = find_java()
@@ -78,7 +78,7 @@ def set_up(jars: Sequence[JarSet] = (DELTA,)) -> int:
 
 
 def check(jars: Sequence[JarSet] = (DELTA,)) -> int:
-    """Print one line for each need and whether it is met; 0 when all are."""
+    """Print one line for each requirement and whether it is met; return 0 if all are."""
     needs: list[tuple[str, Callable[[], str]]] = [
         ("python", _check_python),
         ("java", lambda: f"{find_java().version} at {find_java().path}"),
@@ -96,7 +96,7 @@ def check(jars: Sequence[JarSet] = (DELTA,)) -> int:
 
 
 def print_jars(jars: Sequence[JarSet]) -> int:
-    """Print the paths of the jars, once they are known to be right."""
+    """Check the jars and print their paths."""
     folder = Path(_jars_there(jars))
     print(",".join(str(folder / name) for one in jars for name in pinned_jars(one)))
     return 0
@@ -121,7 +121,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def _packages() -> bool:
-    """Make .venv hold exactly what the lock says; True if it did not yet."""
+    """Install exactly the packages of the lock file into .venv; return False if they are installed already."""
     if _read(STAMP_OF_PACKAGES) == _packages_key() and _venv_python().exists():
         return False
     if not _venv_python().exists():
@@ -130,7 +130,7 @@ def _packages() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         builder = Path(folder) / "builder.lock"
         builder.write_text(_locked_block(BUILDER), encoding="utf-8")
-        # some packages come as source: what builds them is locked, too, and comes first
+        # some packages come as source: their build tool is locked, too, and is installed first
         _pip("--require-hashes", "--requirement", str(builder), step=f"installing {BUILDER}")
     _pip(
         *("--require-hashes", "--no-build-isolation", "--requirement", str(LOCK_FILE)),
@@ -151,7 +151,7 @@ def _make_venv() -> None:
 
 
 def _project() -> bool:
-    """Install the project itself, editable; True if its metadata had changed."""
+    """Install the project itself, editable; return False if it is installed with the same metadata."""
     key = _sha256(PROJECT_FILE)
     if _read(STAMP_OF_PROJECT) == key and (VENV / "bin" / "deltamq").exists():
         return False
@@ -165,7 +165,7 @@ def _project() -> bool:
 
 
 def _jars(java: Java, jars: JarSet) -> bool:
-    """Fetch the jars; True if any was missing or wrong."""
+    """Fetch the jars; return False if all of them are present and right."""
     folder = jars_folder()
     wrong = wrong_jars(folder, jars)
     if not wrong:
@@ -190,7 +190,7 @@ def _pip(*arguments: str, step: str) -> None:
     command = [str(_venv_python()), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, env={**os.environ, "PYTHONNOUSERSITE": "1"}, check=False)
     if done.returncode != 0:
-        raise SetupFailed(f"{step}: pip ended with {done.returncode}; its own message is above. Then: make setup")
+        raise SetupFailed(f"{step}: pip ended with {done.returncode}; see its message above, then run make setup again")
 
 
 def _venv_python() -> Path:
@@ -222,7 +222,7 @@ def _lock_lines() -> list[str]:
 
 def _stamped(stamp: Path, key: str, remedy: str) -> str:
     if _read(stamp) != key:
-        raise SetupFailed(f"{stamp.parent} is not what {LOCK_FILE.name} says: {remedy}")
+        raise SetupFailed(f"{stamp.parent} does not match {LOCK_FILE.name}: {remedy}")
     return str(stamp.parent)
 
 

@@ -1,8 +1,8 @@
 """The jars that Spark does not ship, fetched once into the project's own folder and checked by sha256.
 
-Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails when a pom lies there
-without its jar; so the JVM that resolves gets an empty home folder. And everything that Spark ships
-itself is excluded, so nothing else is fetched: Delta runs on delta-spark and delta-storage alone.
+Spark's Ivy resolves them, with two precautions. Ivy asks `~/.m2` first and fails if a pom is there without its jar, so
+the JVM that resolves gets an empty home folder. And everything that Spark itself ships is excluded, so that nothing
+else is fetched: Delta runs on delta-spark and delta-storage alone.
 Standard library only: `make setup` runs this before the project is installed.
 """
 
@@ -25,20 +25,20 @@ SIGNS_OF_FAILURE = ("Server access error", "NOT FOUND", "UNRESOLVED")
 
 
 class JarsUnusable(Exception):
-    """The jars are missing, damaged, or could not be fetched; the message says which and what to do."""
+    """The jars are missing, damaged, or could not be fetched; the message names the problem and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSet:
     """Jars that are fetched and checked together."""
 
-    #: File with the sha256 and the name of each.
+    #: The file with the sha256 and the name of each jar.
     pins: Path
-    #: What Ivy is asked for ...
+    #: The coordinates that Ivy fetches ...
     coordinates: tuple[str, ...]
-    #: ... and what it leaves out: all that Spark ships itself, and what is not needed.
+    #: ... and the ones that it leaves out: what Spark itself ships, and what is not needed.
     excluded: tuple[str, ...]
-    #: What fetches them, for people.
+    #: The command that fetches them, for messages.
     remedy: str
 
 
@@ -84,13 +84,13 @@ def jars_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def pinned_jars(jars: JarSet = DELTA) -> dict[str, str]:
-    """Return file name -> sha256 of every jar that must be there."""
+    """Return the sha256 of every required jar by file name."""
     lines = jars.pins.read_text(encoding="ascii").splitlines()
     return {name: digest for digest, name in (line.split() for line in lines)}
 
 
 def wrong_jars(folder: Path, jars: JarSet = DELTA) -> dict[str, str]:
-    """Return file name -> what is wrong, for each pinned jar that is missing or differs."""
+    """Return what is wrong, by file name, with each required jar that is missing or differs."""
     wrong = {}
     for name, pinned in pinned_jars(jars).items():
         path = folder / name
@@ -102,7 +102,7 @@ def wrong_jars(folder: Path, jars: JarSet = DELTA) -> dict[str, str]:
 
 
 def fetch_jars(folder: Path, jars: JarSet = DELTA, *, python: Path, java: Path) -> None:
-    """Fetch the pinned jars with the Ivy of the pyspark that `python` has; no network when all are there."""
+    """Fetch the required jars with the Ivy of `python`'s pyspark; needs no network if all are present."""
     if not wrong_jars(folder, jars):
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _spark_home(python: Path) -> Path:
 
 
 def _environment(python: Path, java: Path, spark_home: Path) -> dict[str, str]:
-    """Return the environment for Ivy: ours, without anybody's Spark configuration."""
+    """Return the environment for Ivy: ours, without any Spark configuration."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return {
         **kept,
@@ -181,7 +181,7 @@ def _why(log: str, jars: JarSet) -> str:
 
 
 def _install(fetched: Path, folder: Path, jars: JarSet) -> None:
-    """Check the pinned jars in Ivy's folder, where names start with the organisation, and move them."""
+    """Check the required jars in Ivy's folder, where names start with the organisation, and move them."""
     for name, pinned in pinned_jars(jars).items():
         found = sorted(fetched.glob(f"*_{name}"))
         if not found:

@@ -1,4 +1,4 @@
-"""The Java that Spark will start: found the way Spark finds it, and checked before it fails obscurely.
+"""The Java that Spark will start: found the way Spark finds it, and checked first: Spark's own errors are obscure.
 
 Spark starts `$JAVA_HOME/bin/java`, else the `java` on PATH. It must be 17 or newer and have the module
 `jdk.incubator.vector`, without which Spark 4.2 cannot start. Standard library only: `make setup` begins here.
@@ -22,7 +22,7 @@ __all__ = ["Java", "JavaMissing", "find_java"]
 
 
 class JavaMissing(Exception):
-    """No Java that Spark can start; the message says what to install."""
+    """There is no Java that Spark can start; the message says what to install."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Java:
 
 
 def find_java(environ: dict[str, str] | None = None) -> Java:
-    """Return the Java that Spark will start; raise JavaMissing, with the remedy, when it cannot run Spark."""
+    """Return the Java that Spark will start; raise JavaMissing, with the remedy, if it cannot run Spark."""
     environ = dict(os.environ) if environ is None else environ
     path, source = _executable(environ)
     version = _major_version(path, source)

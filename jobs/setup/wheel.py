@@ -1,9 +1,9 @@
-"""`make wheel`: the project as other machines take it, in `dist/`.
+"""`make wheel`: the project's packages for other machines, in `dist/`.
 
     deltamq-0.1.0-py3-none-any.whl                the package
     deltamq-0.1.0.zip                             the same for spark-submit --py-files, which takes no .whl
-    deltamq-0.1.0+databricks-py3-none-any.whl     without Spark and Delta among what it needs: there, they are the
-                                                  platform's own, and a second Spark beside it breaks both
+    deltamq-0.1.0+databricks-py3-none-any.whl     without its dependencies Spark and Delta: the platform has its own,
+                                                  and a second Spark beside it breaks both
 
 Standard library only.
 """
@@ -24,13 +24,13 @@ from jobs.setup.jars import PROJECT_FOLDER
 
 __all__ = ["build", "without_spark"]
 
-#: What a platform with Spark brings itself.
+#: Packages that a platform with Spark brings itself.
 BROUGHT: Final = ("pyspark", "delta-spark")
 _LABEL: Final = "databricks"
 
 
 def build(target: Path) -> list[Path]:
-    """Build all three into an empty folder; return them."""
+    """Build all three into an empty folder; return their paths."""
     shutil.rmtree(target, ignore_errors=True)
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(target), str(PROJECT_FOLDER)]
@@ -44,7 +44,7 @@ def build(target: Path) -> list[Path]:
 
 
 def without_spark(wheel: Path) -> Path:
-    """Write the wheel again beside itself, as a version of its own that does not need what a platform brings."""
+    """Write a copy of the wheel, under a version of its own, that does not require the packages of the platform."""
     name, version, tags = wheel.name.split("-", 2)
     labelled = f"{version}+{_LABEL}"
     target = wheel.with_name(f"{name}-{labelled}-{tags}")
@@ -75,7 +75,7 @@ def _needs_spark(line: str) -> bool:
 
 
 def _digest(content: bytes) -> str:
-    """The hash as a wheel's RECORD writes it."""
+    """Return the hash as a wheel's RECORD writes it."""
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 

@@ -1,12 +1,12 @@
-"""Appending a manifest: each of its requests once, whatever was killed before (SPEC SPARK-3, SEND-5).
+"""Appends each request of a manifest once, whatever was killed before (SPEC SPARK-3, SEND-5).
 
-    first time      one commit for each partition, all of its requests together
-    again, or       look which rows the topic's partitions hold of a request -> append what is left by today's route,
-    refused         until no fence refuses any of it
+    first time      one commit for each partition, with all of its requests
+    again, or       find the rows of a request that the topic's partitions hold -> append the others by today's route,
+    refused         until no fence refuses any
 
-The second way is the service's for a request that is repeated: what is stored stays where it is, what is not goes where
-its key belongs now (I15). A request is only looked for where that can matter: a manifest that was put a moment ago is
-nowhere yet.
+The second way is how the service treats a repeated request: stored rows stay where they are, the others go where their
+keys belong now (I15). Rows are looked for only if they may be stored already: of a manifest that was put a moment ago,
+none are.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from tables.settings import Flush
 
 __all__ = ["append_manifest"]
 
-#: Partitions that are appended to at once.
+#: Partitions that are appended to in parallel.
 THREADS_MAX: Final = 4
-#: An append without a clear answer is repeated so often before the query fails: then its restart asks.
+#: Attempts of an append whose outcome is unknown, before the query fails; the restarted query finds out.
 _UNKNOWN_TRIES: Final = 3
 _COMMIT_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 _COMMIT_ROWS_MAX: Final = 2 * REQUEST_ROWS_MAX
-#: Columns of staged rows that say where they go.
+#: Columns of staged rows that only decide where a row goes.
 _OF_PLACE: Final = (NAMED, "deliver_time")
 
 Indexes = NDArray[np.int64]
 
 
 def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None, again: bool) -> list[PartitionLog]:
-    """Append all requests that are not stored yet; return the partitions that were appended to.
+    """Append all requests that are not stored yet; return the logs of the partitions that were appended to.
 
     Parameters
     ----------
     flush
-        What appends wait for; None for what the topic's or the warehouse's settings say.
+        Whether appends wait for the disk; None: as the settings of the topic or the warehouse say.
     again
-        Whether an earlier run may have appended some of it.
+        Whether an earlier run may have appended some of the requests.
 
     Raises
     ------
     Unavailable
-        A partition is being taken over, or the disk is full: asking again is safe, here and everywhere below.
+        A partition is being taken over, or the disk is full: repeating the call is safe, here and everywhere below.
     """
     place.refresh()
     by_target: dict[tuple[str, str, bool], list[SinkRequest]] = {}
@@ -74,7 +74,7 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
         appends[0].run()
     else:
         with ThreadPoolExecutor(min(THREADS_MAX, max(1, len(appends))), "mq-sink") as pool:
-            # all of them end before the first error is raised: what is under way is not left behind
+            # every append ends before the first error is raised, so none goes on after the return
             for outcome in [pool.submit(append.run) for append in appends]:
                 outcome.result()
     return list({id(log): log for append in appends for log in append.touched}.values())
@@ -82,7 +82,7 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
 
 @dataclass(slots=True)
 class _Left:
-    """A request that is not stored whole: its rows, and the positions of those that are left."""
+    """A request that is not completely stored: its rows, and the positions of those that are left."""
 
     request: SinkRequest
     rows: pa.RecordBatch
@@ -103,7 +103,7 @@ class _Append:
         self.touched: list[PartitionLog] = []
 
     def run(self) -> None:
-        """Store all of them, in their order."""
+        """Store all requests, in their order."""
         if self._again:
             for request in self._requests:
                 self._settle(request, look=True)
@@ -114,7 +114,7 @@ class _Append:
                     self._settle(request, look=False)
 
     def _append_together(self, requests: Sequence[SinkRequest]) -> bool:
-        """Append requests by the route by which they were staged; False if that is not today's, or was refused."""
+        """Append requests by the route of their staging; return False if that is not today's route, or was refused."""
         first = requests[0]
         topic, placement = self._place.routed(first.topic)
         if any(request.tokens != {token_of(topic, placement)} for request in requests):
@@ -127,7 +127,7 @@ class _Append:
         return True
 
     def _settle(self, request: SinkRequest, *, look: bool) -> None:
-        """Store what is not stored of one request, by today's route."""
+        """Store the rows of one request that are not stored yet, by today's route."""
         topic = self._place.topic(request.topic)
         rows = self._rows(request)
         left = _Left(request, rows, np.arange(rows.num_rows))
@@ -141,7 +141,7 @@ class _Append:
             self._place.learn(topic, refused, until_s)
 
     def _append_left(self, left: _Left) -> Fenced | None:
-        """Append what is left, partition by partition; return what refused some of it, which is left then."""
+        """Append the rows that are left, partition by partition; return the last refusal, whose rows are still left."""
         topic, placement = self._place.routed(left.request.topic)
         targets = targets_again(left.rows, left.request.partition, topic, placement)
         refused: Fenced | None = None
@@ -172,7 +172,7 @@ class _Append:
     def _final(
         self, topic: Topic, request: SinkRequest, rows: pa.RecordBatch, partition: str | None = None
     ) -> pa.RecordBatch:
-        """Return staged rows as those of the partition that they are appended to."""
+        """Return staged rows in the form in which their partition, or its delay log, stores them."""
         kept = rows.select([name for name in rows.schema.names if name not in _OF_PLACE])
         if not request.waits:
             return kept
@@ -181,7 +181,7 @@ class _Append:
         return with_destination(kept, topic, names, at_ms)
 
     def _store(self, topic: Topic, partition: str, waits: bool, batches: Sequence[Batch], placement: Placement) -> None:
-        """Append in one commit; `Fenced` when it is refused, with nothing stored."""
+        """Append the batches in one commit; raise `Fenced` if it is refused, with nothing stored."""
         log, known, flush = self._destination(topic, partition, waits, placement)
         tries = 0
         failpoint("sink.before_append")
@@ -200,15 +200,15 @@ class _Append:
         self, topic: Topic, partition: str, waits: bool, placement: Placement
     ) -> tuple[PartitionLog, Known, Flush]:
         if waits:
-            # marks name places in a delay partition: none may be taken back by a power cut
+            # marks refer to offsets of a delay partition: a power cut must not take any of its rows back
             return self._place.delay_log(partition), self._place.delay_known(partition), Flush.SYNC
         flush = self._place.flush_of(topic, self._flush)
         return self._place.log(topic, partition), placement.known[partition], flush
 
-    # What is stored already.
+    # Rows that are stored already.
 
     def _not_stored(self, topic: Topic, request: SinkRequest, count: int) -> Indexes:
-        """Return the positions of the rows of a request that no partition holds."""
+        """Return the positions of the rows of a request that no partition has stored."""
         left = np.ones(count, dtype=bool)
         producer_id, batch = self._manifest.producer_id(request), self._manifest.batch
         for log in self._candidates(topic, request):
@@ -221,7 +221,7 @@ class _Append:
         return np.flatnonzero(left)
 
     def _candidates(self, topic: Topic, request: SinkRequest) -> Iterator[PartitionLog]:
-        """Yield every partition that may hold rows of a request: keys may have moved since."""
+        """Yield every partition that may hold rows of a request: keys may have moved since its staging."""
         if request.waits:
             yield self._place.delay_log(request.partition)
             return
@@ -229,7 +229,7 @@ class _Append:
             yield self._place.log(topic, partition)
 
     def _ask_rows(self, topic: Topic, request: SinkRequest, left: NDArray[np.bool_]) -> None:
-        """Look a request up in the rows, for a query that stood still for longer than producers are remembered."""
+        """Look for a request in the rows, for a query that was stopped for longer than producers are remembered."""
         stored = sum(self._count_rows(log, request) for log in self._candidates(topic, request))
         if stored == len(left):
             left[:] = False
@@ -237,7 +237,7 @@ class _Append:
             name, batch = self._manifest.name, self._manifest.batch
             raise Corrupt(
                 f"{stored} of {len(left)} rows of request {request.number} of batch {batch} of sink {name} are stored,"
-                " and nobody remembers which: the query stood still for a day amidst an expansion",
+                " and which ones is forgotten: the query was stopped for over a day amidst an expansion",
                 code="sink_request_torn",
             )
 
@@ -254,7 +254,7 @@ class _Append:
 
 
 def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:
-    """Yield the requests that go into one commit together."""
+    """Yield groups of requests, each for one commit."""
     group: list[SinkRequest] = []
     nbytes = rows = 0
     for request in requests:
@@ -270,7 +270,7 @@ def _groups(requests: Sequence[SinkRequest]) -> Iterator[list[SinkRequest]]:
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the sections' rows as one batch; a column that a section does not have is null there."""
+    """Return the sections' rows as one batch; a column that a section lacks is null there."""
     if len({batch.schema for batch in batches}) == 1:
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     if not any(NAMED in batch.schema.names for batch in batches):

@@ -1,4 +1,4 @@
-"""One batch of the sink: what each task does with its rows, and what the driver does with what they staged."""
+"""One batch of the sink: the part of each task, which stages rows, and the part of the driver, which commits them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tables.settings import Flush
 __all__ = ["commit_staged", "decoded", "stage_rows"]
 
 _log: Final = logging.getLogger("deltamq.jobs")
-#: Rows that a task converts and routes at once: Spark's batches are small, and each costs its split by partition.
+#: Bytes of rows that a task converts and routes at once: Spark's batches are small, and splitting each costs time.
 _PIECE_BYTES_MAX: Final = 8 * MIB
-#: From so many rows on, those without a key are spread from another partition on in each piece.
+#: From this number of rows on, each piece starts to spread its rows without a key at another partition.
 _SMALL_ROWS: Final = 4_096
 _decode_staged: Final = msgspec.msgpack.Decoder(StagedRows)
 _tending: Final = threading.Lock()
@@ -46,28 +46,28 @@ def stage_rows(
     task: int,
     piece_bytes_max: int = _PIECE_BYTES_MAX,
 ) -> StagedMessage:
-    """Stage the rows of one task; nothing is stored in a topic.
+    """Stage the rows of one task; nothing is appended to a topic.
 
     Parameters
     ----------
     topic
-        Where all rows go; None where a column says it.
+        The topic of all rows; None if a column names it.
     name, batch, task
-        Whose batch it is, which one, and which share of it.
+        The name of the query or write, the number of the batch, and the number of the task.
     piece_bytes_max
         Bytes of rows that are staged at a time.
 
     Raises
     ------
     Refused
-        A row cannot be a message; the column is named.
+        A row cannot be a message; the message names the column.
     """
     keep_imports()
     place.refresh()
     store = place.warehouse.store
     stager = Stager(store, Manifests(store, name).folder, name, batch, task)
     now_ms = place.now_ms()
-    # all tasks of a small batch put rows without a key into one partition: one commit, not several
+    # all tasks of a small batch put rows without a key into the same partition, so that one commit is enough
     draw = zlib.crc32(f"{name}#{batch}".encode())
     for number, piece in enumerate(pieces(batches, piece_bytes_max)):
         at = draw if piece.num_rows < _SMALL_ROWS else zlib.crc32(f"{draw}#{task}#{number}".encode())
@@ -76,19 +76,19 @@ def stage_rows(
 
 
 def decoded(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
-    """Return what the tasks staged."""
+    """Return what the tasks staged, from their messages."""
     return [_decode_staged.decode(message.staged) for message in messages if isinstance(message, StagedMessage)]
 
 
 def commit_staged(
     place: SinkPlace, name: str, batch: int, staged: Sequence[StagedRows], *, flush: Flush | None = None
 ) -> None:
-    """Append a batch once: what is staged, or what an earlier run of the batch has staged and put a manifest for.
+    """Append a batch once: the staged rows, or those of the manifest that an earlier run of the batch has put.
 
     Raises
     ------
     Unavailable
-        A partition is being taken over, or the disk is full: the same call goes on where this one ended.
+        A partition is being taken over, or the disk is full: the same call continues where this one stopped.
     """
     manifests = Manifests(place.warehouse.store, name)
     if manifests.last_done() >= batch:
@@ -103,7 +103,7 @@ def commit_staged(
 
 
 def _tend(logs: list[PartitionLog]) -> None:
-    """Do the upkeep that is due in the background; what is left out is due again after the next batch."""
+    """Start the upkeep that is due in the background; upkeep that is skipped is due again after the next batch."""
     if logs and _tending.acquire(blocking=False):
         threading.Thread(target=_tend_all, args=(logs,), name="mq-sink-upkeep", daemon=True).start()
 
@@ -113,7 +113,7 @@ def _tend_all(logs: list[PartitionLog]) -> None:
         for log in logs:
             log.maintain()
     except (DeltaMQError, OSError) as error:
-        # due again after the next batch; what it found wrong, that append will be told
+        # upkeep is due again after the next batch, and a fault that it found makes that append fail
         _log.warning("event=upkeep_failed detail=%r", str(error))
     finally:
         _tending.release()

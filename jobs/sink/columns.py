@@ -1,18 +1,18 @@
-"""The columns that may be written: those of Spark's Kafka sink and those of the message row, made into the latter.
+"""The columns that may be written: those of Spark's Kafka sink and of the message row, converted to the latter.
 
 | column | types | |
 | --- | --- | --- |
-| `value` or `body` | string, binary | needed, never null |
+| `value` or `body` | string, binary | required, never null |
 | `key` | string, binary (UTF-8) | |
-| `topic` | string | needed where the option `topic` is not given, which wins |
+| `topic` | string | required without the option `topic`, which wins |
 | `partition` | string: a name; int: a number in the topic | wins over the key |
 | `headers` | map<string,string>, map<string,binary>, array<struct<key:string,value:binary>> | values are UTF-8 |
 | `tag`, `message_id` | string | |
 | `born_time` | timestamp | |
-| `deliver_time` / `delay_ms` | timestamp / int, long | the message waits until then |
+| `deliver_time` / `delay_ms` | timestamp / int, long | when the message is delivered |
 
-Columns that every append makes anew (`offset`, `append_time`, ...) may be there, so that what was read with
-`format("mq")` can be written as it is; they mean nothing.
+Columns that every append sets itself (`offset`, `append_time`, ...) are allowed but ignored, so that rows that were
+read with `format("mq")` can be written unchanged.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TYPES: Final[dict[str, tuple[T.DataType, ...]]] = {
     "deliver_time": (T.TimestampType(),),
     "delay_ms": _WHOLE,
 }
-#: How to make a column fit, in SQL.
+#: A remedy for a column of a wrong type, in SQL.
 _REMEDY: Final = {
     "key": "CAST(key AS STRING)",
     "value": "CAST(value AS STRING), or to_json(struct(...))",
@@ -74,13 +74,13 @@ _REMEDY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """A checked schema: `body` is what the body's column is called, `names` are those that are written."""
+    """A checked schema: `body` is the name of the body's column, `names` are the columns that are written."""
 
     body: str
     names: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch, now_ms: int) -> SinkRows:
-        """Return a batch of this schema as messages, all values checked.
+        """Return a batch of this schema as messages, with all values checked.
 
         Raises
         ------
@@ -102,27 +102,27 @@ class SinkColumns:
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Messages with where they go: all None where no column says it."""
+    """Messages and where they go; without such a column, `topics`, `partitions` or `times` is None."""
 
     rows: pa.RecordBatch
     topics: pa.StringArray | None
-    #: Names, or numbers as text; null where the key decides.
+    #: Names, or numbers as text; null for a row that its key routes.
     partitions: pa.StringArray | None
     times: Times | None
 
 
 def check_schema(schema: T.StructType, *, topic: str | None) -> SinkColumns:
-    """Return how rows of this schema become messages; `topic` is the option's.
+    """Return how rows of this schema become messages; `topic` is the value of the option.
 
     Raises
     ------
     Refused
-        A column is missing, unknown or of a type that is not taken; the message says how to make it fit.
+        A column is missing, unknown or of a wrong type; the message names the remedy.
     """
     names = [field.name for field in schema]
     body = [name for name in ("value", "body") if name in names]
     if len(body) != 1:
-        told = "is missing: every message has one" if not body else "stands beside 'body': give one of them"
+        told = "is missing: every message has one" if not body else "and 'body' are both given: give one of them"
         raise _wrong("value", told)
     if topic is None and "topic" not in names:
         raise _wrong("topic", "is missing: give it, or the option topic")
@@ -139,10 +139,10 @@ def _check_type(field: T.StructField) -> None:
     elif field.name in _TYPES:
         fits = any(isinstance(field.dataType, type(kind)) for kind in _TYPES[field.name])
     else:
-        raise _wrong(field.name, f"is not written; columns are {', '.join([*_TYPES, 'headers'])}. Drop or rename it")
+        raise _wrong(field.name, f"is unknown; columns are {', '.join([*_TYPES, 'headers'])}. Drop or rename it")
     if not fits:
         how = _REMEDY.get(field.name, f"CAST({field.name} AS STRING)")
-        raise _wrong(field.name, f"is {field.dataType.simpleString()}, which is not taken: write {how}")
+        raise _wrong(field.name, f"has type {field.dataType.simpleString()}, which is not supported: write {how}")
 
 
 def _is_headers(kind: T.DataType) -> bool:
@@ -182,7 +182,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(column: pa.Array) -> pa.MapArray:
-    """Return maps of text; of a list of pairs, too. Nulls stay null."""
+    """Return headers as a map of texts, from a map or a list of pairs. Nulls stay null."""
     if column.type == HEADERS:
         return column
     is_map = pa.types.is_map(column.type)
@@ -215,7 +215,7 @@ def _places(column: pa.Array | None) -> pa.StringArray | None:
 
 
 def pieces(batches: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches of about `bytes_max`: Spark's are small, and each split by partition costs its part."""
+    """Yield the rows in batches of about `bytes_max`: Spark's are small, and splitting each by partition costs time."""
     held: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in batches:

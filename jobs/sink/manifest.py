@@ -1,13 +1,14 @@
-"""The manifest of a batch: which staged rows are the batch, and as which requests they are appended.
+"""The manifest of a batch: the staged rows that make up the batch, and the requests that append them.
 
-    <warehouse>/jobs/sink/<name>/00000000000000000007.manifest      put if absent: whoever comes later uses this one
-    <warehouse>/jobs/sink/<name>/00000000000000000007.done          all of it is appended
-    <warehouse>/jobs/sink/<name>/00000000000000000007-<task>-<life>-0.arrow   staged rows
+    <warehouse>/jobs/sink/<name>/00000000000000000007.manifest      put if absent: later runs use the one that exists
+    <warehouse>/jobs/sink/<name>/00000000000000000007.done          the whole batch is appended
+    <warehouse>/jobs/sink/<name>/00000000000000000007-<task>-<uuid>-0.arrow   staged rows
 
-A batch that is played again may have its rows in another order, or in other tasks: a shuffle without an order gives
-other ones each time. Its requests must then not be made of those rows: some of the first may be stored. So the first
-manifest of a batch stands for ever, and with the same rows the same requests are made, which partitions know again.
-`done` stands beside it because partitions forget producers after a day. What is older than the last batch is swept.
+A batch that runs again may have its rows in another order, or in other tasks, because a shuffle without an order
+distributes them differently each time. Its requests must not be made of those rows: some of the first run's may be
+stored. So the first manifest of a batch is final. The same rows then make the same requests, which partitions recognize
+as duplicates. `done` is kept as well, because partitions forget producers after a day. Files of batches before the last
+one are swept.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from tables.store import FileMissing, Store
 __all__ = ["FOLDER", "Manifest", "Manifests", "SinkRequest", "planned", "sweep_writes"]
 
 FOLDER: Final = "jobs/sink"
-#: One request, and what one thread holds in memory of it; far below a commit's bound.
+#: Bytes of one request, which a thread holds in memory; far below a commit's limit.
 REQUEST_BYTES_MAX: Final = 32 * MIB
 REQUEST_ROWS_MAX: Final = 500_000
-#: What is left of a batch write is swept when nothing of it has changed for so long: staged rows of one that was
-#: killed, and the mark of a named one, which until then is not done again.
+#: Time after which the files of a batch write are swept, if none has changed: staged rows of one that was killed, and
+#: `done` of a named one, which is not done again until then.
 _FORGOTTEN_MS: Final = 30 * 24 * 3600 * 1000
 _WRITES: Final = ("write-", "key-", "id-")
 _FORMAT: Final = 1
 
 
 class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One request of the sink's producer `number`: these sections, in this order, to one partition."""
+    """One request of the sink's producer `number`: these sections, in this order, for one partition."""
 
     number: int
     topic: str
@@ -49,12 +50,12 @@ class SinkRequest(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> set[str]:
-        """Return by which placements its rows were routed."""
+        """The placements by which its rows were routed."""
         return {section.token for section in self.sections}
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a batch is."""
+    """The content of a batch."""
 
     name: str
     batch: int
@@ -64,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = _FORMAT
 
     def producer_id(self, request: SinkRequest) -> str:
-        """Return the producer of a request; its sequence is the batch."""
+        """Return the id of a request's producer; the sequence number is the batch."""
         return f"sink/{self.name}/{request.number}"
 
 
@@ -72,7 +73,7 @@ _decode: Final = msgspec.msgpack.Decoder(Manifest)
 
 
 def planned(name: str, batch: int, created_ms: int, staged: Sequence[StagedRows]) -> Manifest:
-    """Return the manifest of what tasks staged: few requests for each partition, its rows in the order of tasks."""
+    """Return the manifest of staged rows: few requests for each partition, with its rows in the order of the tasks."""
     files: list[StagedFile] = []
     by_target: dict[tuple[str, str, bool], list[Section]] = {}
     for task in sorted(staged, key=lambda one: one.task):
@@ -102,24 +103,24 @@ def _runs(sections: Sequence[Section]) -> list[list[Section]]:
 
 
 class Manifests:
-    """The manifests of one name: a query's, or a batch write's."""
+    """The manifests of one query or batch write."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self.folder = f"{FOLDER}/{encode_path(name)}"
 
     def last_done(self) -> int:
-        """Return the last batch that is appended whole, -1 for none."""
+        """Return the number of the last completely appended batch, -1 if there is none."""
         done = [name for name in self._store.names(self.folder) if name.endswith(".done")]
         return max((int(name[:20]) for name in done), default=-1)
 
     def read(self, batch: int) -> Manifest | None:
-        """Return the manifest of a batch; None when it has none.
+        """Return the manifest of a batch; None if it has none.
 
         Raises
         ------
         Corrupt
-            It is damaged, or of a later version of DeltaMQ.
+            The manifest is damaged, or was written by a later version of DeltaMQ.
         """
         key = self._key(batch, "manifest")
         try:
@@ -135,31 +136,31 @@ class Manifests:
         return found
 
     def put(self, manifest: Manifest) -> tuple[Manifest, bool]:
-        """Store the manifest unless its batch has one; return the one that stands, and whether it is this one's first.
+        """Store the manifest unless its batch has one; return the final one, and whether this call stored it.
 
         Raises
         ------
         Unknown
-            Nobody can tell which one stands: asking again is safe.
+            Which manifest is stored is not known; a repeated call is safe.
         """
         data = msgspec.msgpack.encode(manifest)
         failpoint("sink.before_manifest")
         try:
             created = self._store.put_if_absent(self._key(manifest.batch, "manifest"), data, durable=True)
         except Unknown:
-            created = False  # what is stored decides
+            created = False  # the read below finds out
         failpoint("sink.after_manifest")
         if created:
             return manifest, True
         found = self.read(manifest.batch)
         if found is None:
-            raise Unknown(f"the manifest of batch {manifest.batch} may be stored: run the query again")
+            raise Unknown(f"the manifest of batch {manifest.batch} may or may not be stored: run the query again")
         return found, False
 
     def finish(self, batch: int) -> None:
-        """Note that the batch is appended, and sweep what nobody needs any more."""
+        """Mark the batch as appended, and sweep files that are no longer needed."""
         failpoint("sink.before_done")
-        # a power cut may take it back: the partitions' memory of producers, and then the rows, say the same
+        # a power cut may remove the mark; then the partitions' memory of producers, later their rows, tell the same
         self._store.put(self._key(batch, "done"), b"", durable=False)
         failpoint("sink.after_done")
         mine = f"{batch:020d}."
@@ -172,7 +173,7 @@ class Manifests:
 
 
 def sweep_writes(store: Store, now_ms: int) -> None:
-    """Sweep what batch writes left long ago; queries keep theirs, since they may stand still for months."""
+    """Sweep old files of batch writes; those of queries are kept, since a query may be stopped for months."""
     for folder in store.folders(FOLDER):
         if folder.startswith(_WRITES):
             changed_ms = max((entry.modified_ms for entry in store.entries(f"{FOLDER}/{folder}")), default=now_ms)

@@ -1,4 +1,4 @@
-"""The options of a write with `format("mq")`: those of Spark's Kafka sink that mean something here, and ours."""
+"""The options of a write with `format("mq")`: those of Spark's Kafka sink that apply here, and DeltaMQ's own."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tables.settings import Flush
 __all__ = ["SinkOptions", "parse_sink_options"]
 
 OPTIONS: Final = ("topic", "warehouse", "producerId", "batchId", "idempotencyKey", "flush")
-#: What Spark itself adds to the options of a query, and what only concerns a Kafka client.
+#: Options that Spark itself adds to a query's, and options that only concern a Kafka client.
 _IGNORED: Final = re.compile(r"kafka\..*|checkpointlocation|path|queryname|includeheaders|__.*")
-#: A producer's id has room for the number of a request behind this.
+#: A producer's id has this name and the number of a request.
 NAME_LENGTH_MAX: Final = 96
 _NAME: Final = re.compile(rf"[!-~]{{1,{NAME_LENGTH_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What the options of a write say.
+    """The checked options of a write.
 
-    `name` and `batch` are the identity of a batch write that may be repeated; None without one.
+    `name` and `batch` identify a batch write that may be repeated; without an identity, `name` is None.
     """
 
     warehouse: str
@@ -43,7 +43,7 @@ def parse_sink_options(given: Mapping[str, str], *, warehouse: str | None, strea
     Raises
     ------
     Refused
-        An option is unknown, contradicts another, or has a value that cannot be; the message names it.
+        An option is unknown, contradicts another one, or has an invalid value; the message names it.
     """
     options = {key.lower(): value for key, value in given.items()}
     _check_known(given)
@@ -69,10 +69,10 @@ def _check_known(given: Mapping[str, str]) -> None:
 def _identity(options: Mapping[str, str], *, streaming: bool) -> tuple[str | None, int]:
     names = [name for name in ("producerId", "batchId", "idempotencyKey") if name.lower() in options]
     if streaming and names:
-        raise _wrong(names[0], "is for batch writes: a streaming query has an identity, its checkpoint's")
+        raise _wrong(names[0], "is for batch writes: a streaming query is identified by its checkpoint")
     if "idempotencyKey" in names:
         if len(names) > 1:
-            raise _wrong("idempotencyKey", f"stands alone, not beside {names[0]}")
+            raise _wrong("idempotencyKey", f"cannot be combined with {names[0]}")
         return _named("idempotencyKey", f"key-{options['idempotencykey']}"), 0
     if not names:
         return None, 0

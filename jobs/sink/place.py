@@ -1,7 +1,7 @@
-"""The warehouse as a sink's process sees it: open once for each process, its metadata followed.
+"""The warehouse in a process of the sink: opened once for each process, with its metadata followed.
 
-Spark's Python workers are used again for the next task and the next batch, so what is open stays open: a batch then
-costs no more than a look at what is new in `sys/meta`.
+Spark reuses its Python workers for later tasks and batches, so the warehouse stays open: a batch then only has to read
+what is new in `sys/meta`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from tables.settings import Flush, LogSettings
 
 __all__ = ["SinkPlace", "SinkSettings", "place_of"]
 
-#: Whoever put a fence up says why within milliseconds; if it died in between, its place is taken within a lease.
+#: Seconds for which an append that a fence refuses is retried. The event of a fence follows within milliseconds, or
+#: within a lease if the fence's writer died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
-#: What a sink appends it seldom reads again.
+# A sink seldom reads what it appends: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 32 * MIB
@@ -40,7 +41,7 @@ _CACHE_BYTES_MAX: Final = 32 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """What of the settings a sink needs, in the form in which tasks get it."""
+    """The settings that a sink needs, in the form in which tasks get them."""
 
     warehouse: str
     cluster: str
@@ -50,7 +51,7 @@ class SinkSettings:
 
     @classmethod
     def of(cls, conf: Config, warehouse: str) -> SinkSettings:
-        """Return those of a warehouse; the memory of the log's settings is the service's, not a task's."""
+        """Return the settings for a warehouse; memory limits are lowered, since they are meant for a service."""
         log = replace(
             conf.log,
             tail_bytes_max=min(conf.log.tail_bytes_max, _TAIL_BYTES_MAX),
@@ -68,19 +69,19 @@ class SinkSettings:
 
 
 class SinkPlace:
-    """One warehouse: topics, placements, open partitions. Safe for threads."""
+    """One warehouse with its topics, placements and open partitions. Safe for threads."""
 
     def __init__(
         self, settings: SinkSettings, warehouse: Warehouse | None = None, *, fenced_s: float = _FENCED_S
     ) -> None:
-        """An append that a fence refuses is tried again for `fenced_s`."""
+        """Open the warehouse; an append that a fence refuses is retried for `fenced_s`."""
         self.settings = settings
         self.fenced_s = fenced_s
         self.warehouse = warehouse or Warehouse.open(settings.warehouse, settings=settings.log)
         self.meta = MetaLog(self.warehouse)
 
     def now_ms(self) -> int:
-        """Return the wall clock: what stamps messages, and what delays count from."""
+        """Return the wall clock's time, which stamps messages and from which delays count."""
         return self.warehouse.clock.wall_us() // 1000
 
     def refresh(self) -> Meta:
@@ -89,21 +90,21 @@ class SinkPlace:
         return self.meta.meta
 
     def check_topic(self, name: str) -> None:
-        """Return if messages may be sent there; nothing is made.
+        """Raise unless messages may be sent to the topic; nothing is created.
 
         Raises
         ------
         Refused
             `system_name`, `invalid_topic_name`.
         NotFound
-            There is no such topic, and the settings do not make one.
+            The topic does not exist, and the settings do not create it.
         """
         check_client_topic(name)
         if name not in self.meta.state.topics and name not in self.refresh().topics.topics:
             self._check_may_create(name)
 
     def topic(self, name: str) -> Topic:
-        """Return the topic, as far as is known; made with the default route if the settings say so (SPEC ROUTE-2)."""
+        """Return the topic as last known; create it with the default route if the settings say so (SPEC ROUTE-2)."""
         found = self.meta.state.topics.get(name) or self.refresh().topics.topics.get(name)
         if found is not None:
             return found
@@ -123,18 +124,18 @@ class SinkPlace:
         return [*moves_of(meta.topics, events), *events]
 
     def routed(self, name: str) -> tuple[Topic, Placement]:
-        """Return a topic and where its messages go now, with what their appends know: of one state of the metadata."""
+        """Return a topic and its placement, both from one state of the metadata."""
         while True:
             self.topic(name)
             meta = self.meta.meta
             topic = meta.topics.topics.get(name)
-            if topic is not None:  # else it was deleted just now
+            if topic is not None:  # None: deleted a moment ago
                 return topic, Placement.of(topic, meta.moved_keys(topic.id), meta.brokers)
 
     def log(self, topic: Topic, partition: str) -> PartitionLog:
-        """Return a topic's partition, made if its making was cut short."""
+        """Return a topic's partition; its table is created if that was cut short."""
         ref = PartitionRef(Space.TOPICS, topic.name, partition, topic.generation)
-        # the same in every process that makes the table, and another in every life of the topic
+        # the id is the same in every process that creates the table, and differs for each life of the topic
         return self.warehouse.create(ref, table_id=str(uuid.uuid5(uuid.UUID(topic.id), partition)))
 
     def delay_log(self, partition: str) -> PartitionLog:
@@ -142,21 +143,21 @@ class SinkPlace:
         return self.warehouse.create(system_ref(DELAY, self.settings.cluster, broker_of(partition)))
 
     def delay_known(self, partition: str) -> Known:
-        """Return what an append to that one knows of fences."""
+        """Return the fence epochs that an append to the delay partition knows."""
         return known_of_broker(self.meta.meta.brokers, broker_of(partition))
 
     def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
-        """Return what an append waits for: what the writer asks, else the topic's setting, else the warehouse's."""
+        """Return whether appends wait for the disk: by the writer's option, else the topic's, else the warehouse's setting."""
         named = topic.settings.flush
         return asked or (Flush(named) if named is not None else self.settings.log.flush)
 
     def learn(self, topic: Topic, refused: Fenced, until_s: float) -> None:
-        """Return when there is more to know than what an append was refused for; seal what waits for it.
+        """Seal moves that wait for it, and return once the metadata contains the fence that refused an append.
 
         Raises
         ------
         Unavailable
-            `fenced`: nothing of it is known by `until_s`.
+            `fenced`: the metadata does not contain it by `until_s`.
         """
         fence, epoch = str(refused.extra.get("fence")), refused.extra.get("epoch")
         for failures in itertools.count(1):
@@ -178,16 +179,16 @@ _places: Final[dict[SinkSettings, SinkPlace]] = {}
 
 
 def place_of(settings: SinkSettings) -> SinkPlace:
-    """Return the place of these settings, opened at the first call of this process.
+    """Return the place of these settings; the first call in a process opens it.
 
     Raises
     ------
     NotFound
-        There is no such warehouse.
+        The warehouse does not exist.
     """
     with _lock:
         found = _places.get(settings)
         if found is None:
-            storage(settings.warehouse)  # a misspelt warehouse is not made
+            storage(settings.warehouse)  # raises for a misspelt warehouse, which must not be created
             found = _places[settings] = SinkPlace(settings)
         return found

@@ -1,9 +1,9 @@
-"""Where the rows of a write go, decided as the service decides it, column by column (SPEC ROUTE-5, ROUTE-7).
+"""Routes the rows of a write as the service does, column by column (SPEC ROUTE-5, ROUTE-7).
 
-    named partition -> there;   key -> the partition of its logical partition;   neither -> slices from a drawn one on
+    named partition -> that one;   key -> the partition of its logical partition;   neither -> spread from a drawn one
 
-A part is what one piece of rows has for one partition. Whether its rows wait there for their time is fixed with it, and
-so is by which placement it was routed: its `token` says whether another process would route it alike.
+A part is the rows of one piece for one partition. It also says whether the rows wait there for their delivery
+time, and by which placement they were routed: parts of equal `token` were routed alike.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tables.schema import TIME
 
 __all__ = ["NAMED", "RoutedPart", "route_rows", "targets_again", "token_of"]
 
-#: A column of staged rows: whether the row named its partition, which then stands whatever its key.
+#: A column of staged rows: whether the row named its partition, which then wins over its key.
 NAMED: Final = "named"
 Targets = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedPart:
-    """Rows for one partition; with `waits` for the delay partition of its broker."""
+    """Rows for one partition, or with `waits` for the delay partition of its broker."""
 
     topic: str
     partition: str
@@ -45,7 +45,7 @@ class RoutedPart:
 
 
 def token_of(topic: Topic, placement: Placement) -> str:
-    """Return what two placements have in common exactly if they put every row into the same partition."""
+    """Return a token that two placements share exactly if they put every row into the same partition."""
     return f"{topic.id}:{len(placement.partitions)}:{zlib.crc32(placement.table.tobytes()):08x}"
 
 
@@ -57,16 +57,16 @@ def route_rows(
     draw: int,
     now_ms: int,
 ) -> Iterator[RoutedPart]:
-    """Yield the rows by partition, in their order inside each.
+    """Yield the rows grouped by partition, in their order within each.
 
     Parameters
     ----------
     topic_named
-        The option's topic; None where a column names one for each row.
+        The topic of the option; None if a column names one for each row.
     place
-        Finds a topic and its placement by name.
+        Returns a topic and its placement by name.
     draw
-        Where rows without a key begin.
+        The number that decides at which partition rows without a key begin.
     """
     if topic_named is not None:
         yield from _route(found, *place(topic_named), draw=draw, now_ms=now_ms)
@@ -155,12 +155,12 @@ def _grouped(rows: pa.RecordBatch, codes: NDArray[np.int32]) -> Iterator[tuple[i
 
 
 def targets_again(rows: pa.RecordBatch, partition: str, topic: Topic, placement: Placement) -> Targets:
-    """Return where staged rows of a partition go by another placement: those with a key by it, the others stay.
+    """Return the partitions of staged rows by another placement: it applies to rows with a key, the others stay.
 
     Raises
     ------
     NotFound
-        The topic has no such partition any more: it was deleted and made again.
+        The topic no longer has such a partition: it was deleted and created again.
     """
     targets = np.full(rows.num_rows, _index(partition, topic, placement), dtype=np.int16)
     at = rows.schema.get_field_index("key")
@@ -171,4 +171,4 @@ def targets_again(rows: pa.RecordBatch, partition: str, topic: Topic, placement:
     return moved if named < 0 else np.where(np.asarray(rows.column(named)), targets, moved).astype(np.int16)
 
 
-assert AT_ONCE < 0, "what does not wait is due before any now"
+assert AT_ONCE < 0, "a message without a delay is due before any time"

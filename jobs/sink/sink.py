@@ -1,18 +1,19 @@
 """The sink of `df.write.format("mq")` and `df.writeStream.format("mq")`: exactly once, through `tables/` (SPARK-3).
 
-    each task                                   driver, when all tasks that count are done
+    each task                                   driver, once all tasks have ended
     rows -> checked -> routed -> staged  -----> manifest (put if absent) -> appends -> `done`
 
-*Why staged.* What tasks append themselves is there, whatever becomes of the batch; and a batch that is played again may
-have its rows in other tasks, so half of it would be stored twice and half not at all. Staged, a batch is nothing until
-its manifest stands, and is that manifest then (`jobs.sink.manifest`). It also is one commit for each partition
-and batch, not one for each task; a batch write that fails has stored nothing. Tasks do the work that grows with the
-rows (conversion, checks, routing, grouping), the driver encodes and commits, several partitions at once.
+*Why rows are staged.* What tasks append themselves would stay, even if the batch fails; and a batch that runs again may
+have its rows in other tasks, so some rows would be stored twice and others not at all. Staged rows are not in any topic
+until the batch's manifest exists, which then is the batch (`jobs.sink.manifest`). Staging also makes one commit for
+each partition and batch instead of one for each task, and a batch write that fails has stored nothing. Tasks do the
+work that grows with the rows (conversion, checks, routing, grouping); the driver encodes and commits, several
+partitions at once.
 
-What a kill leaves: of a task, files that no manifest names; of the driver before the manifest, a batch that is played
-again; behind it, requests that are stored or not, which the restarted query's `commit` tells apart; behind `done`,
-nothing. A query is known by its checkpoint's id; a batch write is one of a kind unless `producerId` and `batchId`, or
-`idempotencyKey`, name it.
+What a kill leaves: of a task, files that no manifest names; of the driver before the manifest, a batch that runs again;
+after the manifest, requests that may or may not be stored, which `commit` of the restarted query finds out; after
+`done`, nothing. A query is identified by its checkpoint's id; a batch write gets an identity of its own unless
+`producerId` and `batchId`, or `idempotencyKey`, name it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def batch_writer(
 ) -> DataSourceArrowWriter:
     """Return the writer of one batch write."""
     if overwrite:
-        raise Refused("a log is appended to: write with mode('append'), not 'overwrite'", field="mode")
+        raise Refused("messages can only be appended: write with mode('append'), not 'overwrite'", field="mode")
     asked = parse_sink_options(options, warehouse=warehouse, streaming=False)
     return BatchSink(*_checked(asked, schema))
 
@@ -79,13 +80,13 @@ class StreamSink(DataSourceStreamArrowWriter):
         return stage_rows(place, self._columns, topic, iterator, name=name, batch=batch, task=_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the batch, unless it is appended."""
+        """Append the batch unless it has been appended."""
         staged = decoded(messages)
         if staged:
             commit_staged(place_of(self._settings), staged[0].name, batchId, staged, flush=self._options.flush)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave what is staged: a manifest may name it, and the next batch that is done sweeps it."""
+        """Leave the staged rows: a manifest may name them, and the next batch that is done sweeps them."""
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -104,7 +105,7 @@ class BatchSink(DataSourceArrowWriter):
         return stage_rows(place, self._columns, options.topic, iterator, name=name, batch=batch, task=task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the rows, unless the write is named and was done before."""
+        """Append the rows, unless the write is named and has been done before."""
         staged = decoded(messages)
         if staged:
             options = self._options
@@ -115,26 +116,26 @@ class BatchSink(DataSourceArrowWriter):
         sweep_writes(place.warehouse.store, place.now_ms())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Sweep what is staged, but for a named write: its manifest may name it, and its next run goes on."""
+        """Sweep the staged rows, except of a named write: its manifest may name them, and its next run continues."""
         if self._options.name is None:
             store = place_of(self._settings).warehouse.store
             store.delete_tree(Manifests(store, self._name).folder)
 
 
 def _query_and_batch() -> tuple[str, int]:
-    """Return the identity of the batch that this task is part of; `write` is not told, but its task's properties are.
+    """Return the query's name and the batch's number, from the task's properties: Spark does not pass them to `write`.
 
     Raises
     ------
     Unavailable
-        They are missing: this Spark does not tell tasks, so nothing could be stored exactly once.
+        They are missing in this version of Spark, so nothing could be stored exactly once.
     """
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(_QUERY_ID)
     batch = None if context is None else context.getLocalProperty(_BATCH_ID)
     if not query or not batch or not batch.isdigit():
         detail = (
-            f"tasks of this Spark are not told {_QUERY_ID} and {_BATCH_ID}: write with foreachBatch, and in it with "
+            f"tasks of this Spark do not have {_QUERY_ID} and {_BATCH_ID}: write with foreachBatch, and in it with "
         )
         raise Unavailable(detail + "format('mq') and the options producerId and batchId", code="no_batch_id")
     return f"query-{query}", int(batch)

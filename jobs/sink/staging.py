@@ -1,10 +1,10 @@
-"""Staged rows: what a task has made of its share of a batch, before it is decided that they are the batch.
+"""Staged rows: a task's share of a batch, routed and stored, before the driver decides that it is part of the batch.
 
-    task:   rows -> routed parts -> IPC streams, one behind another, in files of about 64 MiB  -> message to the driver
+    task:   rows -> routed parts -> IPC streams, one after another, in files of about 64 MiB  -> message to the driver
     driver: the messages of the tasks that count -> manifest -> appends
 
-A few rows travel in the message itself: no file is written for them. Whatever a task that is retried, speculated or
-killed leaves is a file that no manifest names; it is swept with the batch.
+A few rows travel in the message itself, without a file. Whatever a retried, speculated or killed task leaves is a file
+that no manifest names; it is swept with the batch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tables.store import Store
 
 __all__ = ["Section", "StagedFile", "StagedMessage", "StagedRows", "Stager", "read_sections"]
 
-#: What a task holds before it writes a file.
+#: Bytes that a task holds before it writes a file.
 FILE_BYTES_MAX: Final = 64 * MIB
-#: Up to here a task's rows travel in its message to the driver, and are stored in the manifest.
+#: Up to this size, a task's rows travel in its message to the driver and are stored in the manifest.
 INLINE_BYTES_MAX: Final = 64 * KIB
 _ALIGNMENT: Final = 64
 
 
 class StagedFile(msgspec.Struct, frozen=True, array_like=True):
-    """Where staged rows are: in a file of the warehouse, or here."""
+    """The place of staged rows: a file of the warehouse, or `data`."""
 
     key: str
     size: int
@@ -44,7 +44,7 @@ class StagedFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Section(msgspec.Struct, frozen=True, array_like=True):
-    """One part in a staged file: an IPC stream at `[start, start + length)`; its checksum is over these bytes."""
+    """One part in a staged file: an IPC stream at `[start, start + length)`, and the checksum of these bytes."""
 
     file: int
     start: int
@@ -58,7 +58,7 @@ class Section(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StagedRows(msgspec.Struct, frozen=True):
-    """All that one task staged; `file` of a section counts in `files`."""
+    """Everything that one task staged; `file` of a section is an index into `files`."""
 
     name: str
     batch: int
@@ -69,13 +69,13 @@ class StagedRows(msgspec.Struct, frozen=True):
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What Spark carries from a task to the driver."""
+    """The message that Spark carries from a task to the driver."""
 
     staged: bytes
 
 
 class Stager:
-    """Collects the routed parts of one task."""
+    """Collects and stages the routed parts of one task."""
 
     def __init__(self, store: Store, folder: str, name: str, batch: int, task: int) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class Stager:
         self._held_bytes = 0
 
     def add(self, parts: Iterable[RoutedPart]) -> None:
-        """Stage parts; a full file is written, and durable then."""
+        """Collect parts; once there is enough for a file, write it durably."""
         for part in parts:
             self._held.setdefault((part.topic, part.partition, part.waits, part.token), []).append(part.rows)
             self._held_bytes += part.rows.nbytes
@@ -97,7 +97,7 @@ class Stager:
             self._write(*self._streams())
 
     def finish(self) -> StagedMessage:
-        """Return what the driver is told; all that it names is durable."""
+        """Return the message to the driver; everything that it names is durable."""
         streams, size = self._streams()
         if size > INLINE_BYTES_MAX or (size and self._files):
             self._write(streams, size)
@@ -107,7 +107,7 @@ class Stager:
         return StagedMessage(msgspec.msgpack.encode(staged))
 
     def _streams(self) -> tuple[list[pa.Buffer | bytes], int]:
-        """Return what is held as streams, each partition's rows together, and their size; their sections are noted."""
+        """Return the collected rows as streams, one partition after another, with their size; note their sections."""
         streams: list[pa.Buffer | bytes] = []
         size = 0
         for (topic, partition, waits, token), batches in self._held.items():

@@ -1,4 +1,4 @@
-"""The Spark application: sessions and their settings, `format("mq")`, and how a job is carried out in it."""
+"""The Spark application: sessions and their settings, `format("mq")`, and running jobs in it."""
 
 from __future__ import annotations
 

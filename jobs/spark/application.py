@@ -1,8 +1,8 @@
-"""The Spark application of the jobs: made when the first job needs it, and made again when it has died.
+"""The Spark application of the jobs: started when the first job needs it, and restarted after it has died.
 
 A context dies when its JVM is killed or runs out of memory, or when something in it fails for good; a Connect server
-goes away. All jobs that need Spark fail then. The first of them finds out, ends what is left, and the next run makes
-the application anew: at once, and after growing waits when it dies again soon. Jobs that need no Spark do not notice.
+may go away. Then all jobs that need Spark fail. The first of them notices and ends what is left, and the next run
+starts the application anew: at once, or after growing waits if it dies again soon. Jobs without Spark are not affected.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkApplication", "SparkGone"]
 
-#: Before it is made again, by how often it died soon after it was made.
+#: Seconds to wait before a restart, by the number of deaths soon after a start.
 WAITS_S: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-#: One that lived for so long died for a reason of its own.
+#: The death of an application that lived for this time does not count as soon after its start.
 _LIVED_S: Final = 300.0
 _POOLS: Final = Path(__file__).with_name("pools.xml")
-#: A JVM that ran out of memory may do anything but work: it ends, and another is started.
+#: A JVM that ran out of memory is unreliable: it ends, and another one is started.
 _JVM_OPTION: Final = "-XX:+ExitOnOutOfMemoryError"
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
 
 class SparkGone(Unavailable):
-    """The Spark application of the jobs died, or cannot be made now."""
+    """The Spark application of the jobs died, or cannot be started now."""
 
     code = "spark_gone"
 
@@ -54,9 +54,9 @@ class SparkApplication:
         is_given: Callable[[], bool] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`me` is who holds the jobs' shards; `on_lost` is called when it died and cannot be made again from here.
+        """`me` holds the jobs' shards; `on_lost` is called if Spark died and cannot be restarted from this process.
 
-        `make` returns a session, `is_given` says whether it is somebody else's, and to be left alone at the end.
+        `make` returns a session; `is_given` returns whether others own it, so that it must not be stopped at the end.
         """
         self._conf = conf
         self._me = me
@@ -80,7 +80,7 @@ class SparkApplication:
         Raises
         ------
         SparkGone
-            The application died or does not start, and is not to be made again yet.
+            The application died or does not start, and the wait before its restart is not over.
         """
         with self._lock:
             if self._first is None:
@@ -88,7 +88,7 @@ class SparkApplication:
             assert self._first is not None, "just made"
             found = self._sessions.get(job)
             if found is None:
-                # importing Spark takes longer than `deltamq jobs list` should
+                # imported here: Spark's import takes longer than `deltamq jobs list` should
                 from jobs.spark.session import another_session
 
                 found = another_session(self._first, self._conf.warehouse.uri)
@@ -100,16 +100,16 @@ class SparkApplication:
         return self._sessions.get(job)
 
     def has_died(self, session: SparkSession, error: Exception) -> bool:
-        """Whether the application of a session is dead; then what is left of it is ended, so that the next can be made.
+        """Return whether a session's application is dead; if so, end what is left of it, so that it can be restarted.
 
         Parameters
         ----------
         error
-            What a job raised.
+            The error that the job raised.
         """
         with self._lock:
             if session not in self._sessions.values():
-                return True  # another job found out, and it may be made again already
+                return True  # another job has noticed, and it may have been restarted already
             if _is_alive(session):
                 return False
             self._note_death(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
@@ -122,7 +122,7 @@ class SparkApplication:
         return True
 
     def close(self) -> None:
-        """End the application, if it was made here."""
+        """Stop the application if it was started here."""
         if self._first is None or not self._ours:
             return
         if _is_alive(self._first):
@@ -134,7 +134,7 @@ class SparkApplication:
 
     def _start(self) -> None:
         if self._monotonic_s() < self._not_before_s:
-            raise SparkGone(f"Spark is made again soon; it ended by {self._died_of}")
+            raise SparkGone(f"Spark is restarted soon; it ended by {self._died_of}")
         try:
             self._ours = not self._is_given()
             self._first = self._make(self._conf)
@@ -145,7 +145,7 @@ class SparkApplication:
             self._made_s = self._monotonic_s()
             self._note_death(f"{type(error).__name__}: {error}")
             if self._ours and self._make is _made:
-                with contextlib.suppress(Exception):  # a half-made context would be in the way of the next
+                with contextlib.suppress(Exception):  # a half-made context would block the next one
                     _bury(None)
             raise
         self._made_s = self._monotonic_s()
@@ -158,7 +158,7 @@ class SparkApplication:
 
 
 def _is_given() -> bool:
-    """Whether there is a session that somebody else made, or the platform makes."""
+    """Return whether there is a session that others made, or that the platform makes."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -191,7 +191,7 @@ def _made(conf: Config) -> SparkSession:
 
 @contextlib.contextmanager
 def _jvm_options() -> Iterator[None]:
-    """Add ours to those that a JVM is started with."""
+    """Add our options to those with which a JVM is started."""
     before = os.environ.get(_JVM_OPTIONS)
     os.environ[_JVM_OPTIONS] = f"{before or ''} {_JVM_OPTION}".strip()
     try:
@@ -207,7 +207,7 @@ def _is_alive(session: Any) -> bool:
     if is_connect(session):
         try:
             return bool(session.version)  # asks the server
-        except Exception:  # whatever the client makes of a server that is gone, or knows the session no more
+        except Exception:  # the client raises various errors if the server is gone or has lost the session
             return False
     from py4j.protocol import Py4JError
 
@@ -222,7 +222,7 @@ def _is_alive(session: Any) -> bool:
 
 
 def _bury(session: Any) -> bool:
-    """End what is left of an application; False when another cannot be made in this process."""
+    """End what is left of an application; return False if this process cannot start another."""
     if session is not None and is_connect(session):
         with contextlib.suppress(Exception):
             session.stop()
@@ -236,7 +236,7 @@ def _bury(session: Any) -> bool:
     submitted = gateway is not None and process is None
     if context is not None:
         if not submitted:
-            context._jsc = None  # it would be asked to stop, and does not answer
+            context._jsc = None  # else it would be asked to stop, and does not answer
         with contextlib.suppress(Exception):
             context.stop()
     sessions: Any = SparkSession
@@ -256,5 +256,5 @@ def _bury(session: Any) -> bool:
 def _answers(jvm: Any) -> bool:
     try:
         return bool(jvm.java.lang.System.nanoTime())
-    except Exception:  # whatever Py4J makes of a JVM that is gone
+    except Exception:  # Py4J raises various errors for a JVM that is gone
         return False

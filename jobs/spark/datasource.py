@@ -6,11 +6,12 @@
 Options are those of Spark's Kafka source. A task gets paths and offset ranges, nothing else: no session, no service,
 no open table. It yields Arrow batches, so no row becomes a Python object. In a batch read, comparisons on `offset`,
 `topic` and `partition` are applied here and never reach Spark; those on `append_time` skip files; rows with another
-`key`, `tag` or `message_id` are left out before they go to Spark. Offsets are dense: they are counted, not read. Spark
-gives a Python source neither column pruning nor a way to answer with a plan of Spark's own; so the option `columns`
-("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes this read only
-those, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (figures there). Streams are in
-`jobs.stream`.
+`key`, `tag` or `message_id` are left out before they go to Spark. Offsets are dense, so they are counted, not read.
+
+Spark gives a Python source neither column pruning nor a way to answer with a native plan. So the option `columns`
+("offset, key"), or a schema that names fewer columns (`.schema("offset BIGINT, key STRING")`), makes it read only
+those, and `jobs.sql.reader.read_topic` takes the same options and reads Delta natively (with measurements). Streams are
+in `jobs.stream`.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ WAREHOUSE_SETTING: Final = "spark.deltamq.warehouse"
 
 
 def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None) -> None:
-    """Make `format("mq")` known to a session.
+    """Register `format("mq")` with a session.
 
     Parameters
     ----------
     warehouse
-        Where it reads unless an option says otherwise.
+        The warehouse that it reads unless an option names another.
     cluster
         Part of the names of the queue's own logs, where streams record their progress; by default the profile's.
     """
@@ -64,7 +65,7 @@ def register(spark: SparkSession, *, warehouse: str, cluster: str | None = None)
 
 
 def _bound(warehouse_of_session: str, cluster_of_session: str, *, pushdown: bool) -> type[DataSource]:
-    """Return the source with its defaults: Spark makes it in another process, from the options alone."""
+    """Return the source with its defaults in the class: Spark makes it in another process, from the options alone."""
 
     class BoundMessageSource(MessageSource):
         warehouse = warehouse_of_session
@@ -95,10 +96,10 @@ class MessageReader(DataSourceReader):
 
 
 class PushdownReader(MessageReader):
-    """The same where the session lets a Python source see filters (`spark.sql.python.filterPushdown.enabled`)."""
+    """A reader for sessions that show filters to a Python source (`spark.sql.python.filterPushdown.enabled`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what offsets, topic and partition decide; yield the rest back to Spark, which looks at what is left."""
+        """Apply filters on offsets, topic and partition; yield the others back to Spark, which checks the rows."""
         for found in filters:
             self._rows.filter.take(found)
             if self._filter.take(found, self._options.row_format) is not Kept.EXACTLY:
@@ -118,7 +119,7 @@ class MessageSource(DataSource):
         return "mq"
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for; wrong options fail here, in `load()`."""
+        """Return the columns that the options select; invalid options fail here, in `load()`."""
         return schema_of(self._parsed(Mode.EITHER))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -134,13 +135,13 @@ class MessageSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the sink of one batch write (`jobs.sink.sink`)."""
-        from jobs.sink import batch_writer  # what only reads needs none of it
+        from jobs.sink import batch_writer  # imported here: readers need none of it
 
         return batch_writer(dict(self.options), schema, self.warehouse, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the sink of a streaming query, in any output mode: as Kafka's, it appends what each batch gives."""
-        from jobs.sink import stream_writer  # what only reads needs none of it
+        """Return the sink of a streaming query, in any output mode: it appends each batch, as Kafka's does."""
+        from jobs.sink import stream_writer  # imported here: readers need none of it
 
         return stream_writer(dict(self.options), schema, self.warehouse)
 

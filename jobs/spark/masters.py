@@ -1,11 +1,11 @@
-"""Where Spark runs, told from an address, and whether anything answers there.
+"""Where Spark runs, derived from an address, and whether a server answers there.
 
-Spark asks a master that does not answer for a minute before it gives up, and says then that its context is stopped;
-a Connect client asks for minutes. So it is tried here first.
+Spark tries a master that does not answer for a minute, and then reports that its context is stopped; a Connect client
+tries for minutes. So the address is tried here first.
 
     local, local[*], local[2]            this process
     spark://host:7077[,host:7077]        a standalone cluster
-    yarn, k8s://https://host             others, which are not asked
+    yarn, k8s://https://host             others, which are not tried
     sc://host:15002                      Spark Connect
 """
 
@@ -26,22 +26,22 @@ _CONNECT_PORT: Final = 15002
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark's tasks run in this process's JVM."""
+    """Return whether Spark's tasks run in this process's JVM."""
     return master == "local" or master.startswith("local[")
 
 
 def is_remote(master: str) -> bool:
-    """Whether it is the address of a server of Spark Connect."""
+    """Return whether it is the address of a Spark Connect server."""
     return master.startswith("sc://")
 
 
 def check_master(master: str) -> None:
-    """Raise unless a standalone master accepts connections; other kinds are not asked.
+    """Raise unless a standalone master accepts connections; other kinds are not tried.
 
     Raises
     ------
     Refused
-        It is no address.
+        The address is invalid.
     Unavailable
         None of the named masters answers.
     """
@@ -50,7 +50,7 @@ def check_master(master: str) -> None:
 
 
 def check_remote(remote: str) -> None:
-    """Raise `Unavailable` unless a server of Spark Connect accepts connections."""
+    """Raise `Unavailable` unless a Spark Connect server accepts connections."""
     if remote.startswith("sc://"):
         _check(f"Spark Connect at {remote.partition(';')[0]}", _addresses(urlsplit(remote).netloc, _CONNECT_PORT))
 

@@ -1,8 +1,8 @@
-"""Carries jobs out: with Spark where a job needs it, within bounds that keep one job from stopping another.
+"""Runs jobs, with Spark if they need it, within bounds that keep one job from stopping another.
 
-Each job has a session of its own, for what it sets there; a pool of the fair scheduler, so that a long query does not
-keep the cores from short ones; and a group for each run, by which that run can be cancelled. Over Spark Connect there
-are no pools, and the group is a tag.
+Each job has a session of its own, for its settings; a pool of the fair scheduler, so that its long queries do not keep
+the cores from short ones; and a job group for each run, by which the run can be cancelled. Over Spark Connect there are
+no pools, and the group is a tag.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POOL: Final = "spark.scheduler.pool"
 
 
 class SparkRunner:
-    """Runs jobs, for any number of threads."""
+    """Runs jobs; safe for threads."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class SparkRunner:
         on_lost: Callable[[], None] = lambda: None,
         application: SparkApplication | None = None,
     ) -> None:
-        """`me` is who holds the jobs' shards; `on_lost` is called when Spark is gone and cannot be made again here."""
+        """`me` holds the jobs' shards; `on_lost` is called if Spark died and cannot be restarted from this process."""
         self._application = application or SparkApplication(conf, me=me, on_lost=on_lost)
         self._numbers = itertools.count()
-        #: The group of each job's run under way.
+        #: The job group of the run that each job has under way.
         self._groups: dict[str, str] = {}
 
     def __call__(self, job: Job, conf: Config, now: datetime, shards: Sequence[str]) -> Facts:
@@ -54,11 +54,11 @@ class SparkRunner:
             raise
 
     def cancel(self, job: str) -> None:
-        """Cancel what the job's run has Spark do, now and later in this run."""
+        """Cancel Spark's work for the job's run, including what the run begins later."""
         group, session = self._groups.get(job), self._application.known(job)
         if group is None or session is None:
             return
-        with contextlib.suppress(Exception):  # a driver that is gone has nothing to cancel
+        with contextlib.suppress(Exception):  # a driver that has ended has nothing to cancel
             _cancel(session, group)
 
     def progress(self, job: str) -> str:
@@ -66,12 +66,12 @@ class SparkRunner:
         group, session = self._groups.get(job), self._application.known(job)
         if group is None or session is None or is_connect(session):
             return ""
-        with contextlib.suppress(Exception):  # a driver that is gone has no progress
+        with contextlib.suppress(Exception):  # a driver that has ended has no progress
             return _progress(session, group)
         return ""
 
     def close(self) -> None:
-        """End the Spark application, if one was started here."""
+        """Stop the Spark application if it was started here."""
         self._application.close()
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _grouped(session: Any, group: str, job: Job) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # a driver that died under the job has forgotten it
+        with contextlib.suppress(Exception):  # a driver that died during the job has lost it anyway
             context.setLocalProperty(_POOL, None)
 
 
@@ -111,7 +111,7 @@ def _cancel(session: Any, group: str) -> None:
         session.interruptTag(group)
         return
     session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
-    for query in session.streams.active:  # of this job alone: each has a session of its own
+    for query in session.streams.active:  # only this job's: each job has a session of its own
         query.stop()
 
 

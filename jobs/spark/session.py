@@ -4,9 +4,9 @@
     one machine, a cluster       made here, from the jars in `.jars`                  `jobs.spark.session_settings`
     spark-submit                 made here                                            the command's win
     Spark Connect                the server's, by SPARK_REMOTE or a master sc://...   the server's
-    Databricks, a notebook       the one that is there                                its own
+    Databricks, a notebook       the existing one                                     its own
 
-Where a session is given, it is used as it is and only gets the data source.
+An existing session is used unchanged, except that the data source is registered with it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def spark_session(
     app_name
         The application's name; only used when the session is made here.
     warehouse
-        Where `format("mq")` reads unless the option `warehouse` says otherwise: a folder or a URL. By default the
+        The folder or URL that `format("mq")` reads unless the option `warehouse` names another. By default the
         setting `warehouse.uri`.
     conf
         The settings; by default those of the profile (DELTAMQ_PROFILE, else `local`).
     **spark_conf
-        Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In a session that
-        exists already, those that can change at run time are changed.
+        Further Spark settings, which win: `spark_session(**{"spark.sql.shuffle.partitions": 8})`. In an existing
+        session, those that can change at run time are changed.
 
     Raises
     ------
     Unavailable
-        The master, or the server of Spark Connect, does not answer.
+        The Spark master or Spark Connect server does not answer.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
     given = SparkSession.getActiveSession()
     if given is not None:
         return _adjusted(given, asked)
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is no notebook has its session, but none is active
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # a task that is not a notebook has a session, but no active one
         found = SparkSession.builder.getOrCreate()
         return _adjusted(found, {key: value for key, value in asked.items() if found.conf.isModifiable(key)})
     remote = _remote(config, asked)
@@ -87,7 +87,7 @@ def _session(app_name: str, config: Config, warehouse: str, asked: dict[str, obj
 
 
 def _remote(config: Config, asked: Mapping[str, object]) -> str:
-    """Return the address of the Spark Connect server, or nothing."""
+    """Return the address of the Spark Connect server, or an empty text."""
     master = config.jobs.master
     return str(asked.get("spark.remote") or os.environ.get("SPARK_REMOTE") or (master if is_remote(master) else ""))
 
@@ -106,11 +106,11 @@ def _made(app_name: str, config: Config, warehouse: str, asked: dict[str, object
 
 
 def another_session(spark: SparkSession, warehouse: str) -> SparkSession:
-    """Return a session of the same application with settings and temporary views of its own."""
+    """Return a session of the same application with its own settings and temporary views."""
     if is_connect(spark):
         return cloned_session(spark)
     made: Any = spark.newSession()
-    # a source is looked for in the thread's active session: the first one has it, and Spark would call it taken
+    # register looks in the thread's active session; in the first one, the source would count as registered already
     sessions = made._jvm.org.apache.spark.sql.classic.SparkSession
     sessions.setActiveSession(made._jsparkSession)
     try:

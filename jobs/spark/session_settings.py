@@ -1,11 +1,11 @@
-"""The settings of a Spark session that is made here: measured for small data on one machine, few beside on a cluster.
+"""The settings of a Spark session that is made here: measured for small data on one machine; fewer on a cluster.
 
 | made by                         | what is set here                                                              |
 |---------------------------------|-------------------------------------------------------------------------------|
 | `local[...]`                    | everything below                                                              |
-| another master                  | all but what concerns this machine alone: its address, its Python, its disks  |
-| `spark-submit`                  | what the command and `spark-defaults.conf` do not say themselves              |
-| Databricks, Spark Connect       | nothing: the session is theirs                                                |
+| another master                  | all but what concerns only this machine: its address, its Python, its disks   |
+| `spark-submit`                  | what the command and `spark-defaults.conf` do not set                         |
+| Databricks, Spark Connect       | nothing: the session is the platform's                                        |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _JAR_SETTINGS: Final = frozenset(("spark.jars", "spark.jars.packages"))
 _CLASS_SETTINGS: Final = (*sorted(_JAR_SETTINGS), "spark.driver.extraClassPath")
 _DELTA_JAR: Final = "delta-spark_*.jar"
-#: Python workers keep memory that they freed for ten seconds: each row group of a scan would be new memory otherwise,
+#: Keeps memory that Python workers freed for ten seconds: otherwise each row group of a scan would use new memory,
 #: whose page faults cost a sixth of the read.
 _KEPT_MEMORY: Final = ("MIMALLOC_PURGE_DELAY", "10000")
 
@@ -41,11 +41,11 @@ def session_settings(config: Config, warehouse: str, asked: Mapping[str, object]
     Parameters
     ----------
     config
-        Its section `jobs` says the master and sizes.
+        Its section `jobs` has the master and the sizes.
     warehouse
-        Where the tables are: S3 needs settings of its own.
+        The location of the tables: S3 needs settings of its own.
     asked
-        The caller's settings, for what depends on them; they are not in the answer.
+        The caller's settings, which others depend on; they are not part of the result.
     """
     asked = asked or {}
     master = str(asked.get("spark.master", config.jobs.master))
@@ -62,19 +62,19 @@ def session_settings(config: Config, warehouse: str, asked: Mapping[str, object]
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this process; its JVM is there already."""
+    """Return whether spark-submit started this process; its JVM runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def submitted_settings() -> dict[str, str]:
-    """Return what spark-submit, its options and its defaults say.
+    """Return the settings of spark-submit, from its options and defaults.
 
     Raises
     ------
     JarsUnusable
-        It was not given Delta: its JVM runs already, and takes no jars any more.
+        It was started without Delta, and its JVM runs already, so jars can no longer be added.
     """
-    SparkContext._ensure_initialized()  # the JVM that has them; the context would connect to it a moment later
+    SparkContext._ensure_initialized()  # connects to the JVM that has them; the context would do so a moment later
     found = dict(SparkConf().getAll())
     if not any("delta-spark" in found.get(key, "") for key in _CLASS_SETTINGS) and not _spark_has(_DELTA_JAR):
         raise JarsUnusable(
@@ -92,7 +92,7 @@ def _common(config: Config) -> dict[str, object]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": jobs.shuffle_partitions,
         "spark.databricks.delta.snapshotPartitions": jobs.snapshot_partitions,
-        # VACUUM lists folders with this many tasks: Spark's 10,000 are for cloud storage
+        # VACUUM lists folders with this many tasks; Spark's default of 10,000 is for cloud storage
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": 4 * jobs.shuffle_partitions,
         # every read is checked: message files carry page checksums (RELIABILITY R4)
         "spark.hadoop.parquet.page.verify-checksum.enabled": True,
@@ -101,7 +101,7 @@ def _common(config: Config) -> dict[str, object]:
         f"spark.executorEnv.{_KEPT_MEMORY[0]}": _KEPT_MEMORY[1],
         # a long query and the jobs beside it share the cores
         "spark.scheduler.mode": "FAIR",
-        # a result that does not fit ends its query, not the driver with all others
+        # a result that is too large ends its query, not the driver with all other queries
         "spark.driver.maxResultSize": jobs.result_size_max,
         "spark.ui.enabled": jobs.ui,
         "spark.ui.showConsoleProgress": False,
@@ -111,9 +111,9 @@ def _common(config: Config) -> dict[str, object]:
 
 
 def _of_one_machine(warehouse: str) -> dict[str, object]:
-    """What would be wrong on a cluster: a driver that only this machine reaches, this machine's Python and disks."""
+    """Return settings that would be wrong on a cluster: the driver's local address, this machine's Python and disks."""
     find_java()
-    # Spark's Python workers are this Python, with the packages that this one has
+    # Spark's Python workers use this Python, with its packages
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault(*_KEPT_MEMORY)
     made: dict[str, object] = {
@@ -125,8 +125,8 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
     }
     if urlsplit(warehouse).scheme in ("", "file"):
         made["spark.sql.warehouse.dir"] = str(Path(urlsplit(warehouse).path) / "spark")
-        # Checkpoints of streams lie beside the tables. Renaming is atomic here, and this one asks the disk half as
-        # often: a micro-batch takes 130 to 150 ms instead of 255.
+        # Checkpoints of streams lie beside the tables. Renaming is atomic here, and this manager syncs half as often: a
+        # micro-batch takes 130 to 150 ms instead of 255.
         made["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
@@ -134,7 +134,7 @@ def _of_one_machine(warehouse: str) -> dict[str, object]:
 
 
 def _jars(warehouse: str, asked: Mapping[str, object]) -> dict[str, str]:
-    """Return the setting that brings Delta, and S3A where it is needed; not what the caller or Spark itself brings."""
+    """Return the setting that adds Delta, and S3A if needed, unless the caller or Spark itself brings them."""
     if _JAR_SETTINGS & asked.keys():
         return {}
     needed = [] if _spark_has(_DELTA_JAR) else [DELTA]

@@ -1,7 +1,7 @@
-"""The project's own code on the executors, which have its dependencies but need not have the project.
+"""Sends the project's own code to the executors, which have its dependencies but may not have the project.
 
-Executors get a zip of the packages that this process runs, so both ends are of one version whatever is installed there.
-What the code needs (pyarrow, numpy, msgspec, obstore) must be installed on every machine, for the same Python.
+Executors get a zip of the packages that this process runs, so both ends have the same version whatever is installed
+there. The dependencies (pyarrow, numpy, msgspec, obstore) must be installed on every machine, for the same Python.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NOT_SHIPPED: Final = ("__pycache__",)
 
 
 def ship(spark: SparkSession) -> None:
-    """Give a session's tasks the code that this process runs; nothing where that lies in a zip that was given."""
+    """Give a session's tasks the code that this process runs; do nothing if that was itself loaded from a zip."""
     if not _folder(jobs).is_dir():
         return
     folder = Path(tempfile.mkdtemp(prefix="deltamq-"))
-    # executors that start later, in place of lost ones, fetch it from the driver: it lives as long as this process
+    # executors that start later, in place of lost ones, fetch it from the driver, so it is kept as long as the process
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     packed = str(pack(folder / _NAME))
     if is_connect(spark):
@@ -42,7 +42,7 @@ def ship(spark: SparkSession) -> None:
 
 
 def pack(target: Path) -> Path:
-    """Write the packages into a zip that Python can import from; the same bytes for the same code."""
+    """Write the packages into a zip that Python can import from; the same code gives the same bytes."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:
             folder = _folder(package)

@@ -1,4 +1,4 @@
-"""The queue and its topics in SQL: DataFrames, views, a catalog's tables."""
+"""The queue and its topics in SQL: DataFrames, views, and tables of a catalog."""
 
 from __future__ import annotations
 

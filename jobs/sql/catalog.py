@@ -1,10 +1,10 @@
 """Topics, groups and dead letters in a Spark catalog, Unity Catalog included (SPEC SPARK-11).
 
-    what is there (one SHOW)  +  what should be (metadata, folders)  -->  CREATE and DROP of what differs, no more
+    what the catalog has (one SHOW)  +  what it should have (metadata, folders)  -->  CREATE and DROP the difference
 
 Tables are external: dropping one leaves the data where it is. Views are unions of tables, which Spark plans natively:
-columns are pruned and files skipped as with `format("delta")`. A run follows expansions, deletions and topics that were
-made again; see `jobs.sql.catalog_entries` for the names.
+columns are pruned and files skipped as with `format("delta")`. Each run follows expansions, deletions and topics that
+were deleted and created again. `jobs.sql.catalog_entries` has the names.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _STATEMENTS_AT_ONCE: Final = 8
 def catalog(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
     """Keep the catalog's tables and views in step with the topics.
 
-    Input: the metadata, the folders of partitions, the state tables; what the catalog has.
+    Input: the metadata, the folders of partitions, the state tables, and the tables that the catalog has.
     Output: the schema `jobs.catalog_schema` with a table for each partition and views for topics, groups and dead
     letters; the state table `state/partitions`.
-    Idempotent: what is there and unchanged is left alone; what this job did not make is never touched.
+    Idempotent: an entry that has not changed is left alone; a table that this job did not make is never touched.
     A kill at any line leaves some statements done; the next run does the others.
 
-    A catalog in memory ends with this application and nobody else sees it: nothing is done there. Use
-    `register_tables` in the session that needs it, or a metastore (`spark.sql.catalogImplementation=hive`).
+    An in-memory catalog ends with its application and is visible to it alone, so the job does nothing there. Use
+    `register_tables` in the session that needs the tables, or a metastore (`spark.sql.catalogImplementation=hive`).
 
     Raises
     ------
     Conflict
-        A name is taken by a table that this job did not make; all others are as they should be.
+        A name is taken by a table that this job did not make; all other entries are up to date.
     """
     implementation = spark.conf.get("spark.sql.catalogImplementation", _IN_MEMORY)
     if "." not in conf.jobs.catalog_schema and implementation == _IN_MEMORY:
@@ -72,19 +72,19 @@ def register_tables(spark: SparkSession, schema: str = "deltamq", conf: Config |
     spark
         A session of `jobs.sql.spark_session`, or any with Delta.
     schema
-        SCHEMA, or CATALOG.SCHEMA; it is made if it is not there.
+        SCHEMA, or CATALOG.SCHEMA; it is created if it does not exist.
     conf
-        Whose warehouse; by default that of the profile.
+        The settings that name the warehouse; by default those of the profile.
 
     Returns
     -------
     list of str
-        The names of all tables and views that there should be, sorted.
+        The names of all tables and views of the warehouse in the schema, sorted.
 
     Raises
     ------
     Conflict
-        A name is taken by a table or view that this function did not make; all others are as they should be.
+        A name is taken by a table or view that this function did not make; all other entries are up to date.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _registered(spark: SparkSession, conf: Config, schema: str) -> Sequence[Step
 
 
 def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[Step]:
-    """Carry out the steps in order, adjacent ones that are about tables at once; yield those that were not void.
+    """Carry out the steps in order, adjacent ones for tables in parallel; yield those that took effect.
 
     A metastore answers in tens of milliseconds, and a first run makes a table for each of thousands of partitions.
     """
@@ -128,21 +128,21 @@ def _carried_out(steps: Sequence[Step], do: Callable[[Step], bool]) -> Iterator[
 
 
 def _kind(step: Step) -> str:
-    """Return what a step is about; only steps that are alike are taken at once, and views may name each other."""
+    """Return the kind of a step. Adjacent steps of one kind run in parallel, except views, which may use each other."""
     if step.drop_view or (step.make is not None and step.make.query):
         return "view"
     return "drop" if step.drop_table else "make"
 
 
 def _write_partitions(spark: SparkSession, store: Store, warehouse: str) -> None:
-    """Write where partitions begin and end: a persistent view cannot read a source of ours."""
+    """Write the partitions and their offsets into a table: a persistent view cannot read our data sources."""
     register_queue_sources(spark)
     rows = spark.read.format("mq_partitions").option("warehouse", warehouse).load().coalesce(1)
     rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(store.uri(PARTITIONS))
 
 
 def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
-    """Yield what a schema holds, by one statement: a look at each of ten thousand tables would take minutes."""
+    """Yield the tables and views of a schema, with one statement: one for each of 10,000 tables would take minutes."""
     for row in spark.sql(f"SHOW TABLE EXTENDED IN {quoted(*schema.split('.'))} LIKE '*'").collect():
         if not row.isTemporary:
             comment = _COMMENT.search(row.information)
@@ -151,7 +151,7 @@ def _found(spark: SparkSession, schema: str) -> Iterator[Made]:
 
 
 def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: str) -> bool:
-    """Carry out a step; False for one that is void, since the partition was deleted a moment ago."""
+    """Carry out a step; return False if it had no effect because its partition was deleted a moment ago."""
     name = quoted(*schema.split("."), step.name)
     if step.make is None:
         spark.sql(f"DROP {'VIEW' if step.drop_view else 'TABLE'} IF EXISTS {name}")
@@ -159,7 +159,7 @@ def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: s
     try:
         spark.sql(_statement(name, step.make, warehouse))
     except PySparkException:
-        # A topic that was deleted since the plan was made: its tables are gone, and its view has nothing to stand on.
+        # The topic may have been deleted since the plan was made: then the tables that a view needs are gone.
         if _still_wanted(store, schema, step.make):
             raise
         return False
@@ -167,7 +167,7 @@ def _do(spark: SparkSession, store: Store, schema: str, step: Step, warehouse: s
 
 
 def _still_wanted(store: Store, schema: str, entry: Entry) -> bool:
-    """Whether the warehouse still wants just this."""
+    """Return whether the warehouse still has this entry, unchanged."""
     return any(one.name == entry.name and one.digest == entry.digest for one in entries_of(store, schema))
 
 

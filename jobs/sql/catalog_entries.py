@@ -1,4 +1,4 @@
-"""The tables and views of a warehouse, as a catalog should have them.
+"""The tables and views that a catalog should have for a warehouse.
 
 | name                              | kind  | what                                                                   |
 |-----------------------------------|-------|------------------------------------------------------------------------|
@@ -54,7 +54,7 @@ _DEAD: Final = (
 
 
 def entries_of(store: Store, schema: str) -> list[Entry]:
-    """Return all that `schema` (SCHEMA or CATALOG.SCHEMA) should hold for a warehouse now."""
+    """Return everything that `schema` (SCHEMA or CATALOG.SCHEMA) should hold for a warehouse now."""
     return [*_topics(store, schema), *_dead_letters(store, schema), *_state(store, schema)]
 
 
@@ -65,7 +65,7 @@ def _topics(store: Store, schema: str) -> Iterator[Entry]:
         selects = []
         for ref in (found.ref for found in catalog.partitions(topic)):
             if ref not in there:
-                continue  # made with its first message
+                continue  # its table is created with its first message
             table = partition_name(ref.topic, ref.name, ref.generation)
             yield _table(store, table, ref, f"Partition {ref.name} of topic {topic}.")
             places = f"{literal(topic)} AS topic, {literal(ref.name)} AS partition"
@@ -97,7 +97,7 @@ def _table(store: Store, name: str, ref: PartitionRef, about: str) -> Entry:
 
 
 def _state(store: Store, schema: str) -> Iterator[Entry]:
-    """Tables that the merge job has made so far, and the views over them; a table that is not there has no rows."""
+    """Yield the state tables that exist and the views over them; a state table that does not exist yet has no rows."""
     about = "Every partition with its offsets, as of the last catalog run."
     yield Entry(name="partitions", about=about, location=store.uri(PARTITIONS))
     empty = {}
@@ -113,7 +113,7 @@ def _state(store: Store, schema: str) -> Iterator[Entry]:
 
 
 def _catalog_query(query: str, schema: str, empty: Mapping[str, str]) -> str:
-    """Return the query of a temporary view over the catalog's tables, with `empty` in the place of some."""
+    """Return a temporary view's query over the catalog's tables; tables named in `empty` are replaced by its query."""
     return re.sub(r"\bmq_(\w+)", lambda found: empty.get(found[1]) or _qualified(schema, found[1]), query).strip()
 
 

@@ -1,8 +1,8 @@
-"""What a catalog's schema should hold for a warehouse, and what has to be done for it: pure.
+"""What a catalog's schema should hold for a warehouse, and the steps that get it there; without I/O.
 
-Each entry says in its comment who made it, from which warehouse, and a digest of what it is. So a run sees what is
-there, what has changed, and what is somebody else's, which it never touches. (The comment is the catalog's own. A
-property of a Delta table would be a commit to its log, and message tables have one family of writers.)
+The comment of each entry names its maker, its warehouse, and a digest of its definition. From these, a run tells which
+entries are unchanged, which have changed, and which others made; the last are never touched. (The comment belongs to
+the catalog. A property of a Delta table would be a commit to its log, and only `tables` commits to message tables.)
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _MADE: Final = re.compile(r"Made by DeltaMQ from (?P<warehouse>.*); definition (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A table (`location`) or a view (`query`) that should be there."""
+    """A table (has a `location`) or a view (has a `query`) that the schema should have."""
 
     name: str
     about: str
     location: str = ""
     query: str = ""
-    #: Changes of what a table is that its location does not show.
+    #: The definition beyond the location (a table's columns): a change of it makes the table anew.
     form: str = ""
 
     def comment(self, warehouse: str) -> str:
-        """Return what its comment says."""
+        """Return the comment that the catalog stores with the entry."""
         return f"{self.about} Made by DeltaMQ from {warehouse}; definition {self.digest}."
 
     @property
     def digest(self) -> str:
-        """A short digest of all that it is."""
+        """A short digest of the whole definition."""
         told = "\0".join((self.about, self.location, self.query, self.form))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What is there under a name; `warehouse` is None for what somebody else made."""
+    """A table or view that the schema has; `warehouse` is None if DeltaMQ did not make it."""
 
     name: str
     is_view: bool
@@ -52,7 +52,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement: what to drop, or to make; a view that is there is replaced as it is made."""
+    """One statement: what to drop or to make. Making a view replaces one that exists."""
 
     name: str
     drop_view: bool = False
@@ -61,7 +61,7 @@ class Step:
 
 
 def made_of(name: str, is_view: bool, comment: str) -> Made:
-    """Return what a comment says of who made it."""
+    """Return a table or view of the schema, with the maker that its comment names."""
     told = _MADE.search(comment)
     if told is None:
         return Made(name=name, is_view=is_view)
@@ -69,9 +69,9 @@ def made_of(name: str, is_view: bool, comment: str) -> Made:
 
 
 def plan_steps(wanted: Sequence[Entry], found: Iterable[Made], warehouse: str) -> tuple[Sequence[Step], Sequence[str]]:
-    """Return the steps, in order, and the names that are wanted and somebody else's.
+    """Return the steps in order, and the wanted names that are taken by tables of others.
 
-    A view is made after all tables, and goes before any table does, so none ever names what is not there.
+    Views are made after all tables and dropped before any table, so no view ever refers to a missing table.
     """
     there: Mapping[str, Made] = {one.name: one for one in found}
     taken = sorted(e.name for e in wanted if e.name in there and there[e.name].warehouse != warehouse)

@@ -1,6 +1,6 @@
-"""The format `mq_jobs`: a row for each shard of each job that has run in a warehouse; looks anew at each query.
+"""The format `mq_jobs`: a row for each shard of each job that has run in a warehouse, read anew by each query.
 
-It reads what `deltamq jobs list` reads, a few small files, and imports no job. Option: `warehouse`.
+It reads the same few small files as `deltamq jobs list` and imports no job. Option: `warehouse`.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ JOB_SHARD_ROW: Final = pa.schema(
         ("job", pa.string()),
         ("shard", pa.string()),
         ("engine", pa.string()),
-        # Who has the shard now, since when; null: nobody.
+        # The application that has the shard now, and since when; null: none.
         ("application", pa.string()),
         ("host", pa.string()),
         ("pid", pa.int64()),
         ("since_time", TIME),
-        # Of the run that is under way, when it lasts.
+        # The start of the run that is under way; null: none.
         ("running_since_time", TIME),
         ("last_run_time", TIME),
         ("seconds", pa.float64()),
         ("ok", pa.bool_()),
         ("detail", pa.string()),
         ("ok_time", TIME),
-        # In a row, and the last error also when it is over.
+        # Failures in a row; the last error stays after a later success.
         ("failures", pa.int64()),
         ("last_error", pa.string()),
         ("last_error_time", TIME),
         ("behind_ms", pa.int64()),
         ("behind_records", pa.int64()),
         ("every_s", pa.float64()),
-        # Since a run should have begun.
+        # Seconds since a run should have begun.
         ("overdue_s", pa.float64()),
         ("facts", pa.map_(pa.string(), pa.string())),
     ]
@@ -84,7 +84,7 @@ class JobsSource(DataSource):
 
 
 class JobsReader(DataSourceReader):
-    """Reads all of it in one task."""
+    """Reads all rows in one task."""
 
     def __init__(self, warehouse: str) -> None:
         self._warehouse = warehouse
@@ -102,7 +102,7 @@ def job_shard_rows(store: Store, now: datetime) -> list[dict[str, object]]:
     for job in jobs_seen(store):
         known = known_shards(store, job)
         last = newest_run(read_runs(store, job))
-        # A shard that nobody holds and the last runs were not about is no more.
+        # A shard without an owner and without a last run no longer exists.
         those = [one for one in shard_states(store, job, known) if one.owner is not None or one.last is not None]
         rows += [_row(job, one, last.engine if last else "", now) for one in those]
     return rows

@@ -6,7 +6,7 @@
 | `warehouse` | `warehouse.uri` | DELTAMQ_WAREHOUSE_URI, the profile |
 | `service`   | `client.url`    | DELTAMQ_CLIENT_URL, the profile    |
 
-A widget that is left empty says nothing. A job gives them their values by parameters of the same names.
+An empty widget is ignored. A job sets the widgets by parameters of the same names.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _WIDGETS: Final = {
 
 
 def notebook_conf(dbutils: Any = None) -> Config:
-    """Return the settings of this notebook, and make its widgets where there are any.
+    """Return the settings of this notebook; on Databricks, create its widgets first.
 
     Parameters
     ----------
     dbutils
-        Databricks' object of that name; by default the notebook's own.
+        Databricks' `dbutils`; by default that of the notebook.
     """
     found = dbutils if dbutils is not None else _dbutils()
     given = dict.fromkeys(_WIDGETS, "")
     if found is not None:
         for name, label in _WIDGETS.items():
-            found.widgets.text(name, "", label)  # keeps a value that it has
+            found.widgets.text(name, "", label)  # a widget that exists keeps its value
             given[name] = str(found.widgets.get(name)).strip()
     return load(
         given["profile"] or None,
@@ -46,7 +46,7 @@ def notebook_conf(dbutils: Any = None) -> Config:
 
 
 def _dbutils() -> Any:
-    """Return the `dbutils` of the notebook that runs here; None outside of Databricks."""
+    """Return the `dbutils` of the running notebook; None outside Databricks."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     return shell.user_ns.get("dbutils") if shell is not None else None

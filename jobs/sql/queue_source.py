@@ -1,11 +1,11 @@
-"""Two more formats of ours, for views over the queue: `mq_partitions` and `mq_space`. Both look anew at each query.
+"""Two formats for views over the queue: `mq_partitions` and `mq_space`. Each query reads both anew.
 
 | format          | a row for each                                   | options                                  |
 |-----------------|--------------------------------------------------|------------------------------------------|
 | `mq_partitions` | partition of any space, with its offsets         | `warehouse`                              |
 | `mq_space`      | message of the groups' retry or dead-letter logs | `warehouse`, `space` (`retry` or `dlq`)  |
 
-A group's logs appear and go with the group, so no fixed list of Delta tables could stand for them.
+A group's logs are created and deleted with the group, so no fixed list of Delta tables could stand for them.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ PARTITION_ROW: Final = pa.schema(
 SPACE_ROW: Final = pa.schema(
     [
         ("group", pa.string()),
-        # The user's topic of a retried message; a dead letter has it in its origin.
+        # The user's topic, for a retried message; a dead letter has it in `origin`.
         ("topic", pa.string()),
         ("partition", pa.string()),
-        # Which life of the group, and of the topic, the log belongs to.
+        # The generation of the log: it grows when the group or the topic is deleted and created again.
         ("generation", pa.int64()),
         *MESSAGE_SCHEMA,
     ]
@@ -63,7 +63,7 @@ SPACE_ROW: Final = pa.schema(
 
 
 def register_queue_sources(spark: SparkSession) -> None:
-    """Make these formats known to a session, and that of `jobs.sql.jobs_source`."""
+    """Register these formats and `mq_jobs` with a session."""
     spark.dataSource.register(PartitionsSource)
     spark.dataSource.register(SpaceSource)
     spark.dataSource.register(JobsSource)
@@ -71,13 +71,13 @@ def register_queue_sources(spark: SparkSession) -> None:
 
 @dataclass
 class _Refs(InputPartition):
-    """The partitions that one task looks at."""
+    """The partitions that one task reads."""
 
     refs: list[PartitionRef]
 
 
 class _Reader(DataSourceReader):
-    """Reads partitions of some spaces."""
+    """Reads the partitions of some spaces."""
 
     spaces: tuple[Space, ...] = tuple(Space)
     #: Partitions in one task.
@@ -87,7 +87,7 @@ class _Reader(DataSourceReader):
         self._warehouse = warehouse
 
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks, for the partitions that there are now."""
+        """Return the tasks, for the partitions that exist now."""
         store = storage(self._warehouse)
         found = [ref for space in self.spaces for ref in refs(store, space)]
         return [_Refs(found[at : at + self.step]) for at in range(0, len(found), self.step)]
@@ -95,14 +95,14 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         if not isinstance(partition, _Refs):
-            return  # Spark's stand-in where there is nothing to read
+            return  # Spark passes a placeholder when there is nothing to read
         keep_imports()
         store = storage(self._warehouse)
         for ref in partition.refs:
             try:
                 snapshot = load(store, ref.folder)
             except PartitionNotFound:
-                continue  # it went meanwhile, with its group or topic
+                continue  # deleted meanwhile, with its group or topic
             yield from self.rows(store, ref, snapshot)
 
     @abstractmethod
@@ -111,7 +111,7 @@ class _Reader(DataSourceReader):
 
 
 class PartitionsReader(_Reader):
-    """Where each partition begins and ends."""
+    """Yields a row for each partition, with its offsets."""
 
     def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
         """Yield one row."""
@@ -132,7 +132,7 @@ class PartitionsReader(_Reader):
 
 
 class SpaceReader(_Reader):
-    """The messages of retry or dead-letter logs."""
+    """Yields the messages of retry or dead-letter logs."""
 
     step = 1
 
@@ -141,7 +141,7 @@ class SpaceReader(_Reader):
         self.spaces = (space,)
 
     def rows(self, store: Store, ref: PartitionRef, snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-        """Yield the messages with whose they are."""
+        """Yield the messages, with their group, topic and partition."""
         retry = RetryTopic.of_storage_name(ref.topic)
         topic = retry.topic if ref.space is Space.RETRY else None
         reader = FileReader(store, ref.folder, RowCache(_CACHE_BYTES))

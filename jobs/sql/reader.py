@@ -1,9 +1,9 @@
 """A topic as a DataFrame that Spark plans natively: a union of its partitions' Delta tables.
 
-Options and columns are those of `format("mq")`. Spark prunes columns by itself, skips files by Delta's statistics on
-`offset` and the times. Bounds that are given are resolved once, when the DataFrame is made; where none is given there
-is no filter on `offset`, which costs a quarter of a `count(*)`: each query reads what is there then. Measured on two
-cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22 in turn):
+Options and columns are those of `format("mq")`. Spark prunes columns by itself and skips files by Delta's statistics on
+`offset` and the times. Bounds in the options are resolved once, when the DataFrame is made. Without bounds there is no
+filter on `offset` (it costs a quarter of a `count(*)`), and each query reads what is stored when it runs. Measured on
+two cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22 alternating runs):
 
 | read                              | `read_topic` | `format("mq")`, option `columns` | `format("delta")` |
 |-----------------------------------|--------------|----------------------------------|-------------------|
@@ -12,9 +12,9 @@ cores (4 partitions, 8,000,000 messages of 100 bytes, warm; medians of 22 in tur
 | `sum(offset)`, `max(key)`         | 0.88 s       | 1.16 s                           | 0.89 s            |
 | bodies of 1,000 offsets of each   | 0.46 s       | 0.27 s                           | 0.47 s            |
 
-So take this one for ad-hoc queries and joins, the format where columns are easily named or only a format fits (SQL, a
-job that moves from Kafka unchanged). The format checks every byte it reads against the commit's checksums; natively,
-Spark checks parquet's page checksums.
+Use this function for ad-hoc queries and joins. Use the format where naming columns is easy, or where only a format
+fits (SQL, a job that moves from Kafka unchanged). The format checks every byte it reads against the commit's checksums;
+here, Spark checks parquet's page checksums.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from tables.store import Store
 
 __all__ = ["read_topic"]
 
-#: Ranges in one statement: its union is nested as deep.
+#: Ranges in one statement; the statement's union is nested this deep.
 _SELECTS: Final = 64
 
 
 def read_topic(spark: SparkSession, topic: str | None = None, **options: object) -> DataFrame:
     """Return a topic's messages.
 
-    Bounds that the options give are resolved once, now (`endingOffsets="latest"`: to where the topic ends now). Without
-    them each query sees what is there when it runs, in the partitions that there are now.
+    Bounds in the options are resolved once, now (`endingOffsets="latest"` means where the topic ends now). Without
+    bounds, each query sees the messages that are stored when it runs, in the partitions that exist now.
 
     Parameters
     ----------
     spark
         A session of `jobs.sql.spark_session`, or any with Delta.
     topic
-        The topic; or name several with the option `subscribe`, `subscribePattern` or `assign`.
+        The topic; or name several topics with the option `subscribe`, `subscribePattern` or `assign`.
     **options
         The options of `format("mq")`: `startingOffsets`, `endingTimestamp`, `asOfTime`, `columns`, `rowFormat`, ...
 
@@ -81,14 +81,17 @@ def read_topic(spark: SparkSession, topic: str | None = None, **options: object)
 
 
 def _open_edges(options: ReadOptions, given: Mapping[str, str], found: OffsetRange) -> tuple[int | None, int | None]:
-    """Where a range begins and ends to which rows may come and of which they may go: nobody gave a bound there."""
+    """Return the start and the stop of a range where the options give no bound there; None where they do.
+
+    Such an edge gets no filter: later rows may come at the end, and retention may remove rows at the start.
+    """
     open_start = options.start.everywhere == EARLIEST
     open_end = options.end.everywhere == LATEST and "endingoffsets" not in map(str.lower, given)
     return (found.start if open_start else None, found.stop if open_end else None)
 
 
 def _select(store: Store, options: ReadOptions, piece: OffsetRange, edges: tuple[int | None, int | None]) -> str:
-    """One range as SQL: Spark analyses a statement once, and each step of a DataFrame anew (50 ms for a partition)."""
+    """Return the SQL of one range: Spark analyses a statement once, but each step of a DataFrame anew (50 ms each)."""
     where = piece.partition
     columns = sql_columns(options, topic=where.ref.topic, partition=where.ref.name, number=where.number)
     low, high = edges
@@ -99,7 +102,7 @@ def _select(store: Store, options: ReadOptions, piece: OffsetRange, edges: tuple
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the union as a balanced tree: each step analyses its whole plan, so a chain would cost a square."""
+    """Return the union as a balanced tree: each step analyses its whole plan, so a chain would take quadratic time."""
     if len(frames) == 1:
         return frames[0]
     half = len(frames) // 2

@@ -3,20 +3,20 @@
 | view              | a row for each                                                              |
 |-------------------|-----------------------------------------------------------------------------|
 | `mq_partitions`   | partition, with `min_offset`, `end_offset`, `location`                      |
-| `mq_in_flight`    | message that is given away and not acknowledged; `overdue`: its time is over |
+| `mq_in_flight`    | message that a client has and has not acknowledged; `overdue`: its lease is over |
 | `mq_lag`          | group and partition: `committed_offset`, `end_offset`, `lag`, `in_flight`   |
-| `mq_retries`      | group, topic and attempt: `messages` that were retried, those `waiting`     |
+| `mq_retries`      | group, topic and attempt: `messages` that were retried, those still `waiting` |
 | `mq_dead_letters` | dead letter, with `reason` and where it came from                           |
-| `mq_lost`         | range of offsets that a group could not have, with the `reason`             |
+| `mq_lost`         | range of offsets that a group could not read, with the `reason`             |
 | `mq_brokers`      | broker, with the process that has it and how many `partitions` are its own  |
-| `mq_clients`      | exclusive client and topic: its `partitions`, and their `lag` together      |
+| `mq_clients`      | exclusive client and topic: its `partitions`, and their total `lag`         |
 | `mq_moves`        | group and move of keys by an expansion: whether the group has `passed` it   |
-| `job_shards`      | shard of a job that has run: who has it, its last run, how far behind it is  |
+| `job_shards`      | shard of a job that has run: its owner, its last run, how far behind it is   |
 
-Messages and end offsets are those of the moment of the query; what groups have done with them is as of the last merge.
-What was popped without order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`).
-Each is evaluated anew by every query. The first run of the merge job makes all state tables: views that were made
-before it are empty until the next call.
+Messages and end offsets are as of the query; the progress of groups is as of the last merge. What was popped without
+order in the last ten seconds may be in the service's memory alone (`queue.stay_buffer_ms`). Each query evaluates the
+views anew. The first run of the merge job makes all state tables: views that were registered before it stay empty until
+`register_views` is called again.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _MOVES: Final = """
     LEFT JOIN mq_lag l ON l.topic = m.topic AND l.partition = m.source AND NOT l.retry
 """
 
-#: By name, in the order in which they build on each other.
+#: The views by name, in an order in which each one uses only earlier ones.
 VIEWS: Final = {
     "mq_in_flight": _IN_FLIGHT,
     "mq_lag": _LAG,
@@ -149,19 +149,19 @@ VIEWS: Final = {
 
 
 def register_views(spark: SparkSession, conf: Config | None = None) -> list[str]:
-    """Make the views of the module's table in a session.
+    """Create the views of the module's table in a session.
 
     Parameters
     ----------
     spark
         A session of `jobs.sql.spark_session`, or any with Delta.
     conf
-        Whose warehouse they are about; by default that of the profile.
+        The settings that name the warehouse; by default those of the profile.
 
     Returns
     -------
     list of str
-        Their names.
+        The names of the views.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def _source_view(spark: SparkSession, name: str, source: str, **options: str) ->
 
 
 def _state_view(spark: SparkSession, table: str, warehouse: str) -> None:
-    """The table by its place, which each query reads anew; no rows before the first run of the merge job."""
+    """Create a view that reads a state table anew in each query; it is empty before the first run of the merge job."""
     name = f"mq_state_{table.rpartition('/')[2]}"
     store = storage(warehouse)
     if read_state_log(store, table) is None:

@@ -1,4 +1,4 @@
-"""Topics as streams: what a batch reads, progress as a group's, how far behind a query is (SPEC SPARK-2, 12)."""
+"""Topics as streams: the plan of a batch, progress shown as a group's, and a query's lag (SPEC SPARK-2, 12)."""
 
 from __future__ import annotations
 

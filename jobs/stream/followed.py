@@ -1,10 +1,10 @@
-"""The partitions that a streaming read covers, opened once and kept current: what its planner knows between batches.
+"""The partitions that a streaming read covers: opened once, and refreshed between batches.
 
-    metadata log  --followed-->  topics, their lives, their partitions
+    metadata log  --followed-->  topics, their ids, their partitions
     commit logs   --followed-->  first and end offset, live files
 
-Asking for news costs one look for the next commit file of each log, whatever the length of the logs. Where a look is
-dear (object stores), logs are looked at less often, and several at once.
+A refresh costs one look for the next commit file of each log, whatever the length of the logs. On object stores, where
+each look is a request, logs are looked at less often, and several at once.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from tables.store import Store
 
 __all__ = ["Followed", "FollowedTopics"]
 
-#: Between two looks for news, where a look costs microseconds.
+#: Milliseconds between two looks for news, where a look takes microseconds.
 _LOOK_MS: Final = 10
-#: Looking takes at most this part of the time; a hundred partitions are looked at less often than one.
+#: The largest share of time spent on looking; with more partitions, looks are less frequent.
 _LOOK_SHARE: Final = 0.025
-#: The same where each look is a request.
+#: Milliseconds between two looks for news, where each look is a request.
 _REMOTE_LOOK_MS: Final = 1_000
 _REMOTE_LOOKS_AT_ONCE: Final = 16
-#: Without a metadata log topics are folders, and listing them is dearer than looking at known ones.
+#: Milliseconds between two listings of folders, which show the topics if there is no metadata log.
 _FOLDERS_MS: Final = 1_000
 
 
 class Followed:
-    """One partition of one life of a topic; its table may still have to be made."""
+    """One partition of one life of a topic; its table may not exist yet."""
 
     def __init__(self, store: Store, clock: Clock, topic_id: str, partition: TopicPartition) -> None:
         self.topic_id = topic_id
@@ -57,22 +57,22 @@ class Followed:
         return True
 
     def refresh(self) -> bool:
-        """See what was committed since; True if there was anything."""
+        """Read what was committed since the last call; return True if there was anything."""
         return self._open() if self._log is None else self._log.refresh()
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its topic and its name."""
+        """The topic's name and the partition's name."""
         return self.partition.ref.topic, self.partition.ref.name
 
     @property
     def min_offset(self) -> int:
-        """The first offset still stored."""
+        """The first stored offset."""
         return 0 if self._log is None else self._log.min_offset
 
     @property
     def end_offset(self) -> int:
-        """The next offset to be written."""
+        """The next offset to be appended."""
         return 0 if self._log is None else self._log.end_offset
 
     @property
@@ -82,12 +82,12 @@ class Followed:
 
 
 class FollowedTopics:
-    """What the options select, as it is now; for one thread."""
+    """The partitions that the options select, as of the last look; for one thread."""
 
     def __init__(self, options: ReadOptions, *, clock: Clock = SYSTEM_CLOCK, store: Store | None = None) -> None:
-        """Open everything; raises `NotFound` where a named topic or partition does not exist.
+        """Open everything; raise `NotFound` if a named topic or partition does not exist.
 
-        `store` holds the tables; by default it is what the option `warehouse` names.
+        `store` holds the tables; by default the one that the option `warehouse` names.
         """
         self._options = options
         self._clock = clock
@@ -102,7 +102,7 @@ class FollowedTopics:
 
     @property
     def warehouse_id(self) -> str:
-        """What tells this warehouse from others; empty where there is no metadata log."""
+        """The id that tells this warehouse from others; empty without a metadata log."""
         return "" if self._meta is None else self._meta.warehouse_id
 
     @property
@@ -112,19 +112,19 @@ class FollowedTopics:
 
     @property
     def partitions(self) -> Mapping[tuple[str, str], Followed]:
-        """By topic and name, in the order of topics and routes."""
+        """The partitions by topic and name, in the order of topics and routes."""
         return self._followed
 
     def topics(self) -> set[str]:
-        """All topics that exist, selected or not."""
+        """Return the names of all existing topics, selected or not."""
         return set(self._catalog().topics())
 
     def topic_id(self, topic: str) -> str | None:
-        """The id of the topic's present life; None when none of its partitions is followed."""
+        """Return the id of the current topic of this name; None if none of its partitions is followed."""
         return self._ids.get(topic)
 
     def refresh(self) -> bool:
-        """Look for news of topics and partitions; True if there was any."""
+        """Look for news of topics and partitions; return True if there was any."""
         now = self._clock.boot_ms()
         changed = self._meta.refresh() if self._meta is not None else now - self._selected_ms >= _FOLDERS_MS
         if changed:
@@ -137,9 +137,9 @@ class FollowedTopics:
         return changed or any(news)
 
     def wait_for_news(self, until_ms: int) -> bool:
-        """Look again and again until there is news, or the boot clock says `until_ms`; True for news.
+        """Look repeatedly until there is news, or the boot clock reaches `until_ms`; return True for news.
 
-        Where looking is dear it is done once a second, and what lies between is waited out.
+        On object stores it looks once a second and sleeps in between.
         """
         while (left_ms := until_ms - self._clock.boot_ms()) > 0:
             if self._threads is not None and self._clock.boot_ms() - self._looked_ms < _REMOTE_LOOK_MS:
@@ -154,14 +154,14 @@ class FollowedTopics:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look again: always, where looking is cheap."""
+        """Whether it is time to look again; always true if looks are cheap."""
         return self._threads is None or self._clock.boot_ms() - self._looked_ms >= _REMOTE_LOOK_MS
 
     def _catalog(self) -> Catalog:
         return Catalog(self.store, None if self._meta is None else self._meta.meta.topics)
 
     def _still_selected(self) -> Iterator[TopicPartition]:
-        """What the options select of the topics that are there; one that was deleted is missed by its position."""
+        """Yield what the options select of the existing topics; a deleted topic is noticed by its position."""
         catalog, options = self._catalog(), self._options
         there = catalog.topics()
         if options.strategy is Strategy.PATTERN:
@@ -177,7 +177,7 @@ class FollowedTopics:
                     yield partition
 
     def _select(self, partitions: list[TopicPartition]) -> bool:
-        """Follow these partitions and no others; True if that changes anything."""
+        """Follow these partitions and no others; return True if that changes anything."""
         catalog, before = self._catalog(), self._followed
         self._followed = {}
         for partition in partitions:

@@ -1,19 +1,19 @@
-"""A stream's progress as a group's, so that lag is seen where people look for it (SPEC SPARK-2, option `group`).
+"""Commits a stream's progress to a group, so that the usual tools show its lag (SPEC SPARK-2, option `group`).
 
     position up to which all batches are done --> records of the offsets log, one append for each broker
                                                      |--> GET /v1/groups/{group}/topics/{topic}/offsets
                                                      '--> merge --> state/consumer_offsets, mq_lag, retention
 
-The checkpoint folder says where the query goes on; the group only shows it. So a commit that fails is logged and made
-up for by the next one, and a query that is killed shows less than it has done, never more.
+The query goes on from its checkpoint folder; the group only shows its progress. So a failed commit is logged, and the
+next one makes up for it, and a killed query shows less than it has done, never more.
 
-The group is the query's own: it is made if there is none, it must be `shared` and without order, and nobody should pop
-or pull with it, since a commit moves everybody's position. Two queries with one group show the farther one. A commit
-belongs to the group's epoch that was there when this process began: after a reset, or a deletion, what this process
-commits is void (I12), and the query says so in the log; it counts again when the query is started again.
+The group should be the query's own: it is created if it does not exist, and must be `shared` and without order.
+Nothing else should pop or pull with it, since a commit moves the position of all its consumers. If two queries use one
+group, it shows the farther one. A commit belongs to the group's epoch at the start of this process: after a reset, or a
+deletion, the commits of this process are void (I12), and it logs that; they count again after a restart of the query.
 
-Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: twice or late changes
-nothing. A kill leaves either the record or none.
+Input: positions. Output: records in `sys/rmq_sys_OFFSETS_*`. Idempotent since records join: repeated or late ones
+change nothing. A kill leaves either the record or none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["GroupProgress"]
 
 log = logging.getLogger("deltamq.jobs.stream")
 
-#: Upkeep of an offsets log follows after so many appends; a service, if there is one, does it as well.
+#: Appends between two upkeeps of an offsets log; a service, if one runs, does upkeep as well.
 _UPKEEP_EVERY: Final = 64
 
 
@@ -46,14 +46,14 @@ class GroupProgress:
     """Commits one query's positions to one group; for one thread."""
 
     def __init__(self, warehouse: str, group: str, cluster: str, followed: FollowedTopics) -> None:
-        """Make the group if need be.
+        """Create the group if it does not exist.
 
         Raises
         ------
         Refused
-            The warehouse has no metadata log, so no groups.
+            The warehouse has no metadata log, so it has no groups.
         Conflict
-            The group is exclusive or ordered: its members' own commits say what is done.
+            The group is exclusive or ordered: its position follows from its consumers' own commits.
         """
         self._group = group
         self._cluster = cluster
@@ -96,8 +96,8 @@ class GroupProgress:
         settings = group.settings
         if settings.order is not False or settings.consume_strategy != "shared":
             raise Conflict(
-                f"option group: {group.name} is {'ordered' if settings.order is not False else 'exclusive'}, and what "
-                "its consumers commit says what is done; give the query a group of its own (shared, without order)",
+                f"option group: {group.name} is {'ordered' if settings.order is not False else 'exclusive'}, so only "
+                "its consumers may commit; give the query a group of its own (shared, without order)",
                 code="group_not_for_streams",
                 field="group",
             )
@@ -114,7 +114,7 @@ class GroupProgress:
             self._epochs.setdefault(lane, epoch)
 
     def commit(self, position: StreamOffset) -> None:
-        """Record that everything before `position` is done; what cannot be recorded now is with the next call."""
+        """Record that everything before `position` is done; the next call makes up for a failure."""
         by_broker: dict[str, list[OffsetRecord]] = {}
         for record in self._records(position):
             by_broker.setdefault(broker_of(record.lane.partition), []).append(record)
@@ -128,7 +128,7 @@ class GroupProgress:
 
     def _records(self, position: StreamOffset) -> list[OffsetRecord]:
         meta, found = self._followed.meta, []
-        assert meta is not None, "checked when this was made"
+        assert meta is not None, "checked by the constructor"
         for topic, topic_id, partition, offset in position.places():
             lane = LaneKey(topic_id, self._group, False, partition)
             if offset == 0 or self._done.get(lane) == offset or not self._is_followed(topic, lane):
@@ -168,5 +168,5 @@ class GroupProgress:
             opened.maintain()
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Close the warehouse."""
         self._warehouse.close()

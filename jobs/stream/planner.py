@@ -1,10 +1,10 @@
-"""What the next batch of a stream reads: from a position in the checkpoint, what is there now, and the query's limits.
+"""Plans the next batch of a stream from a position in the checkpoint, the stored offsets, and the query's limits.
 
-    latestOffset(start)          the position up to which the next batch goes; `start` itself when there is nothing
-    partitions(start, end)       the same ranges whenever it is asked: a batch that failed is planned again
+    latestOffset(start)          the position where the next batch ends; `start` itself if there is nothing to read
+    partitions(start, end)       the same ranges in every call: a failed batch is planned again
 
-A position is believed only if it fits what is stored. What does not fit is lost data: the query fails and names it, or,
-with `failOnDataLoss=false`, says so in the log and goes on with what there is.
+A position that does not match the stored offsets means lost data: the query fails and names it, or, with
+`failOnDataLoss=false`, logs it and goes on with what is stored.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["StreamDataLost", "StreamPlanner"]
 
 log = logging.getLogger("deltamq.jobs.stream")
 
-#: How long a query without news is kept waiting inside of the planner: Spark's own way to ask again is dearer.
+#: Milliseconds for which a query without news waits in the planner: a new call by Spark would cost more.
 WAIT_MS: Final = 200
-#: Row groups that finding an offset by time may keep.
+#: Cache of row groups for finding an offset by time.
 _CACHE_BYTES: Final = 64 * MIB
 
 Key = tuple[str, str]
 
 
 class StreamDataLost(NotFound):
-    """Messages that a stream has not had yet are gone."""
+    """Messages that a stream has not read yet are gone."""
 
     code = "stream_data_lost"
 
@@ -48,19 +48,19 @@ class StreamPlanner:
         self.followed = FollowedTopics(options, clock=clock)
         self._options = options
         self._clock = clock
-        #: Under AvailableNow: where the partitions ended when the query began.
+        #: Under AvailableNow: the ends of the partitions when the query began.
         self._target: dict[Key, int] | None = None
         self._last_batch_ms: int | None = None
 
     # Positions.
 
     def initial(self) -> StreamOffset:
-        """Return where a new query begins, by the starting options.
+        """Return the position where a new query begins, by the starting options.
 
         Raises
         ------
         Refused
-            They name what is not there.
+            The options name a partition or offset that does not exist.
         """
         options, followed = self._options, self.followed.partitions
         check_named(options.start, "startingOffsets", [one.partition for one in followed.values()])
@@ -74,7 +74,7 @@ class StreamPlanner:
         check_start_found(self._options, one.partition, start, end, files)
         if not low <= start <= end and self._options.fail_on_data_loss:
             raise Refused(
-                f"{one.partition.ref.name}: to start at offset {start}, offsets [{low}, {end}] are there; "
+                f"{one.partition.ref.name}: cannot start at offset {start}, offsets [{low}, {end}] are stored; "
                 "failOnDataLoss=false starts at the nearest",
                 code="offset_out_of_range",
                 field="startingOffsets",
@@ -83,23 +83,23 @@ class StreamPlanner:
         return min(max(start, low), end)
 
     def latest(self) -> StreamOffset:
-        """Return where everything ended at the last look."""
+        """Return the end position as of the last look."""
         return self._offset({key: one.end_offset for key, one in self.followed.partitions.items()})
 
     def fix_target(self) -> None:
-        """Let no batch from now on go beyond what is there now (AvailableNow)."""
+        """Make the current ends a limit for all further batches (AvailableNow)."""
         self.followed.refresh()
         self._target = {key: one.end_offset for key, one in self.followed.partitions.items()}
 
     def next_end(self, start: StreamOffset, *, messages_max: int | None, unlimited: bool) -> StreamOffset | None:
-        """Return up to where the next batch goes; None when there is nothing for it yet.
+        """Return the position where the next batch ends; None if there is nothing to read yet.
 
-        `unlimited`: the trigger asks for all there is, whatever the query's options say.
+        `unlimited`: the trigger asks for everything, whatever limits the query's options set.
 
         Raises
         ------
         StreamDataLost
-            What follows `start` is not there any more.
+            Messages at `start` or later are gone.
         """
         if self.followed.is_due:
             self.followed.refresh()
@@ -136,12 +136,12 @@ class StreamPlanner:
         return start.of(key[0], self.followed.partitions[key].topic_id, key[1])
 
     def positions(self, start: StreamOffset) -> dict[Key, int]:
-        """Return where the read goes on in each partition that is followed, inside of what is stored.
+        """Return where the read goes on in each followed partition, within the stored offsets.
 
         Raises
         ------
         StreamDataLost
-            Messages behind `start` are gone (only with `failOnDataLoss`).
+            Messages at `start` or later are gone (only with `failOnDataLoss`).
         Refused
             `start` is a position in another warehouse, or in topics that this query does not read.
         """
@@ -155,14 +155,14 @@ class StreamPlanner:
         at = start.of(topic, one.topic_id, name)
         known = start.topics.get(topic)
         if at is None:
-            # A partition of a topic that was read before is new: it begins at 0. So does a topic that is new.
+            # A new partition of a known topic begins at 0, a new topic at the first stored offset of each partition.
             at = 0 if known is not None and known.id == one.topic_id else one.min_offset
         if at < one.min_offset:
             self._lost(
-                f"{name}: the stream goes on at offset {at}, and retention has removed offsets [{at}, {one.min_offset})"
+                f"{name}: the stream is at offset {at}, but retention has removed offsets [{at}, {one.min_offset})"
             )
         elif at > one.end_offset:
-            self._lost(f"{name}: the stream goes on at offset {at}, and the partition ends at {one.end_offset}")
+            self._lost(f"{name}: the stream is at offset {at}, but the partition ends at {one.end_offset}")
         return min(max(at, one.min_offset), one.end_offset)
 
     def check_ours(self, start: StreamOffset) -> None:
@@ -177,14 +177,14 @@ class StreamPlanner:
             )
 
     def _check_life(self, topic: str, stored: TopicOffset) -> None:
-        """Look whether a topic of the checkpoint is still what it was."""
+        """Check that a topic of the checkpoint still exists and is the same topic."""
         present = self.followed.topic_id(topic)
         if present is None:
             if topic in self.followed.topics():
                 self._not_ours(topic, "")
             self._lost(f"topic {topic} was deleted")
         elif present != stored.id:
-            self._lost(f"topic {topic} was deleted and made again: what is there now is another topic's messages")
+            self._lost(f"topic {topic} was deleted and created again: its messages now are another topic's")
         else:
             for name in stored.partitions:
                 if (topic, name) not in self.followed.partitions:
@@ -201,7 +201,7 @@ class StreamPlanner:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise StreamDataLost(
-                f"{what}. The query stops before it skips anything; failOnDataLoss=false goes on with what is there",
+                f"{what}. The query stops before it skips anything; failOnDataLoss=false goes on with what is stored",
                 field="failOnDataLoss",
             )
         log.warning("event=stream_data_lost detail=%r", what)
@@ -219,7 +219,7 @@ class StreamPlanner:
     # Ranges.
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
-        """Return what a batch reads, against the files as they are now.
+        """Return the ranges that a batch reads, with the current files.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class StreamPlanner:
             As for `positions`.
         """
         if any(offset > self._known_end(topic, name) for topic, _, name, offset in end.places()):
-            self.followed.refresh()  # a batch that was planned before this process began
+            self.followed.refresh()  # the batch was planned before this process began
         at = self.positions(start)
         return list(self._ranges(at, end))
 
@@ -242,7 +242,7 @@ class StreamPlanner:
                 self._lost(f"topic {topic} was deleted before the batch that reads {name} up to offset {stop} was done")
                 continue
             if stop > one.end_offset:
-                self._lost(f"{name}: the batch goes up to offset {stop}, and the partition ends at {one.end_offset}")
+                self._lost(f"{name}: the batch goes up to offset {stop}, but the partition ends at {one.end_offset}")
             low, high = at[topic, name], min(stop, one.end_offset)
             if low < high:
                 yield _range(one, low, high)

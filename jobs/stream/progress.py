@@ -1,7 +1,7 @@
-"""How far behind a streaming query is, for each source of `format("mq")` (SPEC SPARK-12).
+"""The lag of a streaming query, for each source of `format("mq")` (SPEC SPARK-12).
 
-Spark gives a Python source no metrics of its own, so these are worked out from what a query's progress says: where the
-batch ended and where the topics ended then. They are those of Spark's Kafka source, `avgOffsetsBehindLatest`,
+Spark gives a Python source no metrics of its own, so these are computed from a query's progress: the end of the batch
+and the ends of the topics at that time. They are those of Spark's Kafka source, `avgOffsetsBehindLatest`,
 `minOffsetsBehindLatest` and `maxOffsetsBehindLatest`, and the sum.
 
     >>> behind(query.lastProgress)                                                            # doctest: +SKIP
@@ -35,9 +35,9 @@ log = logging.getLogger("deltamq.jobs.stream.progress")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsBehind:
-    """How many messages one source of a query has not read yet, over its partitions."""
+    """Messages that one source of a query has not read yet, over its partitions."""
 
-    source: int  #: its place among the query's sources
+    source: int  #: its index among the query's sources
     partitions: int
     total: int
     min: int
@@ -47,7 +47,7 @@ class OffsetsBehind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """What a listener tells of one batch."""
+    """The progress of one batch, as a listener reports it."""
 
     query_id: str
     name: str | None
@@ -58,7 +58,7 @@ class BatchProgress:
 
 
 def behind(progress: Mapping[str, Any] | None) -> list[OffsetsBehind]:
-    """Return how far behind each source of `format("mq")` is; other sources are left out.
+    """Return the lag of each source of `format("mq")`; other sources are left out.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def _behind(place: int, end: StreamOffset, latest: StreamOffset) -> OffsetsBehin
 
 
 def _position(value: object) -> StreamOffset | None:
-    """Return a position of ours; None for one of another source."""
+    """Return a position of `format("mq")`; None for one of another source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -103,10 +103,10 @@ def _position(value: object) -> StreamOffset | None:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Write one line to the log for each batch of a query that reads topics, and hand the numbers on.
+    """Write one line to the log for each batch of a query that reads topics, and pass the numbers on.
 
-    Made for `spark.streams.addListener`. The callback is for metrics of yours; it runs on Spark's listener thread, and
-    what it raises is logged and harms no query.
+    Register it with `spark.streams.addListener`. The callback is for your own metrics. It runs on Spark's listener
+    thread; an exception that it raises is logged and does not affect the query.
     """
 
     def __init__(self, told: Callable[[BatchProgress], None] | None = None) -> None:
@@ -117,7 +117,7 @@ class ProgressListener(StreamingQueryListener):
         log.info("event=stream_started query=%s name=%r", event.id, event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Log a batch, and how far behind it left the query."""
+        """Log a batch and the lag after it."""
         found = tuple(behind(event.progress))
         if not found:
             return
@@ -138,7 +138,7 @@ class ProgressListener(StreamingQueryListener):
                 log.exception("event=stream_listener_failed query=%s", batch.query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Say nothing: an idle query is as far as its last batch."""
+        """Do nothing: an idle query is where its last batch ended."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Log that a query ended, and why if it failed."""
@@ -146,7 +146,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def _line(batch: BatchProgress) -> str:
-    """Return the batch as `key=value` pairs; what is of a source stands behind its place."""
+    """Return the batch as `key=value` pairs; the pairs of a source follow its index."""
     found = [f"query={batch.query_id} name={batch.name!r} batch={batch.batch_id} rows={batch.rows}"]
     found.append(f"took_ms={batch.took_ms}")
     for one in batch.behind:

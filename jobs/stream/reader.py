@@ -2,13 +2,13 @@
 
     planner process, one for each query                     tasks
     latestOffset(start): commit `start` to the group,
-        wait for news, take as much as the limits allow
+        wait for news, take as many messages as the limits allow
     partitions(start, end): ranges of offsets  ---------->  parquet -> Arrow batches, every byte checked -> Spark
 
-Progress is the offsets of the log (`mq.jobs.stream_offset`) in the query's own checkpoint folder, so a batch that a
-kill cut short is planned and read again as it was, and a sink that is idempotent by batch, as Delta's is, stores it
-once. The planner keeps its logs open; killed, it is made again from the checkpoint. Reading writes nothing. With the
-option `group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
+Progress is the offsets of the log (`mq.jobs.stream_offset`) in the query's own checkpoint folder. So a batch that a
+kill interrupts is planned and read again unchanged, and a sink that is idempotent by batch, such as Delta's, stores it
+once. The planner keeps its logs open; after a kill it is built again from the checkpoint. Reading writes nothing. With
+the option `group`, progress is also recorded for that group after each finished batch (`jobs.stream.group_progress`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["MessageStreamReader"]
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream. It is pickled for the tasks before it plans anything, so what planning needs is opened when used."""
+    """One stream. It is pickled for the tasks before it plans anything, so planning opens what it needs on demand."""
 
     def __init__(self, options: ReadOptions, schema: StructType, *, cluster: str) -> None:
         self._options = options
@@ -68,22 +68,22 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark's planner process calls.
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins."""
+        """Return the position where a new query begins."""
         return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the query's own limit; a trigger may set it aside."""
+        """Return the query's own limit; a trigger may override it."""
         limits = self._options.limits
         if limits.messages_max is not None:
             return ReadMaxRows(limits.messages_max)
         return ReadAllAvailable() if limits.messages_min is None else ReadMinRows(limits.messages_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where the query ends."""
+        """Fix the position where the query ends."""
         self._planner.fix_target()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return up to where the next batch goes: `start` itself, to the letter, when there is nothing for it.
+        """Return the position where the next batch ends; exactly `start` if there is nothing to read.
 
         Everything before `start` is done, so the group's progress is committed here.
         """
@@ -98,7 +98,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where everything ended at the last look, for the query's progress."""
+        """Return the end position as of the last look, for the query's progress."""
         return None if self._opened is None else self._opened.latest().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -111,10 +111,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: this comes a batch late, and not at all for the last batch; `latestOffset` commits."""
+        """Do nothing: Spark calls this a batch late, and never for the last one; `latestOffset` commits."""
 
     def stop(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
         if self._progress is not None:
             self._progress.close()
 

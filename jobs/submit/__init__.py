@@ -1,3 +1,3 @@
-"""What `spark-submit` is given."""
+"""The entry points for `spark-submit` and Databricks."""
 
 from __future__ import annotations

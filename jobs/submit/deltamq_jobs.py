@@ -1,10 +1,10 @@
-r"""`deltamq jobs` for spark-submit, which starts a file and no command:
+r"""`deltamq jobs` for spark-submit, which starts a file and not a command:
 
     spark-submit --master spark://host:7077 --jars "$(python -m jobs.setup --jars)" \
         jobs/submit/deltamq_jobs.py run merge --once --warehouse /shared/warehouse
 
-What follows the file is what follows `deltamq jobs`. The master, jars and sizes that spark-submit says win over the
-profile's. It lies alone in its folder, since Python looks there first for every module.
+The arguments after the file are those of `deltamq jobs`. Settings of spark-submit (master, jars, sizes) win over the
+profile's. The file lies alone in its folder, since Python looks there first for every module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 try:
     import jobs
-except ImportError:  # the project is not installed where the driver runs: this file lies in it
+except ImportError:  # the project is not installed on the driver, so use the tree that this file is part of
     sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
     import jobs
 

@@ -1,7 +1,7 @@
-"""`deltamq jobs` for what calls a function and waits for it to return, as a wheel task of Databricks does.
+"""`deltamq jobs` for callers that run a function and wait for it to return, such as a wheel task of Databricks.
 
-A command ends its process with an exit code, and some of them take any such end for a failure. This one returns when
-all went well, and raises when it did not.
+A command ends its process with an exit code, and some of these callers take every such end for a failure. This function
+returns on success and raises on failure.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `deltamq jobs` with the given arguments, by default those of the process."""
+    """Run `deltamq jobs` with the given arguments, by default the command line's."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     jobs_command(given, prog_name="deltamq jobs", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""What runs in the Python workers of Spark: one item of work is one task, and errors find their way back."""
+"""Work in the Python workers of Spark: one item of work is one task, and DeltaMQ's errors reach the driver."""
 
 from __future__ import annotations
 

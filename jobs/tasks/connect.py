@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect: clients of a server, without a JVM or a context here."""
+"""Sessions of Spark Connect: clients of a server, with no JVM and no Spark context in this process."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["cloned_session", "closed_at_exit", "is_connect", "local_checkpoint"]
 
 
 def is_connect(spark: object) -> bool:
-    """Whether a session is a client of Spark Connect."""
-    # importing Spark takes longer than `deltamq jobs list` should
+    """Return whether a session is a client of Spark Connect."""
+    # imported here: Spark's import takes longer than `deltamq jobs list` should
     from pyspark.sql import SparkSession
 
     return not isinstance(spark, SparkSession)
 
 
 def cloned_session(spark: SparkSession) -> SparkSession:
-    """Return another session of a Connect client, with the sources and the code of this one and settings of its own."""
+    """Return a new session of a Connect client, with the sources and code of `spark` and with its own settings."""
     remote: Any = spark
     cloned: SparkSession = remote.cloneSession()
     return closed_at_exit(cloned)
 
 
 def local_checkpoint(frame: DataFrame) -> DataFrame:
-    """Return a frame that the executors keep once it is evaluated, and that belongs to the session of `frame`.
+    """Return a frame that the executors keep once it is evaluated, bound to the session of `frame`.
 
-    Spark Connect's client hands out the frame of the thread's active session, in which the server does not find it.
+    Spark Connect's client would bind it to the thread's active session, in which the server does not find it.
     """
     if not is_connect(frame.sparkSession):
         return frame.localCheckpoint(eager=False)
@@ -48,7 +48,7 @@ def local_checkpoint(frame: DataFrame) -> DataFrame:
 def closed_at_exit(spark: SparkSession) -> SparkSession:
     """Return a Connect session whose channel is closed before the interpreter ends its threads.
 
-    Otherwise the session's own finalizer closes it, waits for a thread that is no more, and the process never ends.
+    Otherwise the session's own finalizer closes it, waits for a thread that has ended, and the process never ends.
     """
     remote: Any = spark
     atexit.register(remote.client.close)

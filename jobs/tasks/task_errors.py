@@ -1,8 +1,8 @@
-"""Errors of ours on their way from a task of Spark to the driver.
+"""How a DeltaMQ error gets from a task of Spark to the driver.
 
-Between the two lies Spark, which knows only text: a task's error becomes the message of another one, below a traceback
-and within a sentence of the scheduler. So what is ours is written as one line of JSON behind a mark, and read again
-from whatever text it arrives in.
+Spark passes on text only: a task's error becomes the message of another error, below a traceback and within a sentence
+of the scheduler. So a DeltaMQ error is written as one line of JSON behind a mark, and parsed from whatever text it
+arrives in.
 
     task: Corrupt("...", code="merge_gap") --> "DELTAMQ-ERROR {...}" --> PythonException, Connect's ... --> Corrupt(...)
 """
@@ -30,22 +30,22 @@ _CLASSES: Final[dict[str, type[DeltaMQError]]] = {
 
 
 class TaskError(RuntimeError):
-    """An error of ours as text, in a task."""
+    """A DeltaMQ error as text, in a task."""
 
 
 @contextmanager
 def as_text() -> Iterator[None]:
-    """Raise errors of ours as text that the driver understands; others as they are."""
+    """Raise DeltaMQ errors as text that the driver can parse, and other errors unchanged."""
     try:
         yield
     except DeltaMQError as error:
-        # Without the traceback: the detail says what is wrong where, and all of it must fit.
+        # Without the traceback: the detail says what is wrong and where, and the whole line must fit.
         raise TaskError(_text(error)) from None
 
 
 @contextmanager
 def errors_of_tasks() -> Iterator[None]:
-    """Raise what ended a task as the error of ours that it was; others as they are."""
+    """Raise the DeltaMQ error that ended a task, and other errors unchanged."""
     try:
         yield
     except DeltaMQError:
@@ -58,7 +58,7 @@ def errors_of_tasks() -> Iterator[None]:
 
 
 def error_in(text: str) -> DeltaMQError | None:
-    """Return the error of ours that `text` tells of, None if it tells of none."""
+    """Return the DeltaMQ error that `text` contains, None if it contains none."""
     found = _LINE.search(text)
     if found is None:
         return None
@@ -72,7 +72,7 @@ def error_in(text: str) -> DeltaMQError | None:
 
 
 def _text(error: DeltaMQError) -> str:
-    """Return the error as one line; of a class that is not in the tree itself, as the class below which it is."""
+    """Return the error as one line; a class outside the tree in `mq.errors` is named as its nearest base there."""
     nearest = next(one for one in type(error).__mro__ if one.__name__ in _CLASSES)
     told = {
         "class": nearest.__name__,

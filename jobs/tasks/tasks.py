@@ -1,15 +1,15 @@
-"""Work in tasks of Spark: one item of work is one task, and what comes back is a few columns.
+"""Work in tasks of Spark: one item of work is one task, and its result is a few columns.
 
     driver                                       executors
     items --one partition each--> mapInArrow --> work(item) --> Arrow batches --> driver: counts, or a DataFrame
 
-A task may run twice, at once or one after another (retries, speculation, executors that were lost): whatever `work`
-appends, it appends as requests that are named after their cause (I11). `work` is a function of a module, since
-executors import it by name, and an item is a small value that can be pickled. Only DataFrames are used, so it runs in
-a session of Spark Connect as well.
+A task may run twice, at once or one after another (retries, speculation, lost executors). So `work` appends only
+requests that are named after their cause (I11). `work` is a function of a module, since executors import it by name,
+and an item is a small value that can be pickled. Only DataFrames are used, so it also runs in a session of Spark
+Connect.
 
-An error of ours that ends a task reaches the driver as text in an error of Spark's; `errors_of_tasks` makes it the same
-error again, with its code and what else it says (`jobs.tasks.task_errors`).
+A DeltaMQ error that ends a task reaches the driver as text in one of Spark's errors. `errors_of_tasks` turns it back
+into the same error, with its code, field and extra values (`jobs.tasks.task_errors`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Batches = Iterator[pa.RecordBatch]
 def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> DataFrame:
     """Return what `work` yields for each item, as a DataFrame that has not run yet.
 
-    Whoever lets it run does so within `errors_of_tasks()`.
+    Evaluate it within `errors_of_tasks()`.
 
     Parameters
     ----------
     items
-        One task each; at least one.
+        The items, one task for each; at least one.
     schema
         The columns of the batches that `work` yields.
     """
@@ -57,7 +57,7 @@ def frame_of_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item],
 
 
 def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
-    """Return what `run` makes of the batches of each partition of `frame`, as a DataFrame that has not run yet."""
+    """Apply `run` to the batches of each partition of `frame`; return the result as a DataFrame, not yet evaluated."""
 
     def run_there(batches: Batches) -> Batches:
         keep_imports()
@@ -68,7 +68,7 @@ def in_tasks(frame: DataFrame, run: Callable[[Batches], Iterable[pa.RecordBatch]
 
 
 def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], schema: pa.Schema) -> pa.Table:
-    """Run `work` for each item in a task of its own; return all that they yielded, which must be little.
+    """Run `work` for each item in its own task; return everything that they yield, which must be little.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def run_in_tasks(spark: SparkSession, items: Sequence[Item], work: Work[Item], s
 
 
 def task_failpoint(name: str) -> None:
-    """A failpoint in a task: it acts in first attempts alone, so that Spark's repetition gets past it."""
+    """Hit a failpoint in a task, in first attempts only, so that Spark's retry gets past it."""
     context = TaskContext.get()
     if context is None or context.attemptNumber() == 0:
         failpoint(name)

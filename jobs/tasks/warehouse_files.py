@@ -1,4 +1,4 @@
-"""The warehouse's files for what only reads tables: without the pool, the probe and the threads that writers need."""
+"""A warehouse's files for read-only use: without the file pool, the probe and the threads that writers need."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["storage"]
 
 
 def storage(warehouse: str) -> Store:
-    """Return the files of a warehouse that exists; nothing is made or kept open.
+    """Return the store of a warehouse that exists; nothing is created or kept open.
 
     Raises
     ------
     NotFound
-        There is no such folder.
+        The folder does not exist.
     """
     parts = urlsplit(warehouse)
     if parts.scheme not in ("", "file"):

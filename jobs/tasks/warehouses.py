@@ -1,6 +1,6 @@
-"""The open warehouses of a process that runs jobs: one for each place, shared by all jobs and their threads.
+"""The open warehouses of a process that runs jobs: one for each location, shared by all jobs and their threads.
 
-A job that follows logs keeps its partitions open from run to run, and two jobs that read one log read it once.
+A job that follows logs keeps its partitions open between runs, and two jobs that follow the same log read it once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tables.settings import LogSettings
 
 __all__ = ["absolute", "close_warehouses", "warehouse_of"]
 
-#: What a job appends is seldom read by that process again, and what it reads it reads once: little memory is enough.
+# A job's process seldom reads what it appends, and reads everything else once: little memory is enough.
 _TAIL_BYTES_MAX: Final = 4 * MIB
 _TAILS_BYTES_MAX: Final = 64 * MIB
 _CACHE_BYTES_MAX: Final = 128 * MIB
@@ -28,12 +28,12 @@ _opened: Final[dict[tuple[str, LogSettings], Warehouse]] = {}
 
 
 def warehouse_of(conf: Config) -> Warehouse:
-    """The warehouse of these settings, opened at the first call.
+    """Return the warehouse of these settings; the first call opens it.
 
     Raises
     ------
     StoreUnsafe
-        Put-if-absent does not hold there.
+        The store does not support put-if-absent.
     """
     settings = replace(
         conf.log,
@@ -50,7 +50,7 @@ def warehouse_of(conf: Config) -> Warehouse:
 
 
 def close_warehouses() -> None:
-    """Let go of all of them: at the end of the application, when no job runs any more."""
+    """Close all warehouses: at the end of the application, when no job runs any more."""
     with _lock:
         opened = list(_opened.values())
         _opened.clear()
@@ -59,5 +59,5 @@ def close_warehouses() -> None:
 
 
 def absolute(uri: str) -> str:
-    """Return a warehouse under one name, as any process can open it, whatever folder it runs in."""
+    """Return a warehouse's URI or absolute path, which any process can open, whatever its working directory."""
     return uri if len(urlsplit(uri).scheme) > 1 else str(Path(uri).resolve())

@@ -1,3 +1,3 @@
-"""Jobs that look after the files of partitions: retention and verification."""
+"""Jobs that maintain the files of partitions: retention, compaction and verification."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partitions in chunks, one for each task: few enough that a task is worth its start, enough that all cores work."""
+"""Cuts partitions into chunks, one for each task: big enough to be worth a task, and enough to keep all cores busy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 __all__ = ["chunks_of"]
 
 T = TypeVar("T")
-#: A task that fails is repeated, so it must not be long either.
+#: A task that fails is repeated, so it must not take long.
 _CHUNK_MAX: Final = 128
 _CHUNKS: Final = 16
 
 
 def chunks_of(found: Sequence[T]) -> list[tuple[T, ...]]:
-    """Return all of `found` in chunks; neighbours, which may be alike in size, go to different ones."""
+    """Return all of `found` in chunks; neighbours, which often are of similar size, go into different chunks."""
     if not found:
         return []
     size = min(_CHUNK_MAX, -(-len(found) // _CHUNKS))

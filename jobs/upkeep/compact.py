@@ -1,9 +1,9 @@
-"""The job `compact`: adjacent files of a partition become files of the target size (SPEC SPARK-8).
+"""The job `compact`: replaces adjacent files of a partition by files of the target size (SPEC SPARK-8).
 
     tasks over chunks of partitions    load the log, plan                          -> ranges of offsets
     tasks over runs of those ranges    read, encode, put, commit, each by itself   -> counts
 
-With the local engine the same functions run one after another in this process.
+The local engine runs the same functions one after another in this process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tables.store import Store
 
 __all__ = ["CompactItem", "PlanItem", "compact", "compact_ranges", "plan_partitions"]
 
-#: The queue's own logs are cut within the hour, or cut themselves.
+#: The queue's own logs are left out: their records are removed within the hour, by retention or by the log itself.
 _SPACES: Final = (Space.TOPICS, Space.RETRY, Space.DLQ)
-#: Files that one task makes: it opens the partition once for all of them.
+#: Files that one task makes; it opens the partition once for all of them.
 _RANGES_PER_TASK: Final = 4
-#: A worker process keeps so many partitions open from task to task.
+#: Partitions that a worker process keeps open for later tasks.
 _OPEN_MAX: Final = 64
 _SHOWN_MAX: Final = 5
 
@@ -60,7 +60,7 @@ _DONE: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """Partitions that one task looks at, each with how long its messages are kept."""
+    """Partitions that one task plans, each with its retention time in milliseconds."""
 
     conf: Config
     partitions: tuple[tuple[PartitionRef, int], ...]
@@ -69,36 +69,36 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True)
 class CompactItem:
-    """Ranges of offsets of one partition; each is to lie in one file."""
+    """Ranges of offsets of one partition; each range becomes one file."""
 
     conf: Config
     ref: PartitionRef
     ranges: tuple[tuple[int, int], ...]
-    #: Whether the process carries out tasks and nothing else: it may close partitions, which nobody else is using.
+    #: Whether the process runs only tasks; then it may close partitions, since nothing else in it uses them.
     in_task: bool = True
 
 
 @job(name="compact", every_s=lambda conf: conf.jobs.compact_every_s, needs_spark=with_spark_engine)
 def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Put files of the target size in the place of many small ones, in topics, retries and dead letters.
+    """Replace small files by files of the target size, in topics, retries and dead letters.
 
-    Input: the live files of every partition, and how long its messages are kept.
+    Input: the live files of every partition, and its retention time.
 
     Output: for each group of adjacent files one file with the same rows, and one commit without a change of data. The
     old files are deleted `log.file_keep_ms` later by the services that have the partition open, or by this application.
 
-    Idempotent: files that are replaced are not there to be replaced again. Two runs at once, or a run and any append,
-    roll-up or retention, race for the next version of a partition; who finds its files gone leaves it at that.
+    Idempotent: a replaced file is no longer live, so it is not replaced again. Two runs at once, or a run and any
+    append, roll-up or retention, race for the next version of a partition; a run whose files are gone skips them.
 
     A kill at any line leaves each group of files as before or after its one commit, and at most a file that no commit
     names. The next run does the rest.
 
-    `rows` are the messages that lie in new files, `files` the old ones, `made` the new ones.
+    `rows` are the messages in new files, `files` the old files, `made` the new ones.
 
     Raises
     ------
     Corrupt, Unavailable
-        Some partitions could not be dealt with; all others were.
+        Some partitions failed; all others were compacted.
     """
     began = time.monotonic()
     warehouse = warehouse_of(conf)
@@ -120,7 +120,7 @@ def compact(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | Non
 
 
 def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
-    """Return the partitions that may be compacted, with how long their messages are kept."""
+    """Return the partitions that may be compacted, with their retention times."""
     meta = read_meta(store)
     topics = {} if meta is None else meta.topics.topics
     found = []
@@ -135,7 +135,7 @@ def _partitions(store: Store, conf: Config) -> list[tuple[PartitionRef, int]]:
 
 
 def _items(conf: Config, planned: pa.Table, in_task: bool) -> list[CompactItem]:
-    """Return the work: the ranges of a partition in runs, so that several tasks share a large one."""
+    """Return the work: a partition's ranges in several items, so that several tasks share a large partition."""
     rows = [row for row in planned.to_pylist() if row["error"] is None]
     items = []
     for ref, ranges in groupby(rows, key=_ref_of):
@@ -155,7 +155,7 @@ def _facts(partitions: int, done: pa.Table, began: float) -> Facts:
 
 
 def plan_partitions(item: PlanItem) -> Iterator[pa.RecordBatch]:
-    """Yield what there is to do in the partitions of an item: a row for each range, or for an error."""
+    """Yield the plan for an item's partitions: a row for each range, or for an error."""
     warehouse = warehouse_of(item.conf)
     rows: list[dict[str, object]] = []
     for ref, keep_ms in item.partitions:
@@ -179,7 +179,7 @@ def _target(conf: Config, keep_ms: int) -> Target:
 
 def _planned(item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: Target) -> Iterable[tuple[int, int]]:
     entries = warehouse.store.entries(ref.folder)
-    # A look at a folder is much cheaper than at a log, and most partitions of many are small.
+    # Listing a folder is much cheaper than loading a log, and where there are many partitions, most are small.
     if len(entries) <= TAIL_FILES_MAX and sum(entry.size for entry in entries) < target.tail_bytes:
         return
     if len(entries) > TAIL_FILES_MAX:
@@ -190,7 +190,7 @@ def _planned(item: PlanItem, warehouse: Warehouse, ref: PartitionRef, target: Ta
 
 
 def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
-    """Compact the ranges of an item; yield one row with what was done."""
+    """Compact the ranges of an item; yield one row with the counts."""
     done: list[Compacted] = []
     error: str | None = None
     try:
@@ -198,7 +198,7 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
             for start, end in item.ranges:
                 done.append(compactor.compact(start, end))
     except PartitionNotFound:
-        done = []  # deleted meanwhile, with all that was done
+        done = []  # deleted meanwhile, with the new files
     except (DeltaMQError, OSError) as failed:
         error = _told(item.ref, failed)
     row = _row(
@@ -215,7 +215,7 @@ def compact_ranges(item: CompactItem) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _opened(warehouse: Warehouse, ref: PartitionRef, in_task: bool) -> Iterator[Compactor]:
-    """Open a partition; a worker process keeps it open for the next task, unless it has many."""
+    """Open a partition; a worker process keeps it open for later tasks, unless too many are."""
     log = warehouse.open_partition(ref)
     try:
         yield Compactor(log, warehouse.store, settings=warehouse.settings, clock=warehouse.clock)

@@ -1,7 +1,8 @@
-"""Files that tasks let go, until their time has passed: the task that let them go has ended long before.
+"""Dead files that tasks leave behind: they are deleted after their keep time, when the task has long ended.
 
-Services delete dead files of the partitions that they have open (`tables.log.dead_files`). Of others, the application
-that ran the task does it, in its later runs; what is left when it ends is swept as a file that no commit names.
+Services delete dead files of the partitions that they have open (`tables.log.dead_files`). For other partitions, the
+application that ran the task does so in later runs. Files that are left when it ends are swept as files that no commit
+names.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _dead: Final[dict[str, DeadFiles]] = {}
 
 
 def remember(warehouse: Warehouse, keys: Iterable[str]) -> None:
-    """Delete these files of the warehouse when their time has passed."""
+    """Delete these files of the warehouse when their keep time is over, in a later call of `delete_due`."""
     _of(warehouse).add(keys)
 
 
 def delete_due(warehouse: Warehouse) -> int:
-    """Delete those whose time has passed; return how many."""
+    """Delete the files whose keep time is over; return their number."""
     dead = _of(warehouse)
     due = dead.due(warehouse.settings.file_keep_ms)
     for key in due:

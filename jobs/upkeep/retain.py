@@ -1,7 +1,7 @@
-"""The job `retain`: messages whose time has passed are removed (SPEC RETRY-6).
+"""The job `retain`: removes messages whose retention time is over (SPEC RETRY-6).
 
-With the local engine it needs no Spark session, and partitions stay open from run to run. With Spark, tasks divided by
-broker and partitions carry out the same rules, and hand over counts (SPEC SPARK-7).
+The local engine needs no Spark session and keeps partitions open between runs. With Spark, tasks apply the same rules,
+each to some partitions of a broker, and return counts (SPEC SPARK-7).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tables.queue import Retained, Retention
 
 __all__ = ["RetainItem", "retain", "retain_in_tasks", "retain_partitions"]
 
-#: Groups that the facts name, the farthest behind first, and partitions that an error names.
+#: Groups that the facts name (those farthest behind), and partitions that an error names.
 _SHOWN_MAX: Final = 5
-#: Partitions of one task: what the rules need is read once for all of them.
+#: Partitions in one task; the task reads what the rules need once for all of them.
 _PARTITIONS_PER_TASK: Final = 512
 _SUMMARY: Final = pa.schema(
     [
@@ -52,7 +52,7 @@ _SUMMARY: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RetainItem:
-    """Partitions of one broker that one task deals with."""
+    """Partitions of one broker, for one task."""
 
     conf: Config
     broker: str
@@ -63,7 +63,7 @@ class RetainItem:
 
 @dataclass(slots=True)
 class _Summary:
-    """What became of some partitions: as much as is shown of any number of them."""
+    """The outcome for some partitions, in bounded size whatever their number."""
 
     partitions: int = 0
     removed: Removed = field(default_factory=Removed)
@@ -91,7 +91,7 @@ class _Summary:
             self._tell([f"{one.ref.folder}: {type(one.error).__name__}: {one.error}"])
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Add what a task says."""
+        """Add the summary of a task."""
         self.partitions += row["partitions"]
         self.removed += Removed(row["files"], row["messages"], row["bytes"])
         self.unmerged += row["unmerged"]
@@ -137,7 +137,7 @@ class _Summary:
         return facts
 
     def check(self) -> None:
-        """Raise what went wrong, behind what went well."""
+        """Raise an error if partitions failed; its message also says what was removed."""
         if self.failed:
             done = " ".join(f"{key}={value}" for key, value in self.facts().items())
             kind = Corrupt if self.corrupt else Unavailable
@@ -150,29 +150,29 @@ class _Summary:
 
 @job(name="retain", every_s=lambda conf: conf.jobs.retain_every_s, needs_spark=with_spark_engine)
 def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Remove the messages whose time has passed, in all partitions of all spaces.
+    """Remove messages whose retention time is over, in all partitions of all spaces.
 
-    Input: every partition's live files with their append times; topics and groups; what groups have committed and what
-    is popped and open; how far the merge job is; the delay marks. Which rule applies where:
-    `tables.queue.retention_rules`.
+    Input: every partition's live files with their append times; topics and groups; the groups' committed offsets and
+    what they have in flight; the progress of the merge job; the delay marks. `tables.queue.retention_rules` says which
+    rule applies where.
 
     Output: at most one commit for each partition, which removes whole files from its front. The files themselves are
     deleted `log.file_keep_ms` later by this application and by the services that have the partition open, or, if all
     these have ended by then, `log.orphan_keep_ms` later by the next process that has it open.
 
-    Idempotent: a file that is removed is not there to be removed again. Two runs at once, or a run and any append or
-    roll-up, race for the next version of a partition, and the loser decides again.
+    Idempotent: a removed file is no longer live, so it is not removed again. Two runs at once, or a run and any append
+    or roll-up, race for the next version of a partition, and the loser decides again.
 
     A kill at any line leaves each partition as before or after its one commit; the next run does the rest.
 
-    `rows` are the messages removed. `held_by` names the groups that keep messages which are old enough to go; of
-    `unmerged` of the queue's own logs, records are old enough that are not in the state tables yet. `lags` says how
-    many stored messages the groups are behind.
+    `rows` are the messages removed. `held_by` names the groups that hold back messages which are old enough to go.
+    `unmerged` counts the queue's own logs with records that are old enough, but not in the state tables yet. `lags`
+    says how many stored messages each group is behind.
 
     Raises
     ------
     Corrupt, Unavailable
-        Some partitions could not be dealt with; all others were.
+        Some partitions failed; all others were dealt with.
     """
     if spark is not None:
         return retain_in_tasks(runner_of(spark), conf, now)
@@ -186,7 +186,7 @@ def retain(spark: Any, conf: Config, now: datetime, shards: Sequence[str] | None
 
 
 def retain_in_tasks(run: Runner, conf: Config, now: datetime) -> Facts:
-    """Do the same by items, each of which is carried out by a task."""
+    """Do the same in items; a task carries out each of them."""
     warehouse = warehouse_of(conf)
     delete_due(warehouse)
     items = _items(warehouse, conf, tuple(brokers_of(warehouse, conf)), int(now.timestamp() * 1_000_000))
@@ -221,7 +221,7 @@ def _shown(words: Sequence[str]) -> str:
 
 
 def retain_partitions(item: RetainItem) -> Iterator[pa.RecordBatch]:
-    """Remove what is due of an item's partitions; yield one row with the counts."""
+    """Remove what is due in an item's partitions; yield one row with the counts."""
     warehouse = warehouse_of(item.conf)
     retention = Retention(warehouse, item.conf.retention, item.conf.warehouse.cluster)
     summary = _Summary()

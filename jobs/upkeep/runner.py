@@ -1,4 +1,4 @@
-"""What carries out the items of a job: tasks of Spark, or this process, one item after another."""
+"""Runs the items of a job: in tasks of Spark, or in this process, one after another."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from jobs.tasks import run_in_tasks
 
 __all__ = ["Runner", "in_this_process", "runner_of"]
 
-#: Gets the items, the function that carries out one, and the columns of what that yields.
+#: Takes the items, the function that carries out one, and the columns that it yields.
 Runner = Callable[[Sequence[Any], Callable[[Any], Iterable[pa.RecordBatch]], pa.Schema], pa.Table]
 
 
 def runner_of(spark: Any) -> Runner:
-    """Return the tasks of a session; this process where there is none."""
+    """Return a runner that uses tasks of the session, or this process without one."""
     return in_this_process if spark is None else partial(run_in_tasks, spark)
 
 
 def in_this_process(
     items: Sequence[Any], work: Callable[[Any], Iterable[pa.RecordBatch]], schema: pa.Schema
 ) -> pa.Table:
-    """Carry out one item after another, as tasks would."""
+    """Carry out the items one after another, as tasks would."""
     return pa.Table.from_batches((batch for item in items for batch in work(item)), schema)

@@ -1,4 +1,4 @@
-"""The offsets of some partitions as Spark's own Delta reader sees them: a check that shares no code with ours."""
+"""Counts the offsets of some partitions with Spark's own Delta reader: a check that shares no code with ours."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tables.store import Store
 
 __all__ = ["count_with_spark", "tally"]
 
-#: Partitions in one query: the plan stays small, and one damaged table spoils few others' first try.
+#: Partitions in one query: the plan stays small, and a damaged table makes few others fail in the first try.
 _PARTITIONS_PER_QUERY: Final = 64
-#: Retention may remove the first rows while they are counted; each further try starts from what is left.
+#: Tries of a count. Retention may remove the first rows meanwhile; the next try starts from what is left.
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkCount:
-    """What Spark counted of a partition's rows inside `[min_offset, end_offset)`."""
+    """What Spark counted of a partition's rows within `[min_offset, end_offset)`."""
 
     messages: int = 0
     distinct: int = 0
@@ -37,15 +37,15 @@ class SparkCount:
 
 
 def count_with_spark(spark: SparkSession, store: Store, found: Sequence[PartitionRef]) -> Iterator[Result]:
-    """Yield the verdicts; a partition that cannot even be read gets its own, and does not spoil the others'."""
+    """Yield a result for each partition; one that cannot be read gets a finding and does not affect the others."""
     for at in range(0, len(found), _PARTITIONS_PER_QUERY):
         yield from _verify(spark, store, found[at : at + _PARTITIONS_PER_QUERY])
 
 
 def tally(rows: DataFrame) -> DataFrame:
-    """Return, for each `folder` of `rows(folder, offset)`, messages, distinct offsets, first and last offset.
+    """Return messages, distinct offsets, first and last offset for each `folder` of `rows(folder, offset)`.
 
-    Distinct offsets are counted exactly, as bits of maps of 64: only one row in 64 is shuffled, and nothing sorted.
+    Distinct offsets are counted exactly, in bitmaps of 64 bits: only one row in 64 is shuffled, and nothing is sorted.
     """
     maps = rows.groupBy("folder", F.shiftright("offset", 6).alias("map")).agg(
         F.count("*").alias("messages"),
@@ -62,7 +62,7 @@ def tally(rows: DataFrame) -> DataFrame:
 
 
 def _verify(spark: SparkSession, store: Store, some: Sequence[PartitionRef]) -> list[Result]:
-    """Return the verdicts; a partition that cannot even be read gets its own, and does not spoil the others'."""
+    """Return a result for each partition; one that cannot be read gets a finding and does not affect the others."""
     results: list[Result] = []
     sound: list[tuple[PartitionRef, Snapshot]] = []
     for ref in some:
@@ -109,7 +109,7 @@ def _counted(
 
 
 def _offsets(spark: SparkSession, store: Store, ref: PartitionRef, snapshot: Snapshot) -> DataFrame:
-    """Return the rows that were there when the snapshot was taken: later appends lie behind its end."""
+    """Return the rows that were stored when the snapshot was taken; later appends lie behind its end."""
     table = spark.read.format("delta").load(store.uri(ref.folder))
     inside = (F.col("offset") >= snapshot.min_offset) & (F.col("offset") < snapshot.end_offset)
     return table.where(inside).select(F.lit(ref.folder).alias("folder"), "offset")

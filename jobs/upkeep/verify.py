@@ -1,11 +1,11 @@
-"""The job `verify`: what the files of every partition hold is what its log promises.
+"""The job `verify`: checks that the files of every partition hold what its log says.
 
     tasks over chunks of partitions   load the log, read the `offset` columns, count    -> rows of state/verify_results
     Spark's own Delta reader          counts a few partitions of each run, in turn      -> rows with reader = 'spark'
 
-The first reads with our code, every checksum checked. It is fast, and blind to what another Delta reader would see
-differently: a log that we understand and Spark does not. The second finds that. Set `jobs.verify_sample` to more than
-there are partitions, and Spark counts all of them in each run.
+The first reads with our code and checks every checksum. It is fast, but would miss a log that our code understands and
+another Delta reader does not. The second finds that. If `jobs.verify_sample` exceeds the number of partitions, Spark
+counts all of them in each run.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["RESULTS", "VerifyItem", "run", "verify_partitions"]
 
 #: The state table of the results, relative to the warehouse.
 RESULTS: Final = "state/verify_results"
-#: Findings that an error tells; the table has all.
+#: Findings that an error shows; the table has all.
 _SHOWN_MAX: Final = 5
-#: Rows that a task hands over at once.
+#: Rows in one batch of a task.
 _ROWS_MAX: Final = 64
 
 
@@ -55,13 +55,13 @@ class VerifyItem:
 
 @job(name="verify", every_s=lambda conf: conf.jobs.verify_every_s)
 def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] | None = None) -> Facts:
-    """Check that every partition's offsets are dense and unique and end where its log says.
+    """Check that every partition's offsets are dense and unique, and end where its log says.
 
-    Input: all message tables (topics, retry, dlq, sys): their logs, and the `offset` columns of their live files; of
-    `jobs.verify_sample` partitions in turn the same as Spark's own Delta reader sees them.
+    Input: all message tables (topics, retry, dlq, sys): their logs, and the `offset` columns of their live files; for
+    `jobs.verify_sample` partitions in turn also what Spark's own Delta reader sees.
     Output: the state table `state/verify_results`, one row for each partition and reader of this run.
     Idempotent: it only reads messages, and replaces its results as a whole.
-    A kill at any line leaves the results of the run before, or those of this one, never a mixture.
+    A kill at any line leaves the results of the previous run or of this one, never a mixture.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def run(spark: SparkSession, conf: Config, now: datetime, shards: Sequence[str] 
 
 
 def _sample(found: Sequence[PartitionRef], conf: Config, now: datetime) -> list[PartitionRef]:
-    """Return the partitions that Spark counts in this run: the next ones at the next time that a run is due."""
+    """Return the partitions that Spark counts in this run; each interval of the schedule has the next ones."""
     count = min(conf.jobs.verify_sample, len(found))
     at = int(now.timestamp()) // conf.jobs.verify_every_s * count
     return [found[(at + i) % len(found)] for i in range(count)]
@@ -95,7 +95,7 @@ def _frame(
 
 
 def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
-    """Return what the results add up to; of findings, no more than an error tells come to the driver."""
+    """Return the sums over the results; the driver gets only as many findings as an error shows."""
     results = spark.read.format("delta").load(store.uri(RESULTS))
     (sums,) = (
         results.where("reader = 'tables'")
@@ -114,7 +114,7 @@ def _facts(spark: SparkSession, store: Store) -> dict[str, int | str]:
 
 
 def verify_partitions(item: VerifyItem) -> Iterator[pa.RecordBatch]:
-    """Yield the verdicts on an item's partitions; one that cannot be read gets its own, and spoils no other's."""
+    """Yield a result for each partition of an item; one that cannot be read gets a finding and affects no other."""
     store = storage(item.warehouse)
     rows: list[tuple[object, ...]] = []
     for ref in item.refs:
@@ -131,7 +131,7 @@ def _verdict(store: Store, ref: PartitionRef) -> Result | None:
     try:
         snapshot, count = count_offsets(store, ref)
     except PartitionNotFound:
-        return None  # a topic that was deleted a moment ago
+        return None  # its topic was deleted a moment ago
     except (DeltaMQError, OSError) as error:
         return Result(ref=ref, finding=short(error.detail if isinstance(error, DeltaMQError) else str(error)))
     return Result.of(ref, snapshot, count)

@@ -1,4 +1,4 @@
-"""A row of the state table `state/verify_results`: what was found of one partition."""
+"""A row of the state table `state/verify_results`: the result for one partition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESULT_ROW: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A partition's verdict; an empty `finding` means that all is well."""
+    """The result for a partition; an empty `finding` means that it is sound."""
 
     ref: PartitionRef
     snapshot: Snapshot | None = None
@@ -45,12 +45,12 @@ class Result:
 
     @classmethod
     def of(cls, ref: PartitionRef, snapshot: Snapshot, counted: Counted) -> Result:
-        """Return the verdict on what was counted."""
+        """Return the result of a count."""
         finding = finding_of(snapshot.min_offset, snapshot.end_offset, counted)
         return cls(ref=ref, snapshot=snapshot, counted=counted, finding=finding)
 
     def row(self, reader: str, now: datetime) -> tuple[object, ...]:
-        """Return it as a row of the state table."""
+        """Return the result as a row of the state table."""
         low, end = (self.snapshot.min_offset, self.snapshot.end_offset) if self.snapshot else (None, None)
         messages, distinct = (self.counted.messages, self.counted.distinct) if self.counted else (None, None)
         where = (self.ref.space.value, self.ref.topic, self.ref.name, reader)
@@ -58,5 +58,5 @@ class Result:
 
 
 def short(text: str) -> str:
-    """Return a finding of bounded length."""
+    """Return a finding, cut to a bounded length."""
     return text if len(text) <= _FINDING_LENGTH_MAX else text[: _FINDING_LENGTH_MAX - 3] + "..."

@@ -49,7 +49,7 @@ def warehouse(tmp_path: Path) -> str:
 def test_spark_10_a_reset_is_shown_first_and_done_when_asked(warehouse: str) -> None:
     ask = ("reset", "--group", "billing", "--topic", "orders", "--warehouse", warehouse)
     code, told = _invoke(*ask, "--to", "earliest")
-    assert (code, told) == (0, "orders@broker-a 0\ngroup billing would get 3 messages; say --apply to do it\n")
+    assert (code, told) == (0, "orders@broker-a 0\ngroup billing would get 3 messages; add --apply to do it\n")
     code, told = _invoke(*ask, "--offset", "orders@broker-a=2", "--apply")
     assert code == 0 and told.startswith("orders@broker-a 2\ngroup billing gets 1 messages, in epoch ")
     code, told = _invoke(*ask, "--to", "2020-01-01T00:00:00Z", "--retries", "drop", "--apply")
@@ -60,7 +60,7 @@ def test_spark_10_a_reset_is_shown_first_and_done_when_asked(warehouse: str) -> 
     ("args", "told"),
     [
         (("--to", "soon"), "first, last, or an RFC 3339 time"),
-        ((), "exactly one of both"),
+        ((), "either --to or --offset"),
         (("--offset", "orders@broker-a"), "PARTITION=OFFSET"),
         (("--offset", "orders@broker-a=9"), "end offset 3"),
     ],
@@ -72,9 +72,9 @@ def test_spark_10_a_reset_that_cannot_be_is_one_line(warehouse: str, args: tuple
 
 def test_spark_10_dead_letters_are_counted_first_and_sent_back_when_asked(warehouse: str) -> None:
     ask = ("replay", "--group", "billing", "--warehouse", warehouse)
-    assert _invoke(*ask) == (0, "2 dead letters would be sent back; say --apply to do it\n")
-    assert _invoke(*ask, "--id", "m1", "--apply") == (0, "1 dead letters sent back, 0 were there already\n")
-    assert _invoke(*ask, "--apply") == (0, "1 dead letters sent back, 1 were there already\n")
+    assert _invoke(*ask) == (0, "2 dead letters would be sent back; add --apply to do it\n")
+    assert _invoke(*ask, "--id", "m1", "--apply") == (0, "1 dead letters sent back, 0 had been sent back before\n")
+    assert _invoke(*ask, "--apply") == (0, "1 dead letters sent back, 1 had been sent back before\n")
     code, output = _invoke(*ask, "--since", "yesterday")
     assert code == 1 and "--since" in output
 
@@ -90,7 +90,7 @@ def test_spark_09_an_export_is_defined_listed_and_forgotten(warehouse: str, tmp_
     assert (shown["name"], shown["schema"], shown["rows"], shown["batch"]) == ("orders", "`id` BIGINT", 0, -1)
     assert "orders: orders -> silver, 0 rows, 0 in quarantine" in _invoke("export", "list", *at)[1]
     code, told = _invoke("export", "add", "--topic", "orders", "--to", "gold", "--schema", "id BIGINT", *at)
-    assert code == 1 and "remove it, or take another" in told
+    assert code == 1 and "remove it, or use another name" in told
     assert _invoke("export", "remove", "orders", *at)[0] == 0
     assert json.loads(_invoke("export", "list", "--json", *at)[1]) == []
     assert "there is no export" in _invoke("export", "remove", "orders", *at)[1]

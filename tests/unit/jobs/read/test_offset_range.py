@@ -86,7 +86,7 @@ def test_spark_1_unknown_topics_and_partitions_are_named(orders: Filled) -> None
 
 def test_spark_1_offsets_that_are_not_stored_fail_unless_loss_is_accepted(orders: Filled) -> None:
     beyond = '{"orders": {"0": 99, "1": -1, "2": -1}}'
-    with pytest.raises(Refused, match=r"\[0, 99\) are asked for, \[0, 10\) are stored"):
+    with pytest.raises(Refused, match=r"\[0, 99\) were requested, \[0, 10\) are stored"):
         _resolve(orders, topic="orders", endingOffsets=beyond)
     found = _resolve(orders, topic="orders", endingOffsets=beyond, failOnDataLoss="false")
     assert _shown(found)[A] == (0, 10)
@@ -198,7 +198,7 @@ def test_spark_04_what_retention_took_is_missed_unless_it_may_be(orders: Filled)
     assert orders.append("orders", A, b"x").delete_below(5).messages == 5
     at = f'{{"orders": {{"{A}": 8}}}}'
     only = {"assign": f'{{"orders": ["{A}"]}}', "asOfOffset": at}
-    with pytest.raises(Refused, match=r"not as it was: retention has removed offsets \[0, 5\)"):
+    with pytest.raises(Refused, match=r"this state is incomplete: retention has removed offsets \[0, 5\)"):
         _resolve(orders, **only)
     assert _shown(_resolve(orders, **only, failOnDataLoss="false")) == {A: (5, 8)}
     start = f'{{"orders": {{"{A}": 6}}}}'

@@ -121,10 +121,10 @@ def test_spark_02_a_stream_has_its_own_defaults_and_limits() -> None:
         ({"endingOffsets": "latest"}, "endingOffsets: cannot be given to a stream"),
         ({"endingTimestamp": "5"}, "endingTimestamp: cannot be given to a stream"),
         ({"asOfTime": "5"}, "asOfTime: cannot be given to a stream"),
-        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger: .*contradicts"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger: .*must not be greater"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: must be a duration"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: must be a whole number"),
-        ({"group": "two words"}, "group: is no name"),
+        ({"group": "two words"}, "group: is not a valid group name"),
     ],
 )
 def test_spark_02_what_a_stream_cannot_have_is_refused_by_name(options: dict[str, str], told: str) -> None:

@@ -26,7 +26,7 @@ def _schema(*fields: tuple[str, T.DataType]) -> T.StructType:
     ("schema", "column", "told"),
     [
         (T.StructType([T.StructField("key", T.StringType())]), "value", "is missing"),
-        (_schema(("body", T.StringType())), "value", "beside 'body'"),
+        (_schema(("body", T.StringType())), "value", "and 'body' are both given"),
         (T.StructType([T.StructField("value", T.LongType())]), "value", "to_json"),
         (_schema(("key", T.LongType())), "key", r"bigint.*CAST\(key AS STRING\)"),
         (_schema(("partition", T.DoubleType())), "partition", "its number"),
@@ -140,7 +140,7 @@ def test_spark_03_small_batches_are_joined_to_pieces() -> None:
         ({"topic": "a", "producerId": "p"}, False, "batchId: is missing"),
         ({"topic": "a", "batchId": "1"}, False, "producerId: is missing"),
         ({"topic": "a", "producerId": "p", "batchId": "-1"}, False, "whole number"),
-        ({"topic": "a", "idempotencyKey": "k", "producerId": "p"}, False, "stands alone"),
+        ({"topic": "a", "idempotencyKey": "k", "producerId": "p"}, False, "cannot be combined"),
         ({"topic": "a", "idempotencyKey": "a b"}, False, "visible"),
         ({"topic": "a", "flush": "later"}, False, "sync or async"),
         ({"topik": "a"}, False, "did you mean topic"),

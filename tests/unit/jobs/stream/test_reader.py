@@ -185,7 +185,7 @@ def test_spark_02_a_topic_made_again_fails_the_query_or_is_read_from_its_start(
         stream.batch()
     again = tables.topic(partitions=2)
     tables.send(again, "new", "new")
-    with pytest.raises(StreamDataLost, match="orders was deleted and made again"):
+    with pytest.raises(StreamDataLost, match="orders was deleted and created again"):
         Stream(_uri(tables), stream.at).batch()
     going_on = Stream(_uri(tables), stream.at, failOnDataLoss="false")
     assert going_on.batch() == _places(A, 0, 1)
