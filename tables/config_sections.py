@@ -63,7 +63,7 @@ class Secret:
 
 
 def _between(default: int, low: int, high: int) -> int:
-    """A whole number with bounds, both included."""
+    """Return a whole number with bounds, both included."""
     return field(default=default, metadata={"low": low, "high": high})
 
 

@@ -60,7 +60,7 @@ def arm(text: str) -> None:
 
 
 def armed(name: str) -> bool:
-    """Whether `name` will act: where making a point observable costs something, it is done only then."""
+    """Return whether `name` will act: where making a point observable costs something, it is done only then."""
     return name in _armed
 
 
@@ -80,7 +80,7 @@ def failpoint(name: str) -> None:
 
 
 def _is_first(name: str) -> bool:
-    """Whether no other process was faster where the point is to act once."""
+    """Return whether no other process was faster where the point is to act once."""
     folder = os.environ.get("MQ_FAILPOINTS_ONCE")
     if not folder:
         return True

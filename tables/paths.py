@@ -63,7 +63,7 @@ class PartitionRef:
 
 
 def topic_folder(space: Space, topic: str) -> str:
-    """The folder of all partitions of a topic, relative to the warehouse."""
+    """Return the folder of all partitions of a topic, relative to the warehouse."""
     return f"{space.value}/{encode_path(topic)}"
 
 
@@ -74,7 +74,7 @@ def generation_of(partition_folder: str) -> int:
 
 
 def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> PartitionRef | None:
-    """The partition of two folder names, as `PartitionRef.folder` made them.
+    """Return the partition of two folder names, as `PartitionRef.folder` made them.
 
     None when a name was too long for its folder: the table's configuration has it (`mq.topic`, `mq.partition`).
     """
@@ -87,10 +87,10 @@ def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> Partiti
 
 
 def data_file_name(start: int, batch_id: str) -> str:
-    """A data file's name: its first offset, for people and for repair, then the id of the batch."""
+    """Return a data file's name: its first offset, for people and for repair, then the id of the batch."""
     return f"{start:020d}-{batch_id}.parquet"
 
 
 def start_of_data_file(name: str) -> int:
-    """The first offset that a data file's name promises."""
+    """Return the first offset that a data file's name promises."""
     return int(name[:20])

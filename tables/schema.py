@@ -98,7 +98,7 @@ def _delta_field(field: pa.Field) -> dict[str, object]:
 
 
 def delta_schema(schema: pa.Schema) -> str:
-    """Columns in Delta's own schema JSON; of types that our own tables have."""
+    """Return columns in Delta's own schema JSON; of types that our own tables have."""
     return json.dumps(_delta_struct(schema), separators=(",", ":"))
 
 

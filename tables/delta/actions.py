@@ -125,7 +125,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def commit_name(version: int) -> str:
-    """A commit's file name in `_delta_log`."""
+    """Return a commit's file name in `_delta_log`."""
     return f"{version:020d}.json"
 
 
@@ -147,7 +147,7 @@ def _with_crc(raw: bytes, crc: bytes) -> bytes:
 
 
 def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
-    """The `add` action of a file, as it stands in commits and checkpoints."""
+    """Return the `add` action of a file, as it stands in commits and checkpoints."""
     return {
         "path": file.path,
         "partitionValues": {},
@@ -181,7 +181,7 @@ def encode_create(*, table_id: str, name: str, schema: str, configuration: Mappi
 def encode_append(
     *, table_id: str, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
 ) -> bytes:
-    """The commit that appends `file` and moves the end offset to its end."""
+    """Return the commit that appends `file` and moves the end offset to its end."""
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
     if parts:
         tags["mq.parts"] = _encode([part_to_json(p) for p in parts]).decode()
@@ -208,7 +208,7 @@ def encode_rewrite(
     data_change: bool,
     now_ms: int,
 ) -> bytes:
-    """A commit that rearranges files (`data_change=False`) or lets old ones go, and moves no end offset."""
+    """Return a commit that rearranges files (`data_change=False`) or lets old ones go, and moves no end offset."""
     info = {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "isBlindAppend": False}
     lines: list[object] = [
         {
@@ -228,7 +228,7 @@ def encode_rewrite(
 
 
 def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch: int, now_ms: int) -> bytes:
-    """A commit that only puts up a fence: neither rows nor the end offset change."""
+    """Return a commit that only puts up a fence: neither rows nor the end offset change."""
     info = {
         "timestamp": now_ms,
         "operation": "FENCE",
@@ -240,13 +240,13 @@ def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch
 
 
 def fence_of(app_id: str, version: int) -> tuple[str, int] | None:
-    """The fence's name and epoch, if this `txn` puts one up."""
+    """Return the fence's name and epoch, if this `txn` puts one up."""
     name = app_id.removeprefix(FENCE_APP_PREFIX)
     return (name, version) if name != app_id else None
 
 
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
-    """A live file of an `add` action; raises `Corrupt` where its facts do not agree (RELIABILITY R4)."""
+    """Return a live file of an `add` action; raises `Corrupt` where its facts do not agree (RELIABILITY R4)."""
     try:
         facts = _stats.decode(stats)
         low, high = facts.minValues["offset"], facts.maxValues["offset"]

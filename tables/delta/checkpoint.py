@@ -88,7 +88,7 @@ class Checkpoint:
 
 
 def checkpoint_name(version: int) -> str:
-    """A checkpoint's file name in `_delta_log`."""
+    """Return a checkpoint's file name in `_delta_log`."""
     return f"{version:020d}.checkpoint.parquet"
 
 
@@ -99,7 +99,7 @@ def _crc_at(data: bytes) -> int:
 
 
 def _checksum(data: bytes, at: int) -> bytes:
-    """The checksum of the file, for its own place `at` counted as not yet written."""
+    """Return the checksum of the file, for its own place `at` counted as not yet written."""
     crc = zlib.crc32(_NO_CRC, zlib.crc32(data[:at]))
     return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
 
@@ -130,7 +130,7 @@ def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_m
 
 
 def hint_key(folder: str) -> str:
-    """The file that names a recent checkpoint for other Delta readers; we list the log instead."""
+    """Return the file that names a recent checkpoint for other Delta readers; we list the log instead."""
     return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
 
 
@@ -146,7 +146,7 @@ def _hint(checkpoint: Checkpoint) -> bytes:
 
 
 def hint_version(store: Store, folder: str) -> int | None:
-    """The version of the checkpoint that the hint names, None without a hint.
+    """Return the version of the checkpoint that the hint names, None without a hint.
 
     Raises
     ------

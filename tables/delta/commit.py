@@ -77,7 +77,7 @@ class CommitLog:
         self._stale_ms = int(keep_ms * STALE_FRACTION)
 
     def key(self, version: int) -> str:
-        """The commit file of a version."""
+        """Return the commit file of a version."""
         return f"{self._folder}/{LOG_FOLDER}/{commit_name(version)}"
 
     def refresh(self) -> bool:
@@ -103,7 +103,7 @@ class CommitLog:
         return self.snapshot.version != before
 
     def _stale(self) -> bool:
-        """Whether so much time has passed since our newest version was the newest that it may be cleaned up."""
+        """Return whether so much time has passed since our newest version was the newest that it may be cleaned up."""
         return self._clock.boot_ms() - self._seen_ms > self._stale_ms
 
     def look_ahead(self) -> None:
@@ -163,7 +163,7 @@ class CommitLog:
         raise LostRace(f"{self._folder}: version {version} was taken") from unknown
 
     def _holder(self, version: int, cause: Unknown | None) -> str | None:
-        """The id of the batch that has this version, None for none (RELIABILITY R5)."""
+        """Return the id of the batch that has this version, None for none (RELIABILITY R5)."""
         last: DeltaMQError | None = cause
         for _ in range(_READ_BACK_TRIES):
             try:
@@ -195,14 +195,14 @@ class CommitLog:
             raise Unknown(f"{self._folder}: the log moved on while version {commit.version} was put")
 
     def _still_there(self) -> bool:
-        """Whether our newest version is still the one that we know: then none after it was ever deleted."""
+        """Return whether our newest version is still the one that we know: then none after it was ever deleted."""
         try:
             return self._read(self.snapshot.version).batch_id == self.snapshot.batch_id
         except FileMissing:
             return False
 
     def _next(self) -> Commit | None:
-        """The commit that follows our newest, if it is there."""
+        """Return the commit that follows our newest, if it is there."""
         version = self.snapshot.version + 1
         if self._store.cheap_look and not self._store.exists(self.key(version)):
             return None
@@ -227,7 +227,7 @@ class CommitLog:
         return load(self._store, self._folder, self._on_replay)
 
     def _rebuilt(self) -> Snapshot:
-        """The state from the files alone, with all that is derived from it.
+        """Return the state from the files alone, with all that is derived from it.
 
         An error leaves the old state, whole: half a duplicate window would store a request twice.
         """

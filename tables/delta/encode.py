@@ -88,7 +88,7 @@ class Encoded:
 
 
 def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, append_us: int) -> list[pa.Array]:
-    """The columns of the message rows but for their offsets: defaults filled, ids made, time and producers written in.
+    """Return the columns of the message rows but for their offsets: defaults filled, ids made, time and producers written in.
 
     `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's after `offset`, in its order.
     """
@@ -105,7 +105,7 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
 
 
 def _nulls(count: int) -> dict[str, pa.Array]:
-    """Columns without values, those of few rows cut from the same ones."""
+    """Return columns without values, those of few rows cut from the same ones."""
     return _few_nulls(count) if count <= FEW_ROWS_MAX else _made_nulls(count)
 
 
@@ -146,7 +146,7 @@ def _made_ids(batch_id: str, count: int) -> pa.Array:
 
 
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
-    """The columns `producer_id` and `producer_seq`."""
+    """Return the columns `producer_id` and `producer_seq`."""
     rows_of_part = np.repeat(np.arange(len(parts)), [p.count for p in parts])
     ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     seqs = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
@@ -196,7 +196,7 @@ def key_values_of(parts: Sequence[Part]) -> list[tuple[bytes, bytes]]:
 
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
-    """A file for few rows, with its checksums; None when they are large or nest."""
+    """Return a file for few rows, with its checksums; None when they are large or nest."""
     rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
     found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:
@@ -207,7 +207,7 @@ def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[byt
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
-    """A compressed file, with its checksums."""
+    """Return a compressed file, with its checksums."""
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
@@ -254,7 +254,7 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds:
 
 
 def deliver_bounds(column: pa.ChunkedArray) -> Bounds | None:
-    """The bounds of a file's deliver times; None where a row has none."""
+    """Return the bounds of a file's deliver times; None where a row has none."""
     return None if column.null_count else bounds_of(column)
 
 

@@ -18,12 +18,12 @@ __all__ = ["can_put_back", "head_key", "put_back", "read_head"]
 
 
 def head_key(folder: str) -> str:
-    """The second name of the newest commit in a table's log."""
+    """Return the second name of the newest commit in a table's log."""
     return f"{folder}/{LOG_FOLDER}/{HEAD}"
 
 
 def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, bytes] | None:
-    """The commit that `.head` holds, with its bytes; None when there is none, or none that can be believed.
+    """Return the commit that `.head` holds, with its bytes; None when there is none, or none that can be believed.
 
     A `.head` that is damaged proves nothing: it may have been cut by the same power cut that took its other name.
     """
@@ -44,7 +44,7 @@ def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, 
 
 
 def can_put_back(store: Store, folder: str, commit: Commit, version: int) -> bool:
-    """Whether `.head` holds the commit of just this version, and all of its data is there."""
+    """Return whether `.head` holds the commit of just this version, and all of its data is there."""
     sizes = {entry.name: entry.size for entry in store.entries(folder)}
     return commit.version == version and all(sizes.get(f.path) == f.size for f in commit.adds)
 

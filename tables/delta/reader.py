@@ -55,7 +55,7 @@ class RowCache:
         return self._bytes
 
     def get(self, key: object) -> object | None:
-        """The kept value, now the most recently used."""
+        """Return the kept value, now the most recently used."""
         with self._lock:
             found = self._items.get(key)
             if found is None:
@@ -149,7 +149,7 @@ class FileReader:
                 yield found
 
     def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows that a file holds, a row group at a time, whatever their offsets are; checksums are checked.
+        """Yield all rows that a file holds, a row group at a time, whatever their offsets are; checksums are checked.
 
         For checks of the log against its files: `groups` believes nothing that contradicts the log.
         """
@@ -158,7 +158,7 @@ class FileReader:
             yield self._read_group(file, footer, index, columns)
 
     def parts(self, file: DataFile) -> tuple[Part, ...]:
-        """The producers' requests that the file carries."""
+        """Return the producers' requests that the file carries."""
         found = self._cache.get((self._folder, file.path))
         # Opening a partition asks for this and no more: footers of thousands that nobody reads are not kept.
         return found.parts if isinstance(found, _Footer) else self._read_footer(file).parts
@@ -221,7 +221,7 @@ class FileReader:
         )
 
     def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
-        """A decoded row group; one that is wanted whole is not kept, since its reader is through with it.
+        """Return a decoded row group; one that is wanted whole is not kept, since its reader is through with it.
 
         A scan in large steps would otherwise push out what others read in small ones, and touch new memory all the
         time, which costs as much as the decoding.
@@ -243,7 +243,7 @@ class FileReader:
         columns: Sequence[str] | None = None,
         chunks: Sequence[tuple[int, int]] = (),
     ) -> pa.Table:
-        """A decoded row group; of `chunks`, the byte ranges of `columns`, only pages are checked."""
+        """Return a decoded row group; of `chunks`, the byte ranges of `columns`, only pages are checked."""
         low, high = footer.edges[index], footer.edges[index + 1]
         data = self._read(file, list(chunks) or [(low, high)])
         if not chunks:
@@ -269,7 +269,7 @@ class FileReader:
 
 
 def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """The byte ranges of columns that are a small part of a large row group; none of a part that is not."""
+    """Return the byte ranges of columns that are a small part of a large row group; none of a part that is not."""
     whole, found = 0, []
     for index in range(group.num_columns):
         chunk = group.column(index)

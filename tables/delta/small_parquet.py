@@ -66,7 +66,7 @@ class _Shape:
 def encode_few_rows(
     rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
 ) -> tuple[bytes, int] | None:
-    """The file and where its footer begins; None when the rows are not for this writer, or over `bytes_max`.
+    """Return the file and where its footer begins; None when the rows are not for this writer, or over `bytes_max`.
 
     `rows` has MESSAGE_SCHEMA's columns in one chunk each; `key_values` go into the footer's metadata.
     """
@@ -104,7 +104,7 @@ def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
 
 
 def _page(column: pa.Array, leaf: _Leaf, shape: _Shape) -> bytes:
-    """The page of a column with values."""
+    """Return the page of a column with values."""
     valid = None
     levels = shape.all_present if leaf.levels_max else b""
     if column.null_count:
@@ -155,7 +155,7 @@ def _run(count: int, level: int) -> bytes:
 def _footer(
     shape: _Shape, chunks: Sequence[bytes], pages_bytes: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> list[bytes]:
-    """The file's metadata in Thrift's compact protocol."""
+    """Return the file's metadata in Thrift's compact protocol."""
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
     pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", _varint(len(_leaves())), *chunks]
     pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0"]
@@ -170,7 +170,7 @@ def _footer(
 
 @functools.cache
 def _schema() -> bytes:
-    """The footer up to the schema's end, as pyarrow writes it."""
+    """Return the footer up to the schema's end, as pyarrow writes it."""
     data = _sample()
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
@@ -205,7 +205,7 @@ def _nested_columns() -> tuple[int, ...]:
 
 
 def _sample() -> bytes:
-    """A file of one row by pyarrow."""
+    """Return a file of one row by pyarrow."""
     empty = [pa.array([0]), *(pa.nulls(1, field.type) for field in list(MESSAGE_SCHEMA)[1:])]
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -237,7 +237,7 @@ def _null_page(leaf: _Leaf, count: int, page_end: bytes) -> bytes:
 
 
 def _chunk_start(leaf: _Leaf, count: int) -> bytes:
-    """A column chunk's metadata up to its first size: file offset, type, encodings, path, codec, values."""
+    """Return a column chunk's metadata up to its first size: file offset, type, encodings, path, codec, values."""
     path = b"".join(_varint(len(part)) + part.encode() for part in leaf.path)
     head = b"\x26\0\x1c\x15" + _zigzag(leaf.kind) + b"\x19\x25\x06\0"
     return head + bytes((0x19, len(leaf.path) << 4 | 8)) + path + b"\x15\0\x16" + _zigzag(count) + b"\x16"
@@ -248,12 +248,12 @@ def _chunk_start(leaf: _Leaf, count: int) -> bytes:
 
 @functools.lru_cache(maxsize=65_536)
 def _zigzag(value: int) -> bytes:
-    """A number that is not negative, as Thrift writes signed ones."""
+    """Return a number that is not negative, as Thrift writes signed ones."""
     return _varint(value << 1)
 
 
 def _zigzag_crc(crc: int) -> bytes:
-    """A checksum, which Parquet declares as a signed number of 32 bits."""
+    """Return a checksum, which Parquet declares as a signed number of 32 bits."""
     return _varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
 
 

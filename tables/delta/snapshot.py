@@ -85,7 +85,7 @@ class Snapshot:
         return files[0].start if files else self.end_offset
 
     def keep_ms(self, name: str, default: int) -> int:
-        """A promise that the table's own configuration makes to all its writers, in milliseconds."""
+        """Return a promise that the table's own configuration makes to all its writers, in milliseconds."""
         return int(self.configuration.get(name, default))
 
     @property
@@ -192,12 +192,12 @@ def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda
 
 
 def _newer_checkpoint(store: Store, folder: str, version: int) -> bool:
-    """Whether a clean-up explains that a file after the checkpoint of `version` is gone."""
+    """Return whether a clean-up explains that a file after the checkpoint of `version` is gone."""
     return any(v > version for v in log_versions(store, folder)[1])
 
 
 def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None]) -> Snapshot:
-    """The state of the checkpoint of version `base` (-1: none) and every commit after it; `listed` was seen.
+    """Return the state of the checkpoint of version `base` (-1: none) and every commit after it; `listed` was seen.
 
     Commits are read on until there is none, not until the listing ends: a listing is no moment in time, and may hold
     a file without one that was made before it.
@@ -233,7 +233,7 @@ def _check_head(store: Store, folder: str, snapshot: Snapshot, head: Commit) -> 
 
 
 def start(store: Store, folder: str, base: int) -> Snapshot:
-    """The state of the checkpoint of version `base`, or of version 0 if it is negative."""
+    """Return the state of the checkpoint of version `base`, or of version 0 if it is negative."""
     snapshot = _from_checkpoint(store, folder, base) if base >= 0 else _first(read_commit(store, folder, 0, ""), folder)
     _check_place(snapshot, folder)
     return snapshot
@@ -270,7 +270,7 @@ def _first(commit: Commit, folder: str) -> Snapshot:
 
 
 def _shared(metadata: Mapping[str, object]) -> dict[str, object]:
-    """The same with its long strings kept once for all tables: a process may have thousands of them open."""
+    """Return the same with its long strings kept once for all tables: a process may have thousands of them open."""
     return {sys.intern(key): _interned(value) for key, value in metadata.items()}
 
 
@@ -289,6 +289,6 @@ def _check_place(snapshot: Snapshot, folder: str) -> None:
 
 
 def read_commit(store: Store, folder: str, version: int, table_id: str) -> Commit:
-    """A commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
+    """Return a commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
     key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
     return parse_commit(store.read(key), table_id=table_id if version else None, version=version, source=key)

@@ -75,7 +75,7 @@ def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
 
 
 def only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
-    """The rows of the parts whose positions are in `keep`."""
+    """Return the rows of the parts whose positions are in `keep`."""
     mask = np.repeat([i in keep for i in range(len(parts))], [p.count for p in parts])
     return rows.filter(pa.array(mask))
 

@@ -46,7 +46,7 @@ class Fetched:
 
 
 def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
-    """The status of a read that finds no rows; None when it finds some."""
+    """Return the status of a read that finds no rows; None when it finds some."""
     if offset > end:
         return FetchStatus.OFFSET_TOO_LARGE
     if offset == end:
@@ -57,7 +57,7 @@ def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
 
 
 def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
-    """The answer that holds `rows`, which start at `offset`."""
+    """Return the answer that holds `rows`, which start at `offset`."""
     return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
 
 
@@ -87,7 +87,7 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
-    """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
+    """Return the first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
     if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
         return rows
     total = np.cumsum(weights_of(rows))
@@ -95,6 +95,6 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
 
 
 def one_record_batch(rows: pa.Table) -> pa.RecordBatch:
-    """A table's rows in one record batch."""
+    """Return a table's rows in one record batch."""
     batches = rows.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)

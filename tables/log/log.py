@@ -175,7 +175,7 @@ class PartitionLog:
         return self._stop.error
 
     def in_memory(self, offset: int) -> bool:
-        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
         return self._reader.in_memory(offset)
 
     def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
@@ -191,7 +191,7 @@ class PartitionLog:
         return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes)
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        """Return the first offset whose append time is at or after `time_us`; the end offset when there is none."""
         self._stop.check()
         return self._reader.offset_at(time_us)
 
@@ -335,20 +335,20 @@ class PartitionLog:
         self._bytes = sum(file.size for file in snapshot.files)
 
     def parts_of(self, file: DataFile) -> list[Part]:
-        """The producers' requests in a live file that are still remembered; a roll-up carries them on."""
+        """Return the producers' requests in a live file that are still remembered; a roll-up carries them on."""
         with self._lock:
             return self._requests.in_file(file)
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
-        """Whether the newest known state still has all of these files."""
+        """Return whether the newest known state still has all of these files."""
         return self.state.are_live(files)
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file, from memory if they are there."""
+        """Return all rows of a live file, from memory if they are there."""
         return self._reader.file_rows(file)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
-        """A few columns of all rows of a live file, from memory if they are there.
+        """Return a few columns of all rows of a live file, from memory if they are there.
 
         Raises
         ------

@@ -45,7 +45,7 @@ class Picked:
 
 
 def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked:
-    """The messages at `offsets` (ascending, none twice), each in memory once.
+    """Return the messages at `offsets` (ascending, none twice), each in memory once.
 
     Raises
     ------

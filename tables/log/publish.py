@@ -20,7 +20,7 @@ __all__ = ["Publisher", "keys_of"]
 
 
 def keys_of(folder: str, commit: Commit) -> list[str]:
-    """The files of a commit, data before the commit itself."""
+    """Return the files of a commit, data before the commit itself."""
     return [*(f"{folder}/{f.path}" for f in commit.adds), f"{folder}/{LOG_FOLDER}/{commit_name(commit.version)}"]
 
 

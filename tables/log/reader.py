@@ -36,7 +36,7 @@ class LogReader:
         self._row_group_rows = row_group_rows
 
     def in_memory(self, offset: int) -> bool:
-        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
         pieces = self._tail.pieces
         # What is gone is refused without a look.
         return (
@@ -107,16 +107,16 @@ class LogReader:
         return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge))
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        """Return the first offset whose append time is at or after `time_us`; the end offset when there is none."""
         return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file, from memory if they are there."""
+        """Return all rows of a live file, from memory if they are there."""
         rows = self._tail.rows(file.start, file.end)
         return rows if rows is not None else self._files.rows(file, file.start, file.end)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
-        """A few columns of all rows of a live file, from memory if they are there; what is read is not kept."""
+        """Return a few columns of all rows of a live file, from memory if they are there; what is read is not kept."""
         rows = self._tail.rows(file.start, file.end)
         if rows is not None:
             return rows.select(list(columns))
@@ -134,7 +134,7 @@ class LogReader:
 
 
 def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: int) -> int:
-    """The first offset in `files` that was appended at or after a time; `end` when there is none."""
+    """Return the first offset in `files` that was appended at or after a time; `end` when there is none."""
     at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
     if at == len(files):
         return end

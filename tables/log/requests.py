@@ -45,12 +45,12 @@ class Requests:
         return self._window.find(producer_id, seq, indexes)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
-        """All that is remembered of a producer; any thread may ask."""
+        """Return all that is remembered of a producer; any thread may ask."""
         with self._changing:
             return self._window.seen(producer_id)
 
     def whole_since_ms(self) -> int:
-        """The time from which on every request is surely remembered (`ProducerWindow.whole_since_ms`)."""
+        """Return the time from which on every request is surely remembered (`ProducerWindow.whole_since_ms`)."""
         with self._changing:
             return self._window.whole_since_ms
 
@@ -65,6 +65,6 @@ class Requests:
                 self._by_file[file.path] = parts
 
     def in_file(self, file: DataFile) -> list[Part]:
-        """The requests in a live file that are still remembered; a roll-up carries them on."""
+        """Return the requests in a live file that are still remembered; a roll-up carries them on."""
         parts = self._by_file.get(file.path, ())
         return [p for p in parts if self._window.find(p.producer_id, p.seq, p.indexes) is not None]

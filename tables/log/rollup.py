@@ -50,7 +50,7 @@ def _is_due(run: Sequence[DataFile], classes: Sequence[int | None], level: int, 
 
 
 def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
-    """The size class of a file, None for a final one."""
+    """Return the size class of a file, None for a final one."""
     if file.size >= final_bytes:
         return None
     level, bound = 0, fanout
@@ -60,7 +60,7 @@ def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
 
 
 def _runs(classes: Sequence[int | None], level: int) -> Iterator[tuple[int, int]]:
-    """The longest runs `[low, high)` of adjacent files of class `level` or below, newest first."""
+    """Yield the longest runs `[low, high)` of adjacent files of class `level` or below, newest first."""
     high = len(classes)
     while high > 0:
         low = high

@@ -64,15 +64,15 @@ class LogState:
         return self._commits.snapshot.checkpoint_version
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
-        """Whether the newest known state still has all of these files."""
+        """Return whether the newest known state still has all of these files."""
         return {f.path for f in files} <= {f.path for f in self.files}
 
     def keep_ms(self, name: str, default: int) -> int:
-        """A promise in the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
+        """Return a promise in the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
         return self._commits.snapshot.keep_ms(name, default)
 
     def checkpoint(self) -> Checkpoint:
-        """The newest known state as a checkpoint: consistent, and not changed by later appends."""
+        """Return the newest known state as a checkpoint: consistent, and not changed by later appends."""
         with self._lock:
             return self._commits.snapshot.checkpoint()
 

@@ -38,7 +38,7 @@ class StoredRequests:
         self._found: dict[PartitionRef, _Read] = {}
 
     def of(self, log: PartitionLog, producer_id: str, since_ms: int) -> Collection[int]:
-        """The sequences of the producer in rows that were appended at `since_ms` or later, as far as `log` knows.
+        """Return the sequences of the producer in rows that were appended at `since_ms` or later, as far as `log` knows.
 
         Raises
         ------

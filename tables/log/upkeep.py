@@ -52,10 +52,10 @@ class KeptLog(Protocol):
     """What upkeep reads and changes besides the state of the log."""
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file."""
+        """Return all rows of a live file."""
 
     def parts_of(self, file: DataFile) -> list[Part]:
-        """The producers' requests in a live file that are still remembered."""
+        """Return the producers' requests in a live file that are still remembered."""
 
     def rewrite(
         self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None

@@ -23,7 +23,7 @@ __all__ = ["Warehouse", "refs"]
 
 
 def open_store(uri: str) -> Store:
-    """The store behind a warehouse URI: a folder, `file://`, or anything that obstore knows."""
+    """Return the store behind a warehouse URI: a folder, `file://`, or anything that obstore knows."""
     scheme = urlsplit(uri).scheme
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
@@ -115,7 +115,7 @@ class Warehouse:
         return self.open_partition(ref)
 
     def open_partition(self, ref: PartitionRef) -> PartitionLog:
-        """The open partition; the same object for the same reference.
+        """Return the open partition; the same object for the same reference.
 
         Raises
         ------
@@ -157,15 +157,15 @@ class Warehouse:
             found.release()
 
     def exists(self, ref: PartitionRef) -> bool:
-        """Whether the partition has a table; a folder with only a dead process's temporary file is none."""
+        """Return whether the partition has a table; a folder with only a dead process's temporary file is none."""
         return ref in self._logs or any(log_versions(self.store, ref.folder))
 
     def refs(self, space: Space) -> list[PartitionRef]:
-        """All partitions that have a folder in `space`."""
+        """Return all partitions that have a folder in `space`."""
         return list(refs(self.store, space))
 
     def refs_of(self, space: Space, topic: str) -> list[PartitionRef]:
-        """All partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
+        """Return all partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
         folder = topic_folder(space, topic)
         return list(_refs_in(self.store, space, folder.rpartition("/")[2]))
 
@@ -221,7 +221,7 @@ class Warehouse:
 
 
 def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
-    """All partitions that have a table in `space`, by folder."""
+    """Yield all partitions that have a table in `space`, by folder."""
     for topic in store.folders(space.value):
         yield from _refs_in(store, space, topic)
 
@@ -235,7 +235,7 @@ def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
 
 
 def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:
-    """The partition whose names did not fit its folders; None while its table is being made."""
+    """Return the partition whose names did not fit its folders; None while its table is being made."""
     try:
         configuration = load(store, f"{space.value}/{topic}/{partition}").configuration
     except PartitionNotFound:

@@ -80,5 +80,5 @@ def _groups(run: Sequence[DataFile], target: Target) -> Iterator[Sequence[DataFi
 
 
 def _is_close(first: DataFile, last: DataFile, target: Target) -> bool:
-    """Whether one file may hold the rows of both."""
+    """Return whether one file may hold the rows of both."""
     return target.span_ms is None or last.append_max_us - first.append_min_us <= target.span_ms * 1_000

@@ -111,7 +111,7 @@ class Compactor:
 
 
 def _is_neglected(log: PartitionLog, settings: LogSettings) -> bool:
-    """Whether much more upkeep is due than anybody who does it leaves."""
+    """Return whether much more upkeep is due than anybody who does it leaves."""
     small = sum(file.size < settings.rollup_bytes_max // 2 for file in log.files[-2 * TAIL_FILES_MAX :])
     commits = log.version - log.checkpoint_version
     return small > TAIL_FILES_MAX or commits > 2 * settings.checkpoint_commits

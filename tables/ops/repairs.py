@@ -129,7 +129,7 @@ def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
 
 
 def load_before(store: Store, folder: str) -> Snapshot:
-    """The longest consistent state of a log, from its newest checkpoint that can be read."""
+    """Return the longest consistent state of a log, from its newest checkpoint that can be read."""
     for base in [*reversed(log_versions(store, folder)[1]), -1]:
         try:
             snapshot = start(store, folder, base)
@@ -152,7 +152,7 @@ def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit 
 
 
 def _torn_version(store: Store, folder: str, snapshot: Snapshot) -> int | None:
-    """The first version after the checkpoint that was not synced and whose data did not arrive, None for none."""
+    """Return the first version after the checkpoint that was not synced and whose data did not arrive, None for none."""
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     live = {f.path for f in snapshot.files}
     for version in range(snapshot.checkpoint_version + 1, snapshot.version + 1):
@@ -197,7 +197,7 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
 
 
 def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
-    """The newest checkpoint, if it is damaged and the log goes from an older one through all commits."""
+    """Return the newest checkpoint, if it is damaged and the log goes from an older one through all commits."""
     commits, checkpoints = log_versions(store, ref.folder)
     if not checkpoints:
         return None

@@ -215,7 +215,7 @@ class _Partition:
                 yield self._blemish(key, problem, f"none: the checkpoint of version {base} covers it")
 
     def _table_id(self) -> str | None:
-        """The table's id though its log does not open: from any part of it that is whole."""
+        """Return the table's id though its log does not open: from any part of it that is whole."""
         _, checkpoints = log_versions(self._store, self._folder)
         for version in [*reversed(checkpoints), -1]:
             try:
@@ -281,7 +281,7 @@ class _Partition:
                 yield self._damage(key, problem, remedy)
 
     def _still_live(self, file: DataFile) -> bool:
-        """Whether the newest log still names the file: a roll-up may have replaced it meanwhile."""
+        """Return whether the newest log still names the file: a roll-up may have replaced it meanwhile."""
         try:
             return any(f.path == file.path for f in load(self._store, self._folder).files)
         except Corrupt:
@@ -306,5 +306,5 @@ def _starts_at_or_after(name: str, offset: int) -> bool:
 
 
 def damaged(findings: Iterable[Finding]) -> list[PartitionRef]:
-    """The partitions that something is wrong with, each once, in order."""
+    """Return the partitions that something is wrong with, each once, in order."""
     return list(dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE))

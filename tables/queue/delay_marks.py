@@ -102,7 +102,7 @@ class DelayMarks:
 
 
 def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
-    """The first offset of the broker's delay log that still waits: the log may begin there."""
+    """Return the first offset of the broker's delay log that still waits: the log may begin there."""
     marks = DelayMarks(warehouse, cluster, broker)
     marks.refresh()
     log = LogTail(warehouse, system_ref(DELAY, cluster, broker)).log
@@ -113,7 +113,7 @@ def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
 
 
 def void_marks_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
-    """The first offset of the broker's delay marks that still says something: the marks may begin there.
+    """Return the first offset of the broker's delay marks that still says something: the marks may begin there.
 
     A mark is void when the delay log no longer has the places that it is about.
     """
@@ -130,5 +130,5 @@ def void_marks_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
 
 
 def _last(mark: DelayMark) -> int:
-    """The last place that a mark is about."""
+    """Return the last place that a mark is about."""
     return mark.offset if isinstance(mark, Cancelled) else max((high for _, high in mark.ranges), default=0) - 1

@@ -66,7 +66,7 @@ class DeliverTimes:
         raise Unavailable(f"{log.ref.name}: files are replaced faster than they can be read", code="contention")
 
     def next_due_ms(self, log: PartitionLog, marks: DelayMarks, after_ms: int) -> int | None:
-        """A time after `after_ms` before which nothing else is due; None when nothing waits. For use after `due`."""
+        """Return a time after `after_ms` before which nothing else is due; None when nothing waits. For use after `due`."""
         times = []
         for file in log.files:
             if marks.ended.gap_from(file.start) >= file.end:
@@ -122,12 +122,12 @@ class DeliverTimes:
 
 
 def _may_be_due(stats: str, until_ms: int) -> bool:
-    """Whether a file may hold something that is due, by its statistics."""
+    """Return whether a file may hold something that is due, by its statistics."""
     least = _least_ms(stats)
     return least is None or least <= until_ms
 
 
 def _least_ms(stats: str) -> int | None:
-    """The least deliver time of a file, rounded down; None when its statistics do not say it."""
+    """Return the least deliver time of a file, rounded down; None when its statistics do not say it."""
     known = decoded_stats(stats)
     return time_ms(known.minValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None

@@ -35,7 +35,7 @@ _MS: Final = timedelta(milliseconds=1)
 def times_of_lists(
     deliver_times: Sequence[datetime | None], delays_ms: Sequence[int | None], now_ms: int, where: str
 ) -> Times | None:
-    """The times of messages that were sent as JSON; None when none of them is to wait.
+    """Return the times of messages that were sent as JSON; None when none of them is to wait.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def _in_message(error: Unprocessable, where: str) -> Unprocessable:
 
 
 def times_of_columns(deliver_times: pa.Array | None, delays_ms: pa.Array | None, now_ms: int) -> Times | None:
-    """The same for columns of an Arrow stream, either of which may be missing.
+    """Return the same for columns of an Arrow stream, either of which may be missing.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _milliseconds(column: pa.Array | None, count: int) -> tuple[Times, NDArray[n
 
 
 def _whole(column: pa.Array | None, count: int) -> tuple[Times, NDArray[np.bool_]]:
-    """The values, 0 where there is none, and where there are some."""
+    """Return the values, 0 where there is none, and where there are some."""
     if column is None:
         return np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     try:

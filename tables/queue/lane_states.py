@@ -90,14 +90,14 @@ class LaneStates(Sequence[CheckpointState]):
 
 
 def _ints(rows: pa.Table, name: str) -> Ints:
-    """A column of numbers or times; null is 0."""
+    """Return a column of numbers or times; null is 0."""
     column = rows.column(name).cast(pa.int64())
     values: Ints = pc.fill_null(column, 0).to_numpy()
     return values
 
 
 def _ends(rows: pa.Table) -> Ints:
-    """The offset behind the last message of each checkpoint."""
+    """Return the offset behind the last message of each checkpoint."""
     ends = _ints(rows, "start_offset") + _ints(rows, "num")
     diffs = rows.column("diffs")
     if diffs.null_count < len(diffs):
@@ -136,7 +136,7 @@ def lane_states(rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]) 
 def _joined_with(
     rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]
 ) -> tuple[pa.Table, dict[CheckpointKey, CheckpointState]]:
-    """The rows without those that `newer` says more about, and `newer` with what these said."""
+    """Return the rows without those that `newer` says more about, and `newer` with what these said."""
     joined = dict(newer)
     if not newer:
         return rows, joined
@@ -151,7 +151,7 @@ def _joined_with(
 
 
 def _by_lane(rows: pa.Table) -> Iterator[tuple[LaneKey, Ints]]:
-    """The places of the rows of each lane."""
+    """Yield the places of the rows of each lane."""
     if not rows.num_rows:
         return
     codes = np.zeros(rows.num_rows, dtype=np.int64)

@@ -70,7 +70,7 @@ class _StoredPlan(msgspec.Struct):
 
 
 def app_id(table: str) -> str:
-    """The application of the table's idempotent writes."""
+    """Return the application of the table's idempotent writes."""
     return f"mq.merge.{_name(table)}"
 
 
@@ -90,7 +90,7 @@ def put_plan(store: Store, table: str, plan: Plan) -> Plan:
 
 
 def read_plan(store: Store, table: str, batch: int) -> Plan | None:
-    """The plan of a batch; None when it was not planned.
+    """Return the plan of a batch; None when it was not planned.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def forget_plans(store: Store, table: str, merged: int) -> None:
 
 
 def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> Plan:
-    """The last batch that is in the table, given the table's transactions; batch -1, without logs, when none is.
+    """Return the last batch that is in the table, given the table's transactions; batch -1, without logs, when none is.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class _Folded:
     previous: int = 0
 
     def after(self, rows: pa.Table, next_offset: int) -> _Folded:
-        """The state after rows of the log; the last snapshot among them counts for all before it."""
+        """Return the state after rows of the log; the last snapshot among them counts for all before it."""
         last = _last_snapshot(rows)
         if last is None:
             return self._with(rows, next_offset)
@@ -127,7 +127,7 @@ class MetaLog:
         return self._folded.offset
 
     def known(self) -> tuple[Mapping[str, int], Meta]:
-        """The newest known state, and for each part of it the offset behind the last event that told about it."""
+        """Return the newest known state, and for each part of it the offset behind the last event that told about it."""
         folded = self._folded
         return folded.told, folded.meta
 
@@ -168,11 +168,11 @@ class MetaLog:
         return self._submit(lambda meta: decide(meta.topics)).topics
 
     def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
-        """The same for events of groups, which may be decided by the topics, too."""
+        """Return the same for events of groups, which may be decided by the topics, too."""
         return self.submit_any(decide)
 
     def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
-        """The same for events of any family, decided by all of the state."""
+        """Return the same for events of any family, decided by all of the state."""
         return self._submit(decide)
 
     def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
@@ -209,7 +209,7 @@ class MetaLog:
                 return True
 
     def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[Snapshot]:
-        """The snapshot to append behind `events`, which lead to `after`; none when the last is new enough."""
+        """Return the snapshot to append behind `events`, which lead to `after`; none when the last is new enough."""
         folded = self._folded
         if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
             return []
@@ -240,7 +240,7 @@ class MetaLog:
         return self._folded.offset > began
 
     def _rebuilt(self) -> _Folded:
-        """The state from the table alone."""
+        """Return the state from the table alone."""
         return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
@@ -254,7 +254,7 @@ def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
 
 
 def _events_of(rows: pa.Table) -> list[AnyEvent]:
-    """The events in rows of the log, among which no snapshot is."""
+    """Return the events in rows of the log, among which no snapshot is."""
     columns = [rows.column(name).to_pylist() for name in _COLUMNS]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 
@@ -279,13 +279,13 @@ def _at(offset: int) -> Iterator[None]:
 
 
 def _last_snapshot(rows: pa.Table) -> int | None:
-    """The place of the last snapshot among rows of the log."""
+    """Return the place of the last snapshot among rows of the log."""
     found = np.flatnonzero(pc.equal(rows.column("tag"), Snapshot.kind).to_numpy())
     return int(found[-1]) if found.size else None
 
 
 def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
-    """The state that the rows of all files add up to; it looks at no more of them than it needs.
+    """Return the state that the rows of all files add up to; it looks at no more of them than it needs.
 
     Raises
     ------
@@ -307,7 +307,7 @@ def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
 
 
 def read_meta(store: Store) -> Meta | None:
-    """The newest metadata of a warehouse, without opening anything for writing; None where there is no log of it."""
+    """Return the newest metadata of a warehouse, without opening anything for writing; None where there is no log of it."""
     folder = META_PARTITION.folder
     try:
         snapshot = load(store, folder)

@@ -68,7 +68,7 @@ class OpenCheckpoints:
         self._seen: CheckpointTable | None = None
 
     def look(self) -> CheckpointTable:
-        """The table as it is now; an empty one where there is none.
+        """Return the table as it is now; an empty one where there is none.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class CheckpointTable:
         self.stops = stops
 
     def due(self, broker: str, queue: int, until_ms: int) -> pa.Table:
-        """The checkpoints of a queue that hold messages given away and fell due at `until_ms` or before.
+        """Return the checkpoints of a queue that hold messages given away and fell due at `until_ms` or before.
 
         Their columns are `CHECKPOINT_COLUMNS`, as those of `named`.
         """
@@ -111,7 +111,7 @@ class CheckpointTable:
         return pa.concat_tables([_ROW_SCHEMA.empty_table(), *found])
 
     def next_due_ms(self, broker: str, queue: int, after_ms: int) -> int | None:
-        """A time after `after_ms` before which nothing else of a queue falls due; None when nothing else will.
+        """Return a time after `after_ms` before which nothing else of a queue falls due; None when nothing else will.
 
         Files that need not be opened for what is due are not opened for this either: their statistics say it.
         """
@@ -127,7 +127,7 @@ class CheckpointTable:
         return min(times, default=None)
 
     def named(self, keys: pa.Table) -> pa.Table:
-        """The rows of those of the checkpoints `keys` (`CHECKPOINT_KEY`) that are in the table."""
+        """Return the rows of those of the checkpoints `keys` (`CHECKPOINT_KEY`) that are in the table."""
         if not keys.num_rows or not self._log.files:
             return _ROW_SCHEMA.empty_table()
         times = keys.column("pop_time").cast(pa.int64()).to_numpy()
@@ -147,7 +147,7 @@ class CheckpointTable:
     # Files.
 
     def _may_be_due(self, stats: str | None, until_ms: int) -> bool:
-        """Whether something in a file may be due: its `due_time` is null in rows of which nothing is in flight."""
+        """Return whether something in a file may be due: its `due_time` is null in rows of which nothing is in flight."""
         if _DUE_TIME not in self._log.columns or not stats:
             return True
         known = decoded_stats(stats)
@@ -206,7 +206,7 @@ class CheckpointTable:
 
 
 def _as_known(found: pa.Table, names: Sequence[str], key: str) -> pa.Table:
-    """The columns in this order and with the types that the table has."""
+    """Return the columns in this order and with the types that the table has."""
     try:
         return found.select(list(names)).cast(pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in names]))
     except (KeyError, pa.ArrowException) as error:
@@ -231,7 +231,7 @@ def _due_index(rows: pa.Table) -> dict[tuple[str, int], _Sorted]:
 
 
 def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
-    """A number for each checkpoint, of its first offset and its pop time; few others have the same one."""
+    """Return a number for each checkpoint, of its first offset and its pop time; few others have the same one."""
     offsets = rows.column("start_offset").to_numpy().astype(np.uint64)
     times = rows.column("pop_time").cast(pa.int64()).to_numpy().astype(np.uint64)
     found: NDArray[np.uint64] = (offsets * _MIX[0]) ^ (times * _MIX[1])
@@ -239,7 +239,7 @@ def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
 
 
 def _may_hold(stats: str | None, column: str, low_ms: int, high_ms: int) -> bool:
-    """Whether a file may have a time between the two, both included."""
+    """Return whether a file may have a time between the two, both included."""
     if not stats:
         return True
     known = decoded_stats(stats)

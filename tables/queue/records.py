@@ -53,7 +53,7 @@ def rows_of_records(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def records_of(rows: pa.Table) -> list[Record]:
-    """The records of rows of the revive log; a checkpoint knows where it lies.
+    """Return the records of rows of the revive log; a checkpoint knows where it lies.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def rows_of_offset_records(records: Sequence[OffsetRecord]) -> pa.RecordBatch:
 
 
 def offset_records_of(rows: pa.Table) -> list[OffsetRecord]:
-    """The commits of rows of the offsets log."""
+    """Return the commits of rows of the offsets log."""
     return _decoded(rows, lambda _, body, __: OffsetRecord.from_json(body))
 
 
@@ -79,7 +79,7 @@ def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
 
 
 def lost_records_of(rows: pa.Table) -> list[LostRecord]:
-    """The losses of rows of the log of losses."""
+    """Return the losses of rows of the log of losses."""
     return _decoded(rows, lambda _, body, __: LostRecord.from_json(body))
 
 
@@ -89,7 +89,7 @@ def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
 
 
 def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
-    """The marks of rows of the delay marks."""
+    """Return the marks of rows of the delay marks."""
     return _decoded(rows, lambda tag, body, _: mark_from_json(tag, body))
 
 

@@ -51,7 +51,7 @@ class Recovered:
     states: Mapping[LaneKey, LaneStates]
 
     def of(self, broker: str) -> Recovered:
-        """The lanes of one of the brokers."""
+        """Return the lanes of one of the brokers."""
         return Recovered(
             committed={lane: at for lane, at in self.committed.items() if _is_of(lane.partition, (broker,))},
             states={lane: states for lane, states in self.states.items() if _is_of(lane.partition, (broker,))},

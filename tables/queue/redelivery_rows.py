@@ -49,7 +49,7 @@ def _origins(rows: pa.RecordBatch, topic: str, partition: str) -> pa.Array:
 
 
 def with_reason(rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """The rows with the reason why each is a dead letter in its headers, in the place of an earlier one."""
+    """Return the rows with the reason why each is a dead letter in its headers, in the place of an earlier one."""
     at = rows.schema.get_field_index("headers")
     return rows.set_column(at, INTERNAL_SCHEMA.field("headers"), _with_header(rows.column(at), reasons))
 

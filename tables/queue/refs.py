@@ -49,7 +49,7 @@ TOPIC_LIVES_MAX: Final = 1 << 20
 
 
 def system_ref(kind: str, cluster: str, broker: str) -> PartitionRef:
-    """The partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
+    """Return the partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
     topic = f"{kind}_{cluster}"
     return PartitionRef(Space.SYS, topic, partition_name(topic, broker))
 
@@ -62,12 +62,12 @@ def revive_ref(cluster: str, queue: int, broker: str) -> PartitionRef:
 
 
 def revive_refs(cluster: str, broker: str) -> list[PartitionRef]:
-    """All queues of the revive log on a broker."""
+    """Return all queues of the revive log on a broker."""
     return [revive_ref(cluster, queue, broker) for queue in range(REVIVE_QUEUES)]
 
 
 def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, broker: str) -> PartitionRef:
-    """A group's retry partition for a topic on a broker, in this life of both (SPEC POP-11, POP-12).
+    """Return a group's retry partition for a topic on a broker, in this life of both (SPEC POP-11, POP-12).
 
     `group_epoch` is the group's own (`Group.epoch`), not the one in a partition: a reset keeps retried messages.
     """
@@ -77,17 +77,17 @@ def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, b
 
 
 def retry_life(group_epoch: int, topic_generation: int) -> int:
-    """The generation of a group's retry partitions for a topic, in this life of both."""
+    """Return the generation of a group's retry partitions for a topic, in this life of both."""
     assert topic_generation < TOPIC_LIVES_MAX, "a name that was made again a million times"
     return group_epoch * TOPIC_LIVES_MAX + topic_generation
 
 
 def lives_of_retry(generation: int) -> tuple[int, int]:
-    """The inverse of `retry_life`: the epoch of the group, the generation of the topic."""
+    """Return the inverse of `retry_life`: the epoch of the group, the generation of the topic."""
     return divmod(generation, TOPIC_LIVES_MAX)
 
 
 def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
-    """A group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
+    """Return a group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
     dead = DeadLetterTopic(group)
     return PartitionRef(Space.DLQ, dead.storage_name, dead.partition(broker), group_epoch)

@@ -138,7 +138,7 @@ class Rules:
         self._merged = _Once(lambda: merged_to(warehouse.store))
 
     def of(self, log: Stored) -> Rule | None:
-        """The rule for a partition; None for one that is kept for ever.
+        """Return the rule for a partition; None for one that is kept for ever.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Rules:
         return None
 
     def files(self, log: Stored, now_us: int) -> Iterator[Dated]:
-        """The files that retention may look at, oldest first, each with the time from which it ages."""
+        """Return the files that retention may look at, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
         if kind == DELAY:
             return self._delayed(log, now_us)
@@ -178,7 +178,7 @@ class Rules:
     # Topics, and what is retried of them.
 
     def _topic(self, name: str, generation: int) -> Topic | None:
-        """The topic, if that life of it is the present one."""
+        """Return the topic, if that life of it is the present one."""
         topic = self._meta.topics.topics.get(name)
         return topic if topic is not None and topic.generation == generation else None
 

@@ -67,7 +67,7 @@ class WaitingIndex:
         return sum(map(len, self._runs))
 
     def find(self, log: PartitionLog, topic: str, topic_id: str, message_id: str, now_ms: int) -> list[Delayed]:
-        """The messages of that id that wait in `log`, this index's partition, or fell due lately; in offset order.
+        """Return the messages of that id that wait in `log`, this index's partition, or fell due lately; in offset order.
 
         What other processes appended is found after `log.refresh()`.
 

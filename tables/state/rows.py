@@ -58,7 +58,7 @@ Progress = Mapping[LaneKey, tuple[str, Committed]]
 
 
 def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
-    """The progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
+    """Return the progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
     columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
     found = {}
     for topic_id, group, retry, partition, topic, epoch, offset, done, delivered in zip(*columns, strict=True):
@@ -87,7 +87,7 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
 
 
 def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointState]]:
-    """The checkpoints in rows of `state/pop_checkpoints` with at least `CHECKPOINT_COLUMNS`."""
+    """Yield the checkpoints in rows of `state/pop_checkpoints` with at least `CHECKPOINT_COLUMNS`."""
     columns = [_plain(rows.column(name)) for name in CHECKPOINT_COLUMNS]
     for row in zip(*columns, strict=True):
         topic_id, group, retry, partition, epoch, start, pop_ms, topic, num, diffs, attempts, invisible_ms = row[:12]
@@ -112,7 +112,7 @@ def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointSt
 
 
 def _plain(column: pa.ChunkedArray) -> list[object]:
-    """The values; times as milliseconds."""
+    """Return the values; times as milliseconds."""
     if column.type == TIME:
         column = pc.divide(column.cast(pa.int64()), 1_000)
     values: list[object] = column.to_pylist()

@@ -116,7 +116,7 @@ def open_state_log(
 
 
 def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> State | None:
-    """The newest rows of the state table in `folder`; None when there is no table.
+    """Return the newest rows of the state table in `folder`; None when there is no table.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
 
 
 def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
-    """The newest version of each idempotent application, without the rows; None when there is no table."""
+    """Return the newest version of each idempotent application, without the rows; None when there is no table."""
     log = read_state_log(store, folder)
     return None if log is None else log.transactions
 
 
 def state_version(store: Store, folder: str) -> int:
-    """The newest version of the table, -1 when there is none: one listing."""
+    """Return the newest version of the table, -1 when there is none: one listing."""
     commits, checkpoints = _versions(store, folder)
     return max([-1, *commits[-1:], *checkpoints[-1:]])
 
@@ -166,7 +166,7 @@ def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
 
 
 def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> StateLog | None:
-    """The newest state of the table's log, without the rows; None when there is no table.
+    """Return the newest state of the table's log, without the rows; None when there is no table.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> 
 
 
 def _is_newest(store: Store, folder: str, version: int) -> bool:
-    """Whether this is the last commit; the last one is never cleaned up."""
+    """Return whether this is the last commit; the last one is never cleaned up."""
     here, after = (f"{folder}/{LOG_FOLDER}/{at:020d}.json" for at in (version, version + 1))
     return store.exists(here) and not store.exists(after)
 

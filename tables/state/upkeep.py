@@ -48,5 +48,5 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
 
 
 def _checked(name: str) -> str:
-    """The file that a file is about: beside each, Spark puts one with its checksums on a local disk."""
+    """Return the file that a file is about: beside each, Spark puts one with its checksums on a local disk."""
     return name[1:-4] if name.startswith(".") and name.endswith(".crc") else name
