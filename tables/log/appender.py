@@ -91,7 +91,7 @@ class Appender:
     def _commit_rows(self, rows: pa.RecordBatch, parts: Sequence[RowsPart], base: int, *, durable: bool) -> pa.Array:
         """Number, write and commit rows at `base`; return their message ids."""
         if base + rows.num_rows > self._offset_max:
-            raise Unavailable(f"{self._state.ref.name}: the partition has no offsets left", code="offsets_exhausted")
+            raise Unavailable(f"{self._state.ref.name}: offsets are used up", code="offsets_exhausted")
         batch_id = uuid.uuid4().hex
         append_us = self._append_time_us()
         stamped = numbered(stamp(rows, parts, batch_id=batch_id, append_us=append_us), base)
