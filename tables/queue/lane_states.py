@@ -121,7 +121,7 @@ def _joined(low: Ints, high: Ints) -> list[tuple[int, int]]:
 
 
 def lane_states(rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]) -> dict[LaneKey, LaneStates]:
-    """Return the states of merged `rows`, joined with `newer` ones, by lane; those without a checkpoint are left out."""
+    """Return the states of merged `rows`, joined with `newer` ones, by lane; only states that have a checkpoint."""
     rows, joined = _joined_with(rows, newer)
     if rows.column("num").null_count:
         rows = rows.filter(rows.column("num").is_valid())
