@@ -1,5 +1,5 @@
-"""Delta tables as a message log: names to folders, the append, the reader, upkeep and verification.
+"""Delta tables as a message log: folders, append, reader, upkeep and verification.
 
-Message tables are committed by this package alone (ARCHITECTURE I3); everything above it, service and Spark jobs
-alike, appends through `tables.log.warehouse.Warehouse`.
+Only this package commits to message tables (ARCHITECTURE I3); the service and the Spark jobs append through
+`tables.log.warehouse.Warehouse`.
 """

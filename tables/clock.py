@@ -1,4 +1,4 @@
-"""Time as a port: a wall clock for what people read, a boot clock for what decides."""
+"""The clocks as an interface: a wall clock for times that people read, a boot clock for decisions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Clock(Protocol):
     """The two clocks of a process."""
 
     def wall_us(self) -> int:
-        """UTC microseconds since 1970; may jump. Only ever shown or stored, never compared for safety."""
+        """Return UTC microseconds since 1970; may jump. To be shown or stored, never compared for safety."""
 
     def boot_ms(self) -> int:
-        """Milliseconds that only grow, also while the process or the machine sleeps."""
+        """Return milliseconds that only grow, also while the process or the machine sleeps."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     def wall_us(self) -> int:
         return time.time_ns() // 1_000
 
     def boot_ms(self) -> int:
-        # CLOCK_MONOTONIC stops while a machine is suspended; a lease or a kept file does not.
+        # CLOCK_MONOTONIC stops while a machine is suspended; leases and keep times go on.
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
 

@@ -1,10 +1,10 @@
-"""Every setting, from four places, in one frozen object.
+"""All settings, from four sources, in one frozen object; a later source wins:
 
     defaults of the sections  <  conf/<profile>.toml  <  DELTAMQ_<SECTION>_<KEY>  <  flags
 
-A key that nobody knows, a value of the wrong type and one out of range are errors that name the key, where it
-was set, and what to do. `conf/local.toml` shows every setting with its default, and a test compares the two:
-an installation without the file behaves the same. Secrets do not show in `repr` nor in `describe`.
+An unknown key, a value of the wrong type and a value out of range are errors, which name the key, where it was set, and
+the remedy. `conf/local.toml` shows every setting with its default, and a test compares the two, so an installation
+without the file behaves the same. Secrets are hidden in `repr` and in `describe`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 Value: TypeAlias = str | int | float | bool | list[str] | tuple[str, ...] | enum.Enum | None
 
 ENV_PREFIX: Final = "DELTAMQ_"
-#: Variables that are no settings: where the settings, the jars and the command line's service are.
+#: Environment variables that are not settings: they say where the profiles, the jars and the service are.
 ENV_OTHER: Final = frozenset({"DELTAMQ_CONF", "DELTAMQ_JARS", "DELTAMQ_PROFILE", "DELTAMQ_URL"})
 TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 
@@ -55,7 +55,7 @@ class ConfigInvalid(Refused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All sections."""
+    """All settings, by section."""
 
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     service: ServiceSettings = field(default_factory=ServiceSettings)
@@ -68,7 +68,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value and where it came from, for the error message."""
+    """A value and its source, for error messages."""
 
     value: Value
     source: str
@@ -81,7 +81,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Config:
-    """Return the settings of a profile.
+    """Return the settings of a profile, with those of the environment and the flags.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def load(
 
 
 def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the folder of the profiles: DELTAMQ_CONF, the repository's, or the installed one."""
+    """Return the folder of the profiles: DELTAMQ_CONF, else the repository's, else the installed one; None if none."""
     named = (os.environ if environ is None else environ).get("DELTAMQ_CONF")
     if named:
         return Path(named)
@@ -116,7 +116,7 @@ def conf_folder(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def describe(config: Config) -> str:
-    """Return one line `section.key = value` for each setting, secrets hidden."""
+    """Return one line `section.key = value` for each setting, with secrets hidden."""
     lines = []
     for section, key in _keys():
         value = getattr(getattr(config, section), key)
@@ -145,7 +145,7 @@ def _from_file(profile: str, folder: Path | None) -> dict[str, _Given]:
     if folder is None:
         if profile == "local":
             return {}
-        raise ConfigInvalid(f"profile {profile!r}: no conf folder found; name it in DELTAMQ_CONF", field="profile")
+        raise ConfigInvalid(f"profile {profile!r}: no conf folder found; set DELTAMQ_CONF to it", field="profile")
     path = folder / f"{profile}.toml"
     if not path.is_file() or path.parent != folder:
         known = ", ".join(sorted(found.stem for found in folder.glob("*.toml"))) or "none"
@@ -175,7 +175,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             continue
         if name not in names:
             close = difflib.get_close_matches(name, [*names, *ENV_OTHER], n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            meant = f"; did you mean {close[0]}?" if close else "."
             raise ConfigInvalid(f"environment variable {name} names no setting{meant} Unset it.", field=name)
         given[names[name]] = _Given(text, f"environment variable {name}")
     return given
@@ -216,7 +216,7 @@ def _section(name: str, kind: Any, given: Mapping[str, _Given]) -> Any:
 
 
 def _converted(key: str, kind: Any, given: _Given) -> Any:
-    """Return the value as the type that the setting has; text from the environment or a flag is parsed."""
+    """Return the value in the setting's type; text from the environment or a flag is parsed."""
     value = given.value
     try:
         if kind is bool:

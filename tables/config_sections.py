@@ -1,4 +1,4 @@
-"""The sections of the settings: what each setting means, its default and its bounds (`tables.config` loads them)."""
+"""The sections of the settings: the meaning, default and bounds of each setting (`tables.config` loads them)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Secret:
-    """Text that shows itself only when asked by name."""
+    """Text that is hidden in `repr` and returned only by `reveal`."""
 
     __slots__ = ("_text",)
 
@@ -63,17 +63,17 @@ class Secret:
 
 
 def _between(default: int, low: int, high: int) -> int:
-    """A whole number with bounds, both included."""
+    """Return the field of a whole number from `low` to `high`."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseSettings:
-    """Where the tables are."""
+    """The place of the tables."""
 
-    #: A folder, or a URL of an object store (s3://, gs://, abfss://), with credentials in the environment.
+    #: Folder, or URL of an object store (s3://, gs://, abfss://), whose credentials come from the environment.
     uri: str = "warehouse"
-    #: Part of the names of the queue's own logs; services and jobs of one warehouse must agree on it.
+    #: Part of the names of the queue's own logs; all services and jobs of one warehouse must use the same.
     cluster: str = "deltamq"
 
     def __post_init__(self) -> None:
@@ -85,81 +85,81 @@ class WarehouseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """One service process."""
+    """Settings of one service process."""
 
-    #: Where it listens.
+    #: Host name or IP address on which the service listens.
     host: str = "127.0.0.1"
-    #: 0 takes a free port, which the line `serving http://...` names.
+    #: Port on which the service listens; 0 takes a free one, which the line `serving http://...` names.
     port: int = _between(8080, 0, 65_535)
-    #: The URL under which other processes and clients reach it; empty: what it listens on.
+    #: URL under which clients and other processes reach the service; if empty, the address on which it listens.
     address: str = ""
-    #: The broker groups that this process is there for; it hosts those of others while they are not.
+    #: Brokers that this process hosts; it also hosts the brokers of other processes while those are down.
     brokers: tuple[str, ...] = ("broker-a", "broker-b")
-    #: A process that has not renewed for so long is dead to the others, which take over its brokers.
+    #: Duration of a process's lease, in milliseconds; if it expires, other processes take over its brokers.
     lease_ms: int = _between(LEASE_MS_DEFAULT, 500, 600_000)
-    #: How often it renews.
+    #: Interval at which a process renews its lease, in milliseconds.
     lease_renew_ms: int = _between(LEASE_RENEW_MS, 50, 300_000)
-    #: Stop serving this long before the lease expires: for clocks that drift, and for requests that are under way.
+    #: Stop serving this many milliseconds before the lease expires: for clocks that drift, and for requests in flight.
     lease_margin_ms: int = _between(LEASE_MARGIN_MS, 50, 60_000)
-    #: A client of an exclusive group that has not sent a heartbeat for so long loses its partitions.
+    #: A client of an exclusive group loses its partitions after this many milliseconds without a heartbeat.
     authorization_ms: int = _between(AUTHORIZATION_MS_DEFAULT, 500, 600_000)
-    #: A topic that is produced to before it exists is created with the default route.
+    #: Whether a produce request to a topic that does not exist creates it, with the default route.
     auto_create_topics: bool = True
-    #: A group that consumes before it exists is created with default settings.
+    #: Whether consuming as a group that does not exist creates it, with default settings.
     auto_create_groups: bool = True
-    #: After SIGTERM, requests in flight get so long to end.
+    #: Time for requests in flight to finish after SIGTERM, in milliseconds.
     drain_ms: int = _between(10_000, 0, 600_000)
-    #: Whether it may listen beyond this machine without authentication: only behind a proxy that authenticates.
+    #: Whether the service may listen beyond this machine without authentication; only behind an authenticating proxy.
     allow_open_access: bool = False
-    #: A produce request's body has at most so many bytes.
+    #: Largest body of a produce request, in bytes.
     request_bytes_max: int = _between(64 * MIB, 64 * KIB, REQUEST_BYTES_MAX)
-    #: A produce request's body has so long to arrive.
+    #: Longest time in which a produce request's body must arrive, in milliseconds.
     request_ms: int = _between(60_000, 100, 3_600_000)
-    #: Bytes of produce requests that are received, decoded or waiting at once; beyond it producers get 429.
+    #: Most bytes of produce requests that are received, decoded or waiting at once; beyond this, producers get 429.
     queue_bytes_max: int = _between(256 * MIB, MIB, 1024 * 1024 * MIB)
-    #: Produce requests at once; beyond it producers get 429.
+    #: Most produce requests at once; beyond this, producers get 429.
     queue_requests_max: int = _between(4_096, 1, 1_000_000)
-    #: Bytes of rows in fetch answers that are being sent; beyond it readers get 429.
+    #: Most bytes of rows in fetch answers that are being sent at once; beyond this, readers get 429.
     answer_bytes_max: int = _between(512 * MIB, FETCH_BYTES_MAX, 1024 * 1024 * MIB)
-    #: Commits of different partitions that run at the same time.
+    #: Number of threads that commit to different partitions.
     commit_threads: int = _between(8, 1, 256)
-    #: Threads that decode large requests and read history.
+    #: Number of threads that decode large requests and read history.
     work_threads: int = _between(4, 1, 256)
-    #: A partition with waiting readers is looked at this often for commits of other processes.
+    #: Interval at which a partition with waiting readers is checked for commits of other processes, in milliseconds.
     refresh_ms: int = _between(100, 1, 60_000)
-    #: Connections at once; further ones are closed.
+    #: Most connections at once; further ones are closed.
     connections_max: int = _between(10_000, 1, 1_000_000)
-    #: An idle connection is closed after so long.
+    #: Idle time after which a connection is closed, in seconds.
     keep_alive_s: int = _between(75, 1, 3_600)
 
     def __post_init__(self) -> None:
         if not self.brokers or len(set(self.brokers)) != len(self.brokers):
             raise ValueError("service.brokers must name at least one broker, and none twice")
         if self.lease_renew_ms + 2 * self.lease_margin_ms >= self.lease_ms:
-            raise ValueError("service.lease_ms must be above lease_renew_ms and twice lease_margin_ms together")
+            raise ValueError("service.lease_ms must be greater than lease_renew_ms + 2 * lease_margin_ms")
         if self.queue_bytes_max < self.request_bytes_max:
             raise ValueError("service.queue_bytes_max must be at least service.request_bytes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """Groups and POP, for the service and the jobs."""
+    """Settings of groups and POP, for the service and the jobs."""
 
-    #: Checkpoints and acknowledgements meet in memory; off, each is stored.
+    #: Whether checkpoints and acks are matched in memory; if false, each is stored.
     memory_match: bool = True
-    #: A checkpoint that stays longer in memory is stored.
+    #: Time after which a checkpoint in memory is stored, in milliseconds.
     stay_buffer_ms: int = _between(STAY_BUFFER_MS, 100, 600_000)
-    #: Checkpoints that are in memory at once; beyond, they are stored at once.
+    #: Most checkpoints in memory; further ones are stored at once.
     buffer_checkpoints_max: int = _between(BUFFER_CHECKPOINTS_MAX, 0, 10_000_000)
-    #: The same for one partition.
+    #: The same, for one partition.
     partition_checkpoints_max: int = _between(PARTITION_CHECKPOINTS_MAX, 0, 10_000_000)
-    #: The shortest invisible time that clients may ask for ...
+    #: Shortest invisible time that clients may request, in milliseconds ...
     invisible_ms_min: int = _between(INVISIBLE_MS_MIN, 1, INVISIBLE_MS_CEILING)
-    #: ... and the longest.
+    #: ... and the longest, in milliseconds.
     invisible_ms_max: int = _between(INVISIBLE_MS_MAX, 1, INVISIBLE_MS_CEILING)
-    #: How often the offsets of groups that have moved are stored.
+    #: Interval at which changed offsets of groups are stored, in milliseconds.
     commit_every_ms: int = _between(200, 10, 60_000)
-    #: Signs handles, as 32 or more hexadecimal digits; when empty, the warehouse keeps one that it made itself.
+    #: Secret that signs handles, as 32 or more hexadecimal digits; if empty, the warehouse generates and keeps one.
     handle_secret: Secret = field(default_factory=Secret)
 
     def __post_init__(self) -> None:
@@ -171,80 +171,80 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionSettings:
-    """How long messages are kept; a topic's own `retention_ms` wins."""
+    """How long messages are kept, besides the messages of topics, which have their own `retention_ms`."""
 
-    #: What a group has not committed yet stays, whatever its age.
+    #: Whether messages that a group has not committed yet are kept at any age.
     wait_for_groups: bool = False
-    #: Delayed messages where they waited, counted from their deliver time.
+    #: How long delayed messages are kept in the delay log after their deliver time, in milliseconds.
     delayed_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
-    #: Retried messages.
+    #: How long retried messages are kept, and messages popped in order after the end of their lease, in milliseconds.
     retry_ms: int = _between(RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
-    #: Dead letters.
+    #: How long dead letters are kept, in milliseconds.
     dead_ms: int = _between(10 * RETENTION_MS_DEFAULT, RETENTION_MS_MIN, RETENTION_MS_MAX)
-    #: Records of the queue's own logs, after the merge job has them in its tables.
+    #: How long records of the queue's own logs are kept once the merge job has them in its tables, in milliseconds.
     system_ms: int = _between(3_600_000, 60_000, RETENTION_MS_MAX)
 
 
 class Engine(enum.Enum):
     """What carries out the jobs."""
 
-    LOCAL = "local"  #: what is due is followed in the memory of one process: the least delay, on one machine
-    SPARK = "spark"  #: tasks of Spark, divided by broker and queue: grows with the cluster (SPEC SPARK-7)
+    LOCAL = "local"  #: one process, which follows due messages in memory: the least delay, on one machine
+    SPARK = "spark"  #: Spark tasks, divided by broker and queue: scales with the cluster (SPEC SPARK-7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSettings:
-    """The Spark application that runs the jobs, and Spark sessions of users on one machine."""
+    """Settings of the Spark application that runs the jobs, and of users' Spark sessions on one machine."""
 
-    #: "local" follows what is due in the memory of one process, "spark" finds and moves it in tasks.
+    #: "local" follows due messages in the memory of one process, "spark" finds and moves them in tasks.
     engine: Engine = Engine.LOCAL
-    #: Ignored where a session exists already (Databricks, Spark Connect).
+    #: Master of the Spark session; ignored where a session exists already (Databricks, Spark Connect).
     master: str = "local[*]"
     #: Memory of the driver, in Spark's notation.
     driver_memory: str = "2g"
-    #: Tasks after a shuffle: more only pays on a cluster.
+    #: Number of tasks after a shuffle: more only pay on a cluster.
     shuffle_partitions: int = _between(2, 1, 100_000)
-    #: Tasks that rebuild a Delta table's state: Delta's 50 doubles the time of a small MERGE.
+    #: Number of tasks that rebuild a Delta table's state: Delta's default of 50 doubles the time of a small MERGE.
     snapshot_partitions: int = _between(2, 1, 100_000)
-    #: The Spark UI's port is only opened when asked for.
+    #: Whether the Spark UI opens its port.
     ui: bool = False
-    #: A run that lasts longer is cancelled.
+    #: Longest run of a job, in seconds; a longer one is cancelled.
     run_s_max: int = _between(3_600, 1, 31_536_000)
-    #: What the tasks of one Spark action may send to the driver, in Spark's notation; more fails that action alone.
+    #: Most data that tasks of one Spark action may send to the driver, in Spark's notation; more fails that action.
     result_size_max: str = "512m"
-    #: How often records are merged into the state tables.
+    #: Interval at which records are merged into the state tables, in milliseconds.
     merge_every_ms: int = _between(2_000, 100, 3_600_000)
-    #: How often messages are looked for that nobody acknowledged in time.
+    #: Interval of the search for messages that were not acknowledged in time, in milliseconds.
     revive_every_ms: int = _between(250, 50, 3_600_000)
-    #: How often delayed messages are looked for that are due.
+    #: Interval of the search for delayed messages that are due, in milliseconds.
     delay_every_ms: int = _between(250, 50, 3_600_000)
-    #: The same two with the engine "spark", where a look is a job of Spark.
+    #: Interval of both searches with the engine "spark", where each is a Spark job, in milliseconds.
     spark_look_every_ms: int = _between(1_000, 50, 3_600_000)
-    #: How often messages are removed whose time has passed.
+    #: Interval at which messages are removed that are older than their retention time, in seconds.
     retain_every_s: int = _between(60, 1, 31_536_000)
-    #: How often small files of partitions are compacted.
+    #: Interval at which small files of partitions are compacted, in seconds.
     compact_every_s: int = _between(600, 1, 31_536_000)
-    #: The size of a compacted file; one of half the size is final. A task takes about twice as much memory.
+    #: Size of a compacted file, in bytes; a file of half the size is final. A task takes about twice as much memory.
     compact_target_bytes: int = _between(128 * MIB, 64 * KIB, 1024 * MIB)
-    #: How often the exports that are defined append what is new.
+    #: Interval at which the defined exports append new messages, in seconds.
     export_every_s: int = _between(60, 1, 31_536_000)
-    #: How often `replay` and `reset` look whether one that is scheduled is due.
+    #: Interval at which `replay` and `reset` check for scheduled runs that are due, in seconds.
     scheduled_every_s: int = _between(30, 1, 31_536_000)
-    #: How often `verify` checks every partition.
+    #: Interval at which `verify` checks every partition, in seconds.
     verify_every_s: int = _between(3_600, 1, 31_536_000)
-    #: Partitions of each run, in turn, that Spark's own Delta reader counts, too: a check of the checker.
+    #: Number of partitions, in turn, that each `verify` run also counts with Spark's own Delta reader, a cross-check.
     verify_sample: int = _between(4, 0, 1_000_000)
-    #: How often the catalog follows the topics.
+    #: Interval at which the catalog is updated with the topics, in seconds.
     catalog_every_s: int = _between(300, 1, 31_536_000)
-    #: The schema of the catalog's tables and views, SCHEMA or CATALOG.SCHEMA.
+    #: Schema of the catalog's tables and views: SCHEMA or CATALOG.SCHEMA.
     catalog_schema: str = "deltamq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How the demo, jobs and notebooks reach a service."""
+    """Settings with which the demo, jobs and notebooks reach a service."""
 
-    #: The service.
+    #: URL of the service for the demo, jobs and notebooks.
     url: str = "http://127.0.0.1:8080"
-    #: Sent as `Authorization: Bearer ...` when not empty.
+    #: Token that is sent as `Authorization: Bearer ...`, if not empty.
     token: Secret = field(default_factory=Secret)

@@ -1,15 +1,15 @@
-"""Named places where a test may stop, kill or fail a process (RELIABILITY 6.1).
+"""Named places in the code where a test can stop, kill or fail a process (RELIABILITY 6.1).
 
 `failpoint("commit.after_link")` does nothing unless MQ_FAILPOINTS names it:
 
     MQ_FAILPOINTS="commit.after_link=kill@3,ack.before_respond=raise"
 
-`kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `raise` raises `FailpointHit`; `@n` acts on the n-th hit
-only, without it every hit acts. An unknown action is an error at import, so that a typing mistake cannot turn a
-fault test into a test of nothing.
+`kill` sends SIGKILL to the process, `stop` sends SIGSTOP, `raise` raises `FailpointHit`. With `@n` only the n-th hit
+acts, without it every hit. An unknown action is an error at import, so that a typing mistake cannot make a fault test
+test nothing.
 
-Spark replaces a worker that was killed by one with the same environment. MQ_FAILPOINTS_ONCE names a folder in which the
-process whose point acts first makes a file of the point's name: in no other process does it act then.
+Spark replaces a killed worker by one with the same environment. So MQ_FAILPOINTS_ONCE may name a folder, in which the
+first process whose failpoint acts creates a file of the failpoint's name: it acts in no other process then.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _armed = _parse(os.environ.get("MQ_FAILPOINTS", ""))
 
 
 def arm(text: str) -> None:
-    """Arm these failpoints from now on, and no others: for a process that has things to do before its fault."""
+    """Arm these failpoints and disarm all others: for a process that has work to do before its fault."""
     wanted = _parse(text)
     with _lock:
         _armed.clear()
@@ -60,12 +60,12 @@ def arm(text: str) -> None:
 
 
 def armed(name: str) -> bool:
-    """Whether `name` will act: where making a point observable costs something, it is done only then."""
+    """Return whether `name` is armed: for work that is only needed to make a failpoint observable."""
     return name in _armed
 
 
 def failpoint(name: str) -> None:
-    """Act if `name` is armed; a dictionary look-up otherwise.
+    """Act if `name` is armed; otherwise this costs a dictionary look-up.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def failpoint(name: str) -> None:
 
 
 def _is_first(name: str) -> bool:
-    """Whether no other process was faster where the point is to act once."""
+    """Return whether the failpoint may act in this process: with MQ_FAILPOINTS_ONCE only the first process may."""
     folder = os.environ.get("MQ_FAILPOINTS_ONCE")
     if not folder:
         return True

@@ -1,4 +1,4 @@
-"""The logical partitions of a column of keys: one pass over its buffers, no Python object for a key (SPEC ROUTE-4)."""
+"""Hashing of a key column to logical partitions: one pass over its buffers, without Python objects (SPEC ROUTE-4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["lps_of_keys"]
 
 
 def lps_of_keys(key: pa.StringArray) -> NDArray[np.int16]:
-    """Return the logical partition of each key, -1 where there is none."""
+    """Return the logical partition of each key, -1 for null."""
     _, offsets, data = key.buffers()
     # A foreign buffer may be longer than its column, by any number of bytes.
     ends = np.frombuffer(offsets, dtype=np.int32, count=key.offset + len(key) + 1)[key.offset :]

@@ -1,6 +1,6 @@
-"""The bounds of a message's columns, checked on Arrow columns: a row that breaks one is named (SPEC SEND-6).
+"""Checks of messages in Arrow columns against the limits of a message (SPEC SEND-6).
 
-Whoever takes messages as columns (the service's Arrow requests, the sink of Spark) checks them here, before anything
+All code that takes messages as columns (the service's Arrow requests, the Spark sink) checks them here before anything
 is stored.
 """
 
@@ -30,12 +30,13 @@ _TEXT_LIMITS: Final = {"key": KEY_BYTES_MAX, "tag": TAG_BYTES_MAX, "message_id":
 
 
 def check_column(name: str, column: pa.Array) -> None:
-    """Return if all values of a column of INGEST_SCHEMA, in its exact type, are within their bounds.
+    """Check that all values of a column of INGEST_SCHEMA, in its exact type, are within their bounds.
 
     Raises
     ------
     Refused
-        `Unprocessable` and `TooLarge` among them; `field` is the column, `row` in `extra` the first one too long.
+        A value breaks a bound (also as `Unprocessable` or `TooLarge`). `field` is the column; if a value is too long,
+        `row` in `extra` is its row.
     """
     if name == "body":
         if column.null_count:
@@ -56,7 +57,7 @@ def _check_lengths(name: str, column: pa.Array, limit: int, kind: type[Refused])
     if longest > limit:
         row = pc.index(pc.greater(pc.binary_length(column), limit), True).as_py()
         code = "message_too_large" if kind is TooLarge else None
-        detail = f"{name}: row {row} has {longest} bytes; at most {limit} are taken"
+        detail = f"{name}: row {row} has {longest} bytes; at most {limit} are allowed"
         raise kind(detail, code=code, field=name, extra={"limit": limit, "row": row})
 
 

@@ -1,4 +1,4 @@
-"""Where a partition's table lives below the warehouse.
+"""The folders of partitions' tables below the warehouse.
 
 topics/<topic>/<name>@<broker>/     retry/...  dlq/...  sys/...     the same table format in each space
 """
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 LOG_FOLDER = "_delta_log"
-#: Marks the generation in a folder's name; no escape, so no name's encoding holds it.
+#: Prefix of the generation in a folder's name; no encoded name can contain it.
 _GENERATION: Final = "~g"
 
 
@@ -40,8 +40,8 @@ class Space(enum.Enum):
 class PartitionRef:
     """One physical partition: `name` is written `NAME@BROKER` (SPEC MODEL-1).
 
-    `generation` counts the earlier lives of the topic's name: a topic that was deleted and made again has folders
-    of its own, and a process that still knows the old ones finds them gone instead of writing into the new.
+    `generation` counts the earlier lives of the topic's name: a topic that is deleted and created again gets new
+    folders, so a process that still knows the old ones finds them gone instead of writing into the new ones.
     """
 
     space: Space
@@ -63,20 +63,20 @@ class PartitionRef:
 
 
 def topic_folder(space: Space, topic: str) -> str:
-    """The folder of all partitions of a topic, relative to the warehouse."""
+    """Return the folder of all partitions of a topic, relative to the warehouse."""
     return f"{space.value}/{encode_path(topic)}"
 
 
 def generation_of(partition_folder: str) -> int:
-    """Which life of its topic a partition's folder belongs to."""
+    """Return the generation of the topic that a partition's folder belongs to."""
     _, mark, generation = partition_folder.rpartition(_GENERATION)
     return int(generation) if mark else 0
 
 
 def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> PartitionRef | None:
-    """The partition of two folder names, as `PartitionRef.folder` made them.
+    """Return the partition for two folder names that `PartitionRef.folder` made.
 
-    None when a name was too long for its folder: the table's configuration has it (`mq.topic`, `mq.partition`).
+    None if a name was too long for its folder: the table's configuration has it (`mq.topic`, `mq.partition`).
     """
     generation = generation_of(partition_folder)
     name, _, broker = partition_folder.removesuffix(f"{_GENERATION}{generation}").partition("@")
@@ -87,10 +87,10 @@ def parse_ref(space: Space, topic_folder: str, partition_folder: str) -> Partiti
 
 
 def data_file_name(start: int, batch_id: str) -> str:
-    """A data file's name: its first offset, for people and for repair, then the id of the batch."""
+    """Return a data file's name: its first offset (for people and for repair), then the id of the batch."""
     return f"{start:020d}-{batch_id}.parquet"
 
 
 def start_of_data_file(name: str) -> int:
-    """The first offset that a data file's name promises."""
+    """Return the first offset of a data file, from its name."""
     return int(name[:20])

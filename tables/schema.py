@@ -1,15 +1,15 @@
-"""The message row: the contract with every reader (SPEC MODEL-2, SPARK-1).
+"""The schema of message rows, which every reader may rely on (SPEC MODEL-2, SPARK-1).
 
 | column            | type                     | meaning                                                       |
 |-------------------|--------------------------|---------------------------------------------------------------|
 | `offset`          | long, not null           | position in the partition: unique, contiguous                 |
-| `message_id`      | string                   | the producer's id, or one made by the append                  |
+| `message_id`      | string                   | the producer's id, or one that the append generates           |
 | `key`, `tag`      | string                   | order key; filter tag                                         |
 | `headers`         | map<string,string>       |                                                               |
 | `body`            | binary                   |                                                               |
 | `born_time`       | timestamp (UTC)          | the producer's time                                           |
-| `append_time`     | timestamp (UTC)          | the commit's time; never decreases along offsets              |
-| `deliver_time`    | timestamp or null        | a delayed message's due time                                  |
+| `append_time`     | timestamp (UTC)          | the commit's time; never decreases with the offset            |
+| `deliver_time`    | timestamp or null        | when a delayed message is due                                 |
 | `reconsume_times` | int                      | failed deliveries so far                                      |
 | `origin`          | struct(topic, partition, offset) | where a retried, delayed or dead message came from    |
 | `producer_id`, `producer_seq` | string, long | the idempotent request that stored it                         |
@@ -56,11 +56,11 @@ MESSAGE_SCHEMA: Final = pa.schema(
     ]
 )
 
-#: What a producer may send.
+#: The columns that a producer may send.
 INGEST_SCHEMA: Final = pa.schema(
     [MESSAGE_SCHEMA.field(n) for n in ("message_id", "key", "tag", "headers", "body", "born_time", "deliver_time")]
 )
-#: What DeltaMQ's own jobs may append besides: retries, dead letters and forwarded messages keep their history.
+#: The columns that DeltaMQ's own jobs may append: retries, dead letters and forwarded messages keep their history.
 INTERNAL_SCHEMA: Final = pa.schema(
     [*INGEST_SCHEMA, MESSAGE_SCHEMA.field("reconsume_times"), MESSAGE_SCHEMA.field("origin")]
 )
@@ -98,9 +98,9 @@ def _delta_field(field: pa.Field) -> dict[str, object]:
 
 
 def delta_schema(schema: pa.Schema) -> str:
-    """Columns in Delta's own schema JSON; of types that our own tables have."""
+    """Return a schema as Delta's schema JSON; only types that DeltaMQ's tables use are supported."""
     return json.dumps(_delta_struct(schema), separators=(",", ":"))
 
 
-#: The message row in Delta's own schema JSON.
+#: The schema of message rows as Delta's schema JSON.
 DELTA_SCHEMA: Final = delta_schema(MESSAGE_SCHEMA)

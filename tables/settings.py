@@ -1,4 +1,4 @@
-"""Settings of the log, with the reason for each default."""
+"""Settings of the log, with their defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Flush", "LogSettings"]
 
 
 class Flush(enum.Enum):
-    """What an append has done to the disk before it returns."""
+    """When an append syncs its files to the disk."""
 
     SYNC = "sync"  #: data file, commit and both folders are fsynced
     ASYNC = "async"  #: written and visible; fsynced within `flush_interval_ms`
@@ -20,35 +20,34 @@ class Flush(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How one process writes, keeps and serves message tables.
+    """Settings for writing, keeping and serving message tables.
 
-    Relations are checked on construction: a setting that could let an old writer reuse a deleted commit's version
-    is refused, not corrected.
+    Values and their relations are checked on construction; wrong ones are refused, not corrected.
     """
 
-    #: What an append waits for when neither topic nor request says otherwise.
+    #: What an append waits for if neither topic nor request sets it.
     flush: Flush = Flush.SYNC
-    #: The longest that an `async` append may stay only in the page cache.
+    #: Longest time that an `async` append may be only in the page cache, in milliseconds.
     flush_interval_ms: int = 200
-    #: Recent rows of one partition kept in memory as Arrow.
+    #: Most bytes of recent rows of one partition that are kept in memory as Arrow.
     tail_bytes_max: int = 64 * MIB
-    #: The same for all partitions of the process together; the one that was quiet longest gives way.
+    #: The same for all partitions of the process together; the partition that was idle longest gives way.
     tails_bytes_max: int = 512 * MIB
-    #: Decoded row groups kept for readers of history, over all partitions of the process.
+    #: Most bytes of decoded row groups that are kept for readers of history, over all partitions of the process.
     cache_bytes_max: int = 256 * MIB
-    #: So many adjacent files of one size class are rolled up into one.
+    #: Number of adjacent files of one size class that are rolled up into one.
     rollup_files: int = 32
-    #: A file of this size is final for the service; larger units are the compaction job's.
+    #: Largest size of a rolled-up file, in bytes; the compaction job makes larger ones.
     rollup_bytes_max: int = 16 * MIB
-    #: A checkpoint follows at the latest after so many commits.
+    #: Number of commits after which a log checkpoint is written.
     checkpoint_commits: int = 256
-    #: A commit file lives at least this long, so that a paused writer cannot mistake a cleaned version for a free one.
+    #: Least time to keep a commit file, in milliseconds: a paused writer must not take a deleted version as free.
     log_keep_ms: int = 60_000
-    #: A data file that a roll-up replaced lives this long for queries that started before.
+    #: Time for which a data file that a roll-up replaced is kept for running queries, in milliseconds.
     file_keep_ms: int = 600_000
-    #: A data file that no commit names is swept at this age; a writer never lets one get half as old.
+    #: Age at which a data file that no commit names is deleted, in milliseconds; a writer's own never gets half as old.
     orphan_keep_ms: int = 24 * 3600 * 1000
-    #: Rows in one parquet row group: the unit of a random read.
+    #: Number of rows in a parquet row group, the unit of a random read.
     row_group_rows: int = 32_768
 
     def __post_init__(self) -> None:
@@ -73,5 +72,5 @@ class LogSettings:
             raise ValueError("log.tails_bytes_max must be at least log.tail_bytes_max")
 
 
-#: An operation that lasted longer than this part of a deadline looks at the log again before it believes itself.
+#: An operation that took longer than this part of a keep time checks the log again before it relies on its state.
 STALE_FRACTION: Final = 0.5

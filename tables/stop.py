@@ -1,4 +1,4 @@
-"""What a partition does when it finds that its stored data contradicts itself: it refuses everything from then on."""
+"""The stop of a partition whose stored data contradicts itself: it refuses all further calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ __all__ = ["StopOnCorrupt"]
 
 
 class StopOnCorrupt:
-    """Guards work (`with`) that may find damage. Any number of threads may be inside at once."""
+    """A context manager for work that may find damage. Any number of threads may be inside at once."""
 
     __slots__ = ("error",)
 
     def __init__(self) -> None:
-        #: What was found; None while the partition serves.
+        #: The error that was found; None while the partition serves.
         self.error: DeltaMQError | None = None
 
     def check(self) -> None:
-        """Raise what was found, as a fresh error: one exception object must not be raised by several threads."""
+        """Raise the error that was found, as a new object: threads must not raise the same exception object."""
         if self.error is not None:
             raise type(self.error)(self.error.detail)
 

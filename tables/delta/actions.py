@@ -1,8 +1,9 @@
-"""Delta's commit files: what we write into one, and how one is read back and believed.
+"""Delta's commit files: how DeltaMQ writes, reads and verifies them.
 
-A commit is JSON lines. Ours carry, in `commitInfo.tags`, the version they were written for, the id of their batch,
-the producers' requests they hold, and a checksum of the whole file and the table's id: a flipped bit, a cut, an empty
-file or one of another table is `Corrupt`, never an empty commit (RELIABILITY 1, facts 3 and 4).
+A commit is a file of JSON lines. DeltaMQ's commits carry, in `commitInfo.tags`, the version they were written for, the
+id of their batch, the producers' requests they hold, and a checksum of the whole file and the table's id: a file with a
+flipped bit, a cut or empty file, or a file of another table is `Corrupt`, never an empty commit (RELIABILITY 1, facts 3
+and 4).
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ __all__ = [
 
 #: The `txn` application whose version is the partition's end offset.
 OFFSET_APP_ID: Final = "mq.offset"
-#: Before a fence's name in the `txn` application whose version is the fence's epoch (see `tables.log.fences`).
+#: Prefix of the `txn` application of a fence; the transaction's version is its epoch (see `tables.log.fences`).
 FENCE_APP_PREFIX: Final = "mq.fence."
 ENGINE: Final = "DeltaMQ/0.1.0"
 PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 _NO_CRC: Final = b"--------"
-#: What stands before a commit's checksum. No user's text can hold it: quotes inside JSON strings are escaped.
+#: The bytes before a commit's checksum. No user's text can contain them: quotes inside JSON strings are escaped.
 _CRC_MARK: Final = b'"mq.crc":"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One live parquet file: rows `[start, start + count)`.
+    """One live parquet file, which holds the offsets `[start, start + count)`.
 
-    `crc` holds a hexadecimal CRC-32 for each row group and one for the footer, joined by commas: every byte of
-    the file is covered.
+    `crc` holds one hexadecimal CRC-32 for each row group and one for the footer, joined by commas: together they cover
+    every byte of the file.
     """
 
     path: str
@@ -79,7 +80,7 @@ class Commit:
     parts: tuple[Part, ...]
     flushed: bool
     metadata: dict[str, object] | None
-    #: Fences that it puts up: name and epoch.
+    #: Name and epoch of each fence that the commit puts up.
     fences: tuple[tuple[str, int], ...] = ()
 
 
@@ -125,7 +126,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def commit_name(version: int) -> str:
-    """A commit's file name in `_delta_log`."""
+    """Return the file name of a commit in `_delta_log`."""
     return f"{version:020d}.json"
 
 
@@ -141,13 +142,13 @@ def _checksum(raw: bytes, table_id: str) -> bytes:
 
 
 def _with_crc(raw: bytes, crc: bytes) -> bytes:
-    """`raw` with another checksum in the place of its own."""
+    """Return `raw` with its checksum replaced by `crc`."""
     before, mark, after = raw.partition(_CRC_MARK)
     return before + mark + crc + after[len(_NO_CRC) :]
 
 
 def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
-    """The `add` action of a file, as it stands in commits and checkpoints."""
+    """Return the `add` action of a file, as it is written in commits and checkpoints."""
     return {
         "path": file.path,
         "partitionValues": {},
@@ -163,7 +164,7 @@ def file_action(file: DataFile, *, data_change: bool) -> dict[str, object]:
 
 
 def encode_create(*, table_id: str, name: str, schema: str, configuration: Mapping[str, str], now_ms: int) -> bytes:
-    """Version 0 of a table; `schema` is Delta's JSON."""
+    """Return version 0 of a table, which creates it; `schema` is Delta's JSON."""
     metadata = {
         "id": table_id,
         "name": name,
@@ -181,7 +182,7 @@ def encode_create(*, table_id: str, name: str, schema: str, configuration: Mappi
 def encode_append(
     *, table_id: str, version: int, batch_id: str, file: DataFile, parts: Sequence[Part], flushed: bool, now_ms: int
 ) -> bytes:
-    """The commit that appends `file` and moves the end offset to its end."""
+    """Return the commit that appends `file` and moves the end offset to its end."""
     tags = {"mq.batch": batch_id, "mq.version": str(version)}
     if parts:
         tags["mq.parts"] = _encode([part_to_json(p) for p in parts]).decode()
@@ -208,7 +209,7 @@ def encode_rewrite(
     data_change: bool,
     now_ms: int,
 ) -> bytes:
-    """A commit that rearranges files (`data_change=False`) or lets old ones go, and moves no end offset."""
+    """Return a commit that rearranges files (`data_change=False`) or removes old ones; the end offset stays."""
     info = {"timestamp": now_ms, "operation": operation, "operationParameters": {}, "isBlindAppend": False}
     lines: list[object] = [
         {
@@ -228,7 +229,7 @@ def encode_rewrite(
 
 
 def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch: int, now_ms: int) -> bytes:
-    """A commit that only puts up a fence: neither rows nor the end offset change."""
+    """Return a commit that only puts up a fence: neither rows nor the end offset change."""
     info = {
         "timestamp": now_ms,
         "operation": "FENCE",
@@ -240,13 +241,13 @@ def encode_fence(*, table_id: str, version: int, batch_id: str, name: str, epoch
 
 
 def fence_of(app_id: str, version: int) -> tuple[str, int] | None:
-    """The fence's name and epoch, if this `txn` puts one up."""
+    """Return the name and epoch of the fence that this `txn` puts up; None if it puts up none."""
     name = app_id.removeprefix(FENCE_APP_PREFIX)
     return (name, version) if name != app_id else None
 
 
 def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str, str]) -> DataFile:
-    """A live file of an `add` action; raises `Corrupt` where its facts do not agree (RELIABILITY R4)."""
+    """Return the live file that an `add` action describes; raises `Corrupt` if its facts disagree (RELIABILITY R4)."""
     try:
         facts = _stats.decode(stats)
         low, high = facts.minValues["offset"], facts.maxValues["offset"]
@@ -270,12 +271,12 @@ def data_file(path: str, size: int, modified_ms: int, stats: str, tags: dict[str
 
 
 def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, source: str) -> Commit:
-    """Read a commit file and check that it is whole and ours; `table_id` is None for the one that creates the table.
+    """Parse a commit file and check that it is complete and this table's; `table_id` is None for version 0.
 
     Raises
     ------
     Corrupt
-        Empty, cut, altered, or written for another version or table; the message names `source`.
+        The file is empty, cut, altered, or written for another version or table; the message names `source`.
     """
     text = bytes(raw)
     if not text.endswith(b"\n"):
@@ -283,7 +284,7 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
     try:
         lines = _lines.decode_lines(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{source}: the commit file is not what a writer of this table writes: {error}") from error
+        raise Corrupt(f"{source}: the commit file is not a commit of DeltaMQ: {error}") from error
     tags = lines[0].commitInfo.tags if lines and lines[0].commitInfo else {}
     if table_id is None:
         table_id = next((str(line.metaData.get("id")) for line in lines if line.metaData), "")
@@ -294,9 +295,9 @@ def parse_commit(raw: pa.Buffer | bytes, *, table_id: str | None, version: int, 
 def _check_whole(text: bytes, tags: dict[str, str], *, table_id: str, version: int, source: str) -> None:
     crc = tags.get("mq.crc", "").encode()
     if len(crc) != len(_NO_CRC):
-        raise Corrupt(f"{source}: not written by DeltaMQ; message tables have one writer family")
+        raise Corrupt(f"{source}: not written by DeltaMQ; no other engine may write to message tables")
     if _checksum(_with_crc(text, _NO_CRC), table_id) != crc:
-        raise Corrupt(f"{source}: checksum does not match; the file was altered, or is another table's")
+        raise Corrupt(f"{source}: checksum does not match; the file was altered, or belongs to another table")
     if tags.get("mq.version") != str(version):
         raise Corrupt(f"{source}: holds version {tags.get('mq.version')}; the file was moved")
 

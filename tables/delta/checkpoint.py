@@ -1,8 +1,8 @@
-"""Delta checkpoints of message tables: one small parquet file instead of all commits so far.
+"""Delta checkpoints of message tables: one small parquet file that replaces all commits so far.
 
-Written from the state in memory: no commit is read again, so its cost depends on the number of live files, not of
-commits. Tombstones are left out: files that a roll-up replaced are kept and deleted by upkeep, and to any other
-reader they are merely unreferenced. A checksum over every byte of the file travels in its footer.
+A checkpoint is written from the state in memory: no commit is read again, so its cost depends on the number of live
+files, not on the number of commits. Tombstones are left out: upkeep keeps and deletes the files that a roll-up
+replaced, and other readers see these files as unreferenced. The footer holds a checksum of every byte of the file.
 """
 
 from __future__ import annotations
@@ -88,24 +88,24 @@ class Checkpoint:
 
 
 def checkpoint_name(version: int) -> str:
-    """A checkpoint's file name in `_delta_log`."""
+    """Return the file name of a checkpoint in `_delta_log`."""
     return f"{version:020d}.checkpoint.parquet"
 
 
 def _crc_at(data: bytes) -> int:
-    """Where the checksum stands in a checkpoint file; -1 for nowhere. The footer is at the end."""
+    """Return the position of the checksum in a checkpoint file, searched from the end; -1 if there is none."""
     at = data.rfind(_CRC_MARK)
     return at + len(_CRC_MARK) if at >= 0 else -1
 
 
 def _checksum(data: bytes, at: int) -> bytes:
-    """The checksum of the file, for its own place `at` counted as not yet written."""
+    """Return the checksum of the file, computed with the placeholder in the checksum's own place at `at`."""
     crc = zlib.crc32(_NO_CRC, zlib.crc32(data[:at]))
     return b"%08x" % zlib.crc32(data[at + len(_NO_CRC) :], crc)
 
 
 def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_ms: int) -> None:
-    """Store the checkpoint, then the hint that names it; a kill between leaves a checkpoint that listing finds."""
+    """Store the checkpoint, then the hint that names it; without the hint, a listing finds the checkpoint."""
     ends = {OFFSET_APP_ID: checkpoint.end_offset}
     ends |= {f"{FENCE_APP_PREFIX}{name}": epoch for name, epoch in checkpoint.fences.items()}
     txns: list[dict[str, object]] = [
@@ -130,12 +130,12 @@ def write_checkpoint(store: Store, folder: str, checkpoint: Checkpoint, *, now_m
 
 
 def hint_key(folder: str) -> str:
-    """The file that names a recent checkpoint for other Delta readers; we list the log instead."""
+    """Return the key of the hint that names a recent checkpoint to other Delta readers; DeltaMQ lists the log."""
     return f"{folder}/{LOG_FOLDER}/_last_checkpoint"
 
 
 def write_hint(store: Store, folder: str, checkpoint: Checkpoint) -> None:
-    """Name this checkpoint."""
+    """Store the hint that names this checkpoint."""
     store.replace(hint_key(folder), _hint(checkpoint))
 
 
@@ -146,12 +146,12 @@ def _hint(checkpoint: Checkpoint) -> bytes:
 
 
 def hint_version(store: Store, folder: str) -> int | None:
-    """The version of the checkpoint that the hint names, None without a hint.
+    """Return the version of the checkpoint that the hint names; None without a hint.
 
     Raises
     ------
     Corrupt
-        It is not a hint that was written for a checkpoint which is there.
+        The hint names no existing checkpoint, or differs from what was written for the one that it names.
     """
     key = hint_key(folder)
     try:
@@ -162,14 +162,14 @@ def hint_version(store: Store, folder: str) -> int | None:
         version = int(json.loads(raw)["version"])
         right = _hint(read_checkpoint(store, folder, version))
     except (ValueError, TypeError, KeyError, FileMissing) as error:
-        raise Corrupt(f"{key}: does not name a checkpoint") from error
+        raise Corrupt(f"{key}: does not name an existing checkpoint") from error
     if raw != right:
-        raise Corrupt(f"{key}: is not what was written for the checkpoint of version {version}")
+        raise Corrupt(f"{key}: differs from what was written for the checkpoint of version {version}")
     return version
 
 
 def _table(actions: dict[str, list[dict[str, object]]]) -> pa.Table:
-    """One row for each action, one column for each kind, as the Delta protocol lays checkpoints out."""
+    """Return a table with one row for each action and one column for each kind, as the Delta protocol prescribes."""
     count = sum(len(rows) for rows in actions.values())
     columns: dict[str, pa.ChunkedArray] = {}
     before = 0
@@ -187,7 +187,7 @@ def _table(actions: dict[str, list[dict[str, object]]]) -> pa.Table:
 
 
 def _typed(value: object) -> object:
-    """Dictionaries of strings become pyarrow's map entries; structs stay dictionaries."""
+    """Turn dictionaries of strings into pyarrow's map entries; structs stay dictionaries."""
     if not isinstance(value, dict):
         return value
     maps = ("partitionValues", "tags", "options", "configuration")
@@ -200,13 +200,13 @@ def read_checkpoint(store: Store, folder: str, version: int) -> Checkpoint:
     Raises
     ------
     Corrupt
-        The file cannot be read, or its content differs from what was written.
+        The file cannot be parsed, or its content differs from what was written.
     """
     key = f"{folder}/{LOG_FOLDER}/{checkpoint_name(version)}"
     data = store.read(key).to_pybytes()
     at = _crc_at(data)
     if at < 0 or data[at : at + len(_NO_CRC)] != _checksum(data, at):
-        raise Corrupt(f"{key}: checksum does not match; the file was altered or is not DeltaMQ's")
+        raise Corrupt(f"{key}: checksum does not match; the file was altered, or not written by DeltaMQ")
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             table = file.read()

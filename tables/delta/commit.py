@@ -1,4 +1,4 @@
-"""The only writer of `_delta_log`: one commit at a time, against the very state the offsets were taken from.
+"""The only writer of `_delta_log`: one commit at a time, against the state from which its offsets were taken.
 
                  put-if-absent of version n+1
                  /           |             \\
@@ -9,11 +9,11 @@
                  moved the end offset? -> renumber, again
                  only rearranged files? -> next version, again
 
-Offsets are therefore allocated by the log itself: any number of writers in any process never share one or leave a
-gap (RELIABILITY R2). Old commit files are deleted after `log_keep_ms`, oldest first, so "version n+1 does not exist"
-is only believed by a writer that knew version n to be the newest a short time ago, or that finds version n still there
-after it missed n+1. The same question decides, after a put that took long, whether the put was into the log or below
-it (ARCHITECTURE I5).
+So the log itself allocates offsets: any number of writers in any number of processes never use an offset twice or
+leave a gap (RELIABILITY R2). Old commit files are deleted after `log_keep_ms`, oldest first. So a writer believes that
+version n+1 does not exist only if it knew version n as the newest a short time ago, or if it finds version n still
+there after it did not find n+1. After a put that took long, the same check decides whether the version was put at the
+end of the log or among versions that were cleaned up (ARCHITECTURE I5).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tables.store import FileMissing, NotDurable, Store
 
 __all__ = ["CommitLog", "LostRace"]
 
-#: Reading a commit back after an error: the store may be out for a moment.
+#: How often a commit is read back after an error: the store may be unavailable for a moment.
 _READ_BACK_TRIES: Final = 3
-#: Rebuilding from files that go while they are read: each try starts from a newer log.
+#: How often a rebuild starts again because files vanished while it read them; each try reads a newer log.
 _REBUILD_TRIES: Final = 5
 
 
 class LostRace(Conflict):
-    """Another commit took this version; the state has caught up with it."""
+    """Another commit has this version; the state includes that commit now."""
 
     code = "lost_race"
 
@@ -48,9 +48,9 @@ class LostRace(Conflict):
 class CommitLog:
     """The commit log of one table, with its newest known state. Not thread-safe: its owner holds a lock.
 
-    `on_commit` sees every commit exactly once, in order, whoever made it; `on_reload` gets the state that was rebuilt
-    from scratch and from which everything derived has to be, too. `on_replay` sees the commits that such a state was
-    rebuilt from, perhaps more than once.
+    `on_commit` receives every commit of any writer, exactly once and in order. `on_reload` receives a state that was
+    rebuilt from scratch; everything derived from the state must then be rebuilt, too. `on_replay` receives the commits
+    from which such a state is rebuilt, perhaps more than once.
     """
 
     def __init__(
@@ -72,28 +72,28 @@ class CommitLog:
         self._on_replay = on_replay
         self._seen_ms = clock.boot_ms()
         self.snapshot = self._rebuilt()
-        # Whoever cleans this table keeps commits at least as long as the table says: every writer trusts only that.
+        # Every process that cleans this table keeps commits for at least the time in the table's configuration.
         keep_ms = min(settings.log_keep_ms, self.snapshot.keep_ms(LOG_KEEP, settings.log_keep_ms))
         self._stale_ms = int(keep_ms * STALE_FRACTION)
 
     def key(self, version: int) -> str:
-        """The commit file of a version."""
+        """Return the key of a version's commit file."""
         return f"{self._folder}/{LOG_FOLDER}/{commit_name(version)}"
 
     def refresh(self) -> bool:
-        """See the commits of other writers; True if there were any.
+        """Apply the commits of other writers; return whether there were any.
 
         Raises
         ------
         Corrupt
-            A commit cannot be believed, or the newest one that was seen is gone.
+            A commit is damaged, or the newest known commit is gone.
         """
         before = self.snapshot.version
         now = self._clock.boot_ms()
         careful = self._stale()
         while (commit := self._next()) is not None:
             if careful and not self._still_there():
-                # Both may be cleaned by now, and what lies there be the put of another writer that slept.
+                # Both versions may be cleaned up by now, and this commit may be the late put of a writer that slept.
                 self._reload()
                 break
             self._apply(commit)
@@ -103,11 +103,11 @@ class CommitLog:
         return self.snapshot.version != before
 
     def _stale(self) -> bool:
-        """Whether so much time has passed since our newest version was the newest that it may be cleaned up."""
+        """Return whether our newest version was last confirmed so long ago that it may have been cleaned up."""
         return self._clock.boot_ms() - self._seen_ms > self._stale_ms
 
     def look_ahead(self) -> None:
-        """Before work that a lost race would waste: catch up where looking is cheap or the state may be stale."""
+        """Refresh where that is cheap or the state may be stale; called before work that a lost race would waste."""
         if self._store.cheap_look or self._stale():
             self.refresh()
 
@@ -122,9 +122,9 @@ class CommitLog:
         Raises
         ------
         LostRace
-            Somebody else committed first: nothing of this commit is stored, and `snapshot` has caught up.
+            Another writer committed first: nothing of this commit is stored, and `snapshot` includes the other commit.
         Unknown
-            It may be stored; `NotDurable`: it is, and `snapshot` has it, but a power cut could take it.
+            The commit may be stored. `NotDurable`: it is stored and in `snapshot`, but a power cut could lose it.
         """
         version = self.snapshot.version + 1
         data = encode(version)
@@ -132,7 +132,7 @@ class CommitLog:
         began = self._clock.boot_ms()
         not_durable = self._put(version, data, batch_id, durable=durable)
         if self._stale() and not self._still_there():
-            # Our predecessor was cleaned up while we slept: before or after the put?
+            # Our predecessor was cleaned up while this process slept: before or after the put?
             self._settle(commit)
         else:
             self._apply(commit)
@@ -142,7 +142,7 @@ class CommitLog:
         return version
 
     def _put(self, version: int, data: bytes, batch_id: str, *, durable: bool) -> NotDurable | None:
-        """Put a version; return the store's doubt about its durability. Raises as `commit` does."""
+        """Put a version; return `NotDurable` if it is stored, but not durably. Raises as `commit` does."""
         key = self.key(version)
         unknown: Unknown | None = None
         try:
@@ -152,18 +152,19 @@ class CommitLog:
             return error
         except Unknown as error:
             unknown = error
-        # Also without an error: a put whose answer got lost is repeated by the layers below us, and finds itself.
+        # Without an error, too: the layers below repeat a put whose answer was lost, and then find their own file.
         holder = self._holder(version, unknown)
         if holder == batch_id:
             return self._make_durable(key) if durable else None
         if holder is None:
-            # Without an answer it may still arrive; with one, whoever had it was cleaned up since, and that may be us.
-            raise Unknown(f"nobody has version {version} of {self._folder}, and our put may still arrive") from unknown
+            # Without an answer the put may still arrive. With one, the commit of this version was cleaned up since,
+            # and it may have been ours.
+            raise Unknown(f"no version {version} of {self._folder} is there, but our put may still arrive") from unknown
         self.refresh()
-        raise LostRace(f"{self._folder}: version {version} was taken") from unknown
+        raise LostRace(f"{self._folder}: version {version} was committed by another writer") from unknown
 
     def _holder(self, version: int, cause: Unknown | None) -> str | None:
-        """The id of the batch that has this version, None for none (RELIABILITY R5)."""
+        """Return the id of the batch that this version holds; None if the version does not exist (RELIABILITY R5)."""
         last: DeltaMQError | None = cause
         for _ in range(_READ_BACK_TRIES):
             try:
@@ -180,29 +181,29 @@ class CommitLog:
         try:
             self._store.sync([key])
         except DeltaMQError as error:
-            return NotDurable(f"{key} is stored, but not known to be durable: {error.detail}")
+            return NotDurable(f"{key} is stored, but may not be durable: {error.detail}")
         return None
 
     def _settle(self, commit: Commit) -> None:
-        """After a put that was slept through: return if it is in the log.
+        """Return if a commit is in the log, after a put during which this process slept; raise `Unknown` otherwise.
 
-        If its files are live, it is. If not, it was put below the log, where nobody reads it, or its files were
-        replaced since: only the producer's sequence can tell.
+        If the commit's files are live, it is in the log. If not, it was put among versions that were cleaned up, where
+        no reader looks, or its files were replaced since: only the producer's sequence can tell.
         """
         self._reload()
         live = {file.path for file in self.snapshot.files}
         if not commit.adds or not {file.path for file in commit.adds} <= live:
-            raise Unknown(f"{self._folder}: the log moved on while version {commit.version} was put")
+            raise Unknown(f"{self._folder}: the log was cleaned up while version {commit.version} was being put")
 
     def _still_there(self) -> bool:
-        """Whether our newest version is still the one that we know: then none after it was ever deleted."""
+        """Return whether our newest version still exists as we know it: then no later version has been deleted."""
         try:
             return self._read(self.snapshot.version).batch_id == self.snapshot.batch_id
         except FileMissing:
             return False
 
     def _next(self) -> Commit | None:
-        """The commit that follows our newest, if it is there."""
+        """Return the commit after our newest version; None if there is none."""
         version = self.snapshot.version + 1
         if self._store.cheap_look and not self._store.exists(self.key(version)):
             return None
@@ -227,21 +228,21 @@ class CommitLog:
         return load(self._store, self._folder, self._on_replay)
 
     def _rebuilt(self) -> Snapshot:
-        """The state from the files alone, with all that is derived from it.
+        """Load the state from the files alone, have the owner derive its own from it, and return it.
 
-        An error leaves the old state, whole: half a duplicate window would store a request twice.
+        After an error the old state stays complete: half a duplicate window would let a request be stored twice.
         """
         for _ in range(_REBUILD_TRIES):
             found = self._load()
             try:
                 self._on_reload(found)
             except Corrupt:
-                # We may have slept in between, while a roll-up replaced a file and its time passed.
+                # This process may have slept in between, while a roll-up replaced a file, which was then deleted.
                 if self._load().version == found.version:
                     raise
             else:
                 return found
-        raise Unavailable(f"{self._folder}: the log is rolled up faster than it can be read", code="contention")
+        raise Unavailable(f"{self._folder}: files are rolled up faster than they can be read", code="contention")
 
     def _reload(self) -> None:
         failpoint("commit.before_snapshot")

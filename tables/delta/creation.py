@@ -1,4 +1,4 @@
-"""Making a Delta table: version 0 of its log, by whoever is first."""
+"""Creation of a Delta table: the first process to put version 0 of its log creates it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def create_table(
     now_ms: int,
     table_id: str | None = None,
 ) -> None:
-    """Make the table in `folder`, which has no log; safe from any number of processes, of which the first one's counts.
+    """Create the table in `folder`, which has no log; if several processes do so, the first one's table counts.
 
     Parameters
     ----------
     schema
-        Its columns, as Delta's JSON.
+        The table's columns, as Delta's JSON.
 
     Raises
     ------
     Corrupt
-        The folder has data: the log of a table that was there is gone. Made anew it would hide what it held.
+        The folder has data: the log of an earlier table is gone, and a new one would hide that data.
     """
     for entry in store.entries(folder):
         if entry.name.endswith(".parquet"):

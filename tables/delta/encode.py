@@ -1,7 +1,7 @@
-"""Rows to a parquet file, ready to be committed.
+"""Encoding of rows as a parquet file, ready to be committed.
 
-Everything of a row but its offset is fixed once (`stamp`); a lost race only renumbers and encodes again. A file
-carries its producers' parts in its footer, and its checksums go into the commit, so every byte is covered.
+`stamp` fixes all values of a row but its offset once; after a lost race the rows are only renumbered and encoded again.
+A file's footer holds its producers' parts, and the commit holds its checksums, which cover every byte.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from tables.schema import MESSAGE_SCHEMA, TIME
 __all__ = ["PARTS_KEY", "Encoded", "ProducerStamp", "RowsPart", "encode_file", "numbered", "stamp"]
 
 PARTS_KEY: Final = b"mq.parts"
-#: A file of few rows and bytes lives for a second or two until it is rolled up: speed beats size. It can be recycled.
+#: Size of the largest file that is written without pyarrow. It lives for a second or two until a roll-up, so speed
+#: matters more than size; it fits into the file pool.
 _FEW_BYTES_MAX: Final = 60 * KIB
-#: Up to here ids are made one by one.
+#: Largest number of ids that are made one by one.
 _FEW_IDS: Final = 63
-#: Columns with few distinct values; a dictionary of the others would only cost time.
+#: Columns with few distinct values; for the others a dictionary would only cost time.
 _REPEATING: Final = [
     "key",
     "tag",
@@ -44,8 +45,8 @@ _REPEATING: Final = [
     "producer_id",
     "producer_seq",
 ]
-#: Columns that are worth compressing, with their leaves, where they have values: each sets up a compressor, which takes
-#: as long as fifty messages. Encoding makes the others small.
+#: Columns that are worth compressing if they have values, with their leaves. Each sets up a compressor, which takes as
+#: long as fifty messages; encoding makes the other columns small.
 _BULKY: Final = {
     "message_id": ("message_id",),
     "key": ("key",),
@@ -61,7 +62,7 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Which request of which producer some rows are: `indexes` in a request of `total` messages, None for all."""
+    """The producer's request that rows belong to: messages `indexes` of a request of `total`; None for all of them."""
 
     id: str
     seq: int
@@ -71,7 +72,7 @@ class ProducerStamp:
 
 @dataclass(frozen=True, slots=True)
 class RowsPart:
-    """`count` adjacent rows that came with one request."""
+    """A run of `count` adjacent rows that came with one request."""
 
     count: int
     producer: ProducerStamp | None = None
@@ -79,18 +80,18 @@ class RowsPart:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A parquet file in memory and what the commit says of it."""
+    """A parquet file in memory and its description for the commit."""
 
     data: pa.Buffer | bytes
     file: DataFile
-    #: About what the rows take in memory: to count it in thirteen columns would cost a small append 40 microseconds.
+    #: Approximate size of the rows in memory: an exact count of thirteen columns costs a small append 40 microseconds.
     rows_bytes: int
 
 
 def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, append_us: int) -> list[pa.Array]:
-    """The columns of the message rows but for their offsets: defaults filled, ids made, time and producers written in.
+    """Return all columns of the message rows but `offset`, with defaults, ids, append time and producers filled in.
 
-    `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's after `offset`, in its order.
+    `rows` has any of INTERNAL_SCHEMA's columns; the result has MESSAGE_SCHEMA's columns after `offset`, in its order.
     """
     count = rows.num_rows
     columns = {**_nulls(count), **dict(zip(rows.schema.names, rows.columns, strict=True))}
@@ -105,7 +106,7 @@ def stamp(rows: pa.RecordBatch, parts: Sequence[RowsPart], *, batch_id: str, app
 
 
 def _nulls(count: int) -> dict[str, pa.Array]:
-    """Columns without values, those of few rows cut from the same ones."""
+    """Return every column with `count` nulls; for few rows, these are slices of cached columns."""
     return _few_nulls(count) if count <= FEW_ROWS_MAX else _made_nulls(count)
 
 
@@ -121,7 +122,7 @@ def _few_nulls(count: int) -> dict[str, pa.Array]:
 
 
 def _filled(column: pa.Array, default: object) -> pa.Array:
-    """`column` with nulls replaced by the array that `default()` makes, which is only made when needed."""
+    """Return `column` with nulls replaced from the array that `default()` returns; it is called only if needed."""
     assert callable(default)
     if column.null_count == 0:
         return column
@@ -131,7 +132,7 @@ def _filled(column: pa.Array, default: object) -> pa.Array:
 
 
 def _made_ids(batch_id: str, count: int) -> pa.Array:
-    """`<batch id><row in hexadecimal>`: unique, stable when the batch is renumbered, cheap to make and to compress."""
+    """Return ids `<batch id><row in hexadecimal>`: unique, unchanged by renumbering, cheap to make and to compress."""
     if count <= _FEW_IDS:
         return pa.array([f"{batch_id[:16]}{row:08x}" for row in range(count)], pa.string())
     prefix = np.frombuffer(batch_id[:16].encode(), dtype=np.uint8)
@@ -146,7 +147,7 @@ def _made_ids(batch_id: str, count: int) -> pa.Array:
 
 
 def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
-    """The columns `producer_id` and `producer_seq`."""
+    """Return the columns `producer_id` and `producer_seq`."""
     rows_of_part = np.repeat(np.arange(len(parts)), [p.count for p in parts])
     ids = pa.array([p.producer.id if p.producer else None for p in parts], pa.string())
     seqs = pa.array([p.producer.seq if p.producer else None for p in parts], pa.int64())
@@ -154,7 +155,7 @@ def _producers(parts: Sequence[RowsPart]) -> tuple[pa.Array, pa.Array]:
 
 
 def numbered(columns: Sequence[pa.Array], base_offset: int) -> pa.Table:
-    """Stamped columns with their offsets, from `base_offset` on: MESSAGE_SCHEMA."""
+    """Return stamped columns with their offsets, from `base_offset` on, as MESSAGE_SCHEMA."""
     count = len(columns[0])
     numbers = pa.py_buffer(np.arange(base_offset, base_offset + count, dtype=np.int64))
     offsets = pa.Array.from_buffers(pa.int64(), count, [None, numbers])
@@ -191,12 +192,12 @@ def encode_file(rows: pa.Table, parts: Sequence[Part], *, batch_id: str, now_ms:
 
 
 def key_values_of(parts: Sequence[Part]) -> list[tuple[bytes, bytes]]:
-    """What a footer says of the producers' requests in its file."""
+    """Return the footer's metadata about the producers' requests in its file."""
     return [(PARTS_KEY, msgspec.json.encode([part_to_json(p) for p in parts]))] if parts else []
 
 
 def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, str] | None:
-    """A file for few rows, with its checksums; None when they are large or nest."""
+    """Encode few rows, and return the file and its checksums; None if the rows are too large or have nested values."""
     rows = rows if rows.column(0).num_chunks == 1 else rows.combine_chunks()
     found = encode_few_rows(rows, key_values, _FEW_BYTES_MAX)
     if found is None:
@@ -207,7 +208,7 @@ def _few(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]]) -> tuple[byt
 
 
 def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_rows: int) -> tuple[pa.Buffer, str]:
-    """A compressed file, with its checksums."""
+    """Encode rows with compression, and return the file and its checksums."""
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
     valued = [name for name in _BULKY if rows.column(name).null_count < rows.num_rows]
@@ -222,7 +223,7 @@ def _many(rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], row_group_r
 def message_writer(
     sink: pa.NativeFile, footer: list[pq.FileMetaData], valued: Iterable[str] = tuple(_BULKY)
 ) -> pq.ParquetWriter:
-    """Return what writes message rows as every message file has them; its footer is appended to `footer` at the end.
+    """Return a writer with the settings of all message files; at the end it appends its footer to `footer`.
 
     `valued` are the bulky columns that have values.
     """
@@ -245,7 +246,7 @@ Bounds = tuple[int, int]
 
 
 def bounds_of(column: pa.ChunkedArray) -> Bounds:
-    """Least and greatest time of a column, in microseconds; not all of it is null."""
+    """Return the least and greatest time of a column, in microseconds; at least one value must not be null."""
     if len(column) == 1:
         value = column[0].value
         return value, value
@@ -254,14 +255,14 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds:
 
 
 def deliver_bounds(column: pa.ChunkedArray) -> Bounds | None:
-    """The bounds of a file's deliver times; None where a row has none."""
+    """Return the bounds of a file's deliver times; None if a row has no deliver time."""
     return None if column.null_count else bounds_of(column)
 
 
 def stats_json(start: int, count: int, born: Bounds, append: Bounds, deliver: Bounds | None = None) -> str:
-    """Delta's file statistics. Timestamps there have milliseconds: bounds are widened, never narrowed.
+    """Return Delta's file statistics. They hold timestamps in milliseconds: bounds are widened, never narrowed.
 
-    Deliver times are told of where every row has one: a delay log is asked in which of its files something is due.
+    Deliver times are included only if every row has one: they tell in which files of a delay log messages are due.
     """
     least = greatest = nulls = ""
     if deliver is not None:
@@ -288,7 +289,7 @@ def _iso_s(time_s: int) -> str:
 
 
 def group_edges(footer: pq.FileMetaData, footer_at: int) -> list[int]:
-    """Byte positions between row groups: group i is `[edges[i], edges[i + 1])`; together they reach the footer."""
+    """Return the bounds of row groups in bytes: group i is `[edges[i], edges[i + 1])`; the last ends at the footer."""
     edges = [0]
     for i in range(1, footer.num_row_groups):
         column = footer.row_group(i).column(0)
@@ -300,13 +301,13 @@ def group_edges(footer: pq.FileMetaData, footer_at: int) -> list[int]:
 
 
 def checksums(data: pa.Buffer, footer: pq.FileMetaData) -> str:
-    """CRC-32 of each row group and of the footer, hexadecimal, joined by commas: every byte is covered."""
+    """Return the CRC-32 of each row group and of the footer, hexadecimal, joined by commas; they cover every byte."""
     view = memoryview(data)
     edges = [*group_edges(footer, footer_start(view)), data.size]
     return ",".join(f"{zlib.crc32(view[a:b]):08x}" for a, b in itertools.pairwise(edges))
 
 
 def footer_start(data: memoryview) -> int:
-    """Where the footer of the parquet file `data` begins; its last 8 bytes are enough of its content."""
+    """Return the position of the footer in the parquet file `data`, of whose content only the last 8 bytes are used."""
     length = int.from_bytes(data[-8:-4], "little")
     return len(data) - 8 - length

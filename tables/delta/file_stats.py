@@ -1,4 +1,4 @@
-"""Delta's statistics of one data file, as far as what is due is found by them."""
+"""Delta's statistics of one data file: the part by which due rows are found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FileStats(msgspec.Struct):
-    """Counts and bounds by column; times are texts, with milliseconds."""
+    """Row count, and bounds and null counts by column; times are texts with milliseconds."""
 
     numRecords: int = -1
     minValues: dict[str, object] = {}
@@ -25,7 +25,7 @@ _stats: Final = msgspec.json.Decoder(FileStats)
 
 
 def decoded_stats(stats: str) -> FileStats:
-    """Return the statistics; empty ones where they are none that we know, so that the file is looked into."""
+    """Return the parsed statistics; empty ones if they cannot be parsed, so that the file itself is read."""
     try:
         return _stats.decode(stats)
     except msgspec.MsgspecError:
@@ -33,7 +33,7 @@ def decoded_stats(stats: str) -> FileStats:
 
 
 def time_ms(text: object) -> int | None:
-    """Return a time of the statistics in milliseconds, rounded down; None when it is none."""
+    """Return a time from the statistics in milliseconds, rounded down; None if `text` is not a time."""
     if not isinstance(text, str):
         return None
     try:

@@ -1,8 +1,8 @@
-"""The second name of a log's newest commit: how a commit file that was lost is noticed, and what puts it back.
+"""The second name of a log's newest commit, by which a lost commit file is detected and restored.
 
 A store on a local disk keeps the file that it put last under the name `.head`, too (see `tables.store.local`). If the
-log ends before it, the commit's own name is gone: a power cut took a folder entry that was not yet synced, or somebody
-deleted the file. Its content is still there, so nothing that it acknowledged is lost.
+log ends before that commit, the commit's own name is gone: a power cut lost a folder entry that was not yet synced, or
+the file was deleted. Its content is still there, so nothing that it acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["can_put_back", "head_key", "put_back", "read_head"]
 
 
 def head_key(folder: str) -> str:
-    """The second name of the newest commit in a table's log."""
+    """Return the key of the second name of the newest commit in a table's log."""
     return f"{folder}/{LOG_FOLDER}/{HEAD}"
 
 
 def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, bytes] | None:
-    """The commit that `.head` holds, with its bytes; None when there is none, or none that can be believed.
+    """Return the commit in `.head` and its bytes; None if there is no `.head`, or it is damaged.
 
-    A `.head` that is damaged proves nothing: it may have been cut by the same power cut that took its other name.
+    A damaged `.head` proves nothing: the power cut that lost its other name may have cut its content.
     """
     key = head_key(folder)
     try:
         raw = bytes(store.read(key))
     except FileMissing:
         return None
-    # In the first line, before anything that a user could have written.
+    # The first match is in the first line, before any text that a user could have written.
     match = re.search(rb'"mq\.version":"(\d+)"', raw)
     if match is None:
         return None
@@ -44,15 +44,15 @@ def read_head(store: Store, folder: str, table_id: str | None) -> tuple[Commit, 
 
 
 def can_put_back(store: Store, folder: str, commit: Commit, version: int) -> bool:
-    """Whether `.head` holds the commit of just this version, and all of its data is there."""
+    """Return whether `commit`, which `.head` holds, is of this version and all of its data files are there."""
     sizes = {entry.name: entry.size for entry in store.entries(folder)}
     return commit.version == version and all(sizes.get(f.path) == f.size for f in commit.adds)
 
 
 def put_back(store: Store, folder: str, table_id: str, *, version: int) -> bool:
-    """Give `.head` its name `version` again; False when it cannot be.
+    """Restore the commit file of `version` from `.head`; return False if that is not possible.
 
-    Whoever put that commit won it, so it belongs there, whether it was acknowledged or not.
+    The writer of that commit had won the version, so the commit belongs there, whether it was acknowledged or not.
     """
     found = read_head(store, folder, table_id)
     if found is None or not can_put_back(store, folder, found[0], version):

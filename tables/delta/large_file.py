@@ -1,4 +1,4 @@
-"""One large file out of the rows of several, row group by row group: its rows are never in memory together."""
+"""Encoding of one large file from the rows of several, row group by row group: never all rows are in memory."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tables.paths import data_file_name
 
 __all__ = ["encode_large_file"]
 
-#: A row group is closed at this size in memory: rows of a megabyte each would fill it with 32,768 of them.
+#: Size in memory at which a row group is closed: 32,768 rows of a megabyte each would not fit into memory.
 _GROUP_BYTES_MAX: Final = 64 * MIB
 
 
 def encode_large_file(
     tables: Iterable[pa.Table], parts: Sequence[Part], *, batch_id: str, now_ms: int, row_group_rows: int
 ) -> Encoded:
-    """Encode adjacent rows, which come in tables of any size, as `tables.delta.encode.encode_file` would.
+    """Encode adjacent rows, given as tables of any size, as `tables.delta.encode.encode_file` would.
 
-    The offsets are checked on their way: they must go up by one.
+    The offsets are checked: they must grow by one.
     """
     sink = pa.BufferOutputStream()
     footer: list[pq.FileMetaData] = []
@@ -52,7 +52,7 @@ def encode_large_file(
 
 
 def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
-    """Return the same rows in row groups: each as large as it may be, but for the last."""
+    """Yield the same rows in row groups, each but the last as large as allowed."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -70,7 +70,7 @@ def _grouped(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
 
 @dataclass(slots=True)
 class _Facts:
-    """What the commit says of the rows that went by."""
+    """What the commit says about the rows, collected group by group."""
 
     start: int = -1
     end: int = -1

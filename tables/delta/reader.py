@@ -1,8 +1,8 @@
-"""Rows of stored files, every byte checked before it is believed (RELIABILITY R4).
+"""The reader of stored files: every byte is checked before it is used (RELIABILITY R4).
 
-A read touches the footer and the row groups that hold the asked offsets, whatever the size of the file or the
+A read touches only the footer and the row groups that hold the requested offsets, whatever the size of the file or the
 length of the log. Footers and decoded row groups are kept in one bounded cache for the process, because a consumer
-that reads history in small steps asks for the same row group many times.
+that reads history in small steps needs the same row group many times.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from tables.store import FileMissing, Store
 
 __all__ = ["FileReader", "RowCache"]
 
-#: Read at once from a file's end; a footer of sixteen row groups fits.
+#: Bytes that are read at once from a file's end; a footer of sixteen row groups fits.
 _FOOTER_GUESS: Final = 64 * KIB
-#: A row group of fewer bytes is read as a whole, and so is one of which more than this part is wanted.
+#: A row group is read as a whole if it has fewer bytes than this, or if at least this part of it is needed.
 _LARGE_BYTES: Final = 256 * KIB
 _SMALL_PART: Final = 0.5
-#: What a footer costs in memory, and each row group in it with its thirteen columns; measured, rounded up.
+#: Memory of a footer, and of each row group in it with its thirteen columns; measured, rounded up.
 _FOOTER_BYTES: Final = 20 * KIB
 _ROW_GROUP_BYTES: Final = 10 * KIB
 
 
 class RowCache:
-    """Least recently used tables, bounded by bytes. Safe for threads."""
+    """A cache bounded by bytes, which drops the least recently used values first. Safe for threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -51,11 +51,11 @@ class RowCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes held."""
+        """The number of bytes held."""
         return self._bytes
 
     def get(self, key: object) -> object | None:
-        """The kept value, now the most recently used."""
+        """Return the value, which becomes the most recently used; None if it is not kept."""
         with self._lock:
             found = self._items.get(key)
             if found is None:
@@ -64,7 +64,7 @@ class RowCache:
             return found[0]
 
     def put(self, key: object, value: object, size: int) -> None:
-        """Keep a value of `size` bytes; older ones make room."""
+        """Keep a value of `size` bytes, and drop older ones to make room for it."""
         if size > self._bytes_max:
             return
         with self._lock:
@@ -76,7 +76,7 @@ class RowCache:
                 self._bytes -= dropped
 
     def drop(self, key: object) -> object | None:
-        """Let a value go, and return it if it was there."""
+        """Drop a value, and return it if it was there."""
         with self._lock:
             found, size = self._items.pop(key, (None, 0))
             self._bytes -= size
@@ -101,7 +101,7 @@ class FileReader:
         self._cache = cache
 
     def rows(self, file: DataFile, start: int, stop: int) -> pa.Table:
-        """Rows with offsets `[start, stop)` of `file`: MESSAGE_SCHEMA.
+        """Return the rows with offsets `[start, stop)` of `file`, as MESSAGE_SCHEMA.
 
         Raises
         ------
@@ -123,13 +123,13 @@ class FileReader:
     def groups(
         self, file: DataFile, start: int, stop: int, columns: Sequence[str] | None = None, *, by_page: bool = False
     ) -> Iterator[pa.Table]:
-        """Rows with offsets `[start, stop)` one row group at a time, for scans: not kept, of `columns` only.
+        """Yield the rows with offsets `[start, stop)`, `columns` only, one row group at a time; for scans, not cached.
 
         Parameters
         ----------
         by_page
             Where `columns` are a small part of a row group, read their bytes alone, and check the checksum of each page
-            instead of the row group's. The headers of pages have none: what is wrong in them fails to decode.
+            instead of the row group's. Page headers have no checksum: a damaged one fails to decode.
 
         Raises
         ------
@@ -149,18 +149,18 @@ class FileReader:
                 yield found
 
     def scan(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows that a file holds, a row group at a time, whatever their offsets are; checksums are checked.
+        """Yield all rows that a file holds, one row group at a time, whatever their offsets; checksums are checked.
 
-        For checks of the log against its files: `groups` believes nothing that contradicts the log.
+        This is for checks of the log against its files: `groups` raises when rows contradict the log.
         """
         footer = self._footer(file)
         for index in range(len(footer.checksums)):
             yield self._read_group(file, footer, index, columns)
 
     def parts(self, file: DataFile) -> tuple[Part, ...]:
-        """The producers' requests that the file carries."""
+        """Return the producers' requests that the file carries."""
         found = self._cache.get((self._folder, file.path))
-        # Opening a partition asks for this and no more: footers of thousands that nobody reads are not kept.
+        # Opening a partition reads only this of a footer: footers of files that no consumer reads are not kept.
         return found.parts if isinstance(found, _Footer) else self._read_footer(file).parts
 
     def verify(self, file: DataFile) -> None:
@@ -175,7 +175,7 @@ class FileReader:
             raise Corrupt(f"{self._key(file)}: holds {at - file.start} rows, the log says {file.count}")
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Let go of what is kept of files that are no longer in the table."""
+        """Drop what is cached of files that are no longer in the table."""
         for path in paths:
             footer = self._cache.drop((self._folder, path))
             if isinstance(footer, _Footer):
@@ -221,10 +221,10 @@ class FileReader:
         )
 
     def _group(self, file: DataFile, footer: _Footer, index: int, *, whole: bool) -> pa.Table:
-        """A decoded row group; one that is wanted whole is not kept, since its reader is through with it.
+        """Return a decoded row group; one that is read as a whole is not kept, since its reader is done with it.
 
-        A scan in large steps would otherwise push out what others read in small ones, and touch new memory all the
-        time, which costs as much as the decoding.
+        A scan in large steps would otherwise evict what other readers read in small steps, and keep touching new
+        memory, which costs as much as decoding.
         """
         key = (self._folder, file.path, index)
         found = self._cache.get(key)
@@ -243,7 +243,7 @@ class FileReader:
         columns: Sequence[str] | None = None,
         chunks: Sequence[tuple[int, int]] = (),
     ) -> pa.Table:
-        """A decoded row group; of `chunks`, the byte ranges of `columns`, only pages are checked."""
+        """Return a decoded row group; of `chunks`, the byte ranges of `columns`, only page checksums are checked."""
         low, high = footer.edges[index], footer.edges[index + 1]
         data = self._read(file, list(chunks) or [(low, high)])
         if not chunks:
@@ -261,7 +261,7 @@ class FileReader:
         try:
             return self._store.read_parts(self._key(file), file.size, ranges)
         except FileMissing as error:
-            raise Corrupt(f"{self._key(file)}: the log names this file, and it is missing") from error
+            raise Corrupt(f"{self._key(file)}: the log names this file, but it is missing") from error
 
     def _check(self, file: DataFile, data: pa.Buffer, low: int, high: int, crc: int) -> None:
         if zlib.crc32(memoryview(data)[low:high]) != crc:
@@ -269,7 +269,7 @@ class FileReader:
 
 
 def _small_part(group: pq.RowGroupMetaData, columns: Sequence[str]) -> list[tuple[int, int]]:
-    """The byte ranges of columns that are a small part of a large row group; none of a part that is not."""
+    """Return the byte ranges of `columns` if they are a small part of a large row group; an empty list otherwise."""
     whole, found = 0, []
     for index in range(group.num_columns):
         chunk = group.column(index)

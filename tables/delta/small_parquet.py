@@ -1,15 +1,15 @@
-"""A parquet file of a few rows, without pyarrow's writer.
+"""Encoding of few rows as a parquet file, without pyarrow's writer.
 
-A lone message, or a group of some hundred, becomes a file of its own, which lives for a second or two until it is
-rolled up. pyarrow's writer takes most of such a commit's time: it sets up sixteen columns to write a few dozen bytes
-into each. Here a column without values is a constant, and the rest is joined from pieces: a seventh of the cost for
-one row, a quarter for a hundred, the same for a thousand.
+A single message, or a few hundred, become a file of their own, which lives for a second or two until it is rolled up.
+pyarrow's writer takes most of such a commit's time: it sets up sixteen columns to write a few dozen bytes into each.
+Here a column without values is a constant, and the rest is joined from pieces: a seventh of the cost for one row, a
+quarter for a hundred, the same for a thousand.
 
     PAR1 | a page for each leaf column: header, levels, plain values | footer | its length | PAR1
 
-The schema is taken byte by byte from a file that pyarrow wrote, so both kinds of file look the same to a reader.
-There are no dictionaries, no compression and no statistics: the commit carries those that matter. Rows with headers
-or an origin, whose columns nest, are left to pyarrow.
+The bytes of the schema come from a file that pyarrow wrote, so both kinds of file look the same to a reader. There are
+no dictionaries, no compression and no statistics: the commit carries the statistics that matter. Rows with headers or
+an origin, whose columns are nested, are left to pyarrow.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tables.schema import MESSAGE_SCHEMA
 
 __all__ = ["FEW_ROWS_MAX", "encode_few_rows"]
 
-#: Beyond, joining pieces row by row costs what pyarrow does.
+#: Most rows in such a file: with more, joining pieces row by row costs as much as pyarrow.
 FEW_ROWS_MAX: Final = 400
 
-#: Of a row: offset, two times, attempts, and an id as it is usually made.
+#: Bytes that every row takes: offset, two times, attempts, and an id of the usual length.
 _FILLED_BYTES: Final = 56
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"DeltaMQ version 0.1.0"
 _PHYSICAL_TYPES: Final = {"INT32": 1, "INT64": 2, "BYTE_ARRAY": 6}
-#: Bytes of one value of the columns that have a fixed width.
+#: Bytes of one value, by physical type, for columns of a fixed width.
 _WIDTHS: Final = {1: 4, 2: 8}
 _NESTED: Final = ("headers", "origin")
 
@@ -54,10 +54,10 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is the same in all files of as many rows: for each leaf, and for the footer."""
+    """The bytes that are the same in all files with the same number of rows, by leaf and for the footer."""
 
     rows: int
-    all_present: bytes  #: levels of a flat column without nulls
+    all_present: bytes  #: definition levels of a flat column without nulls
     page_end: bytes  #: the end of a page header
     null_pages: tuple[bytes, ...]
     chunk_starts: tuple[bytes, ...]  #: the start of each leaf's column chunk in the footer
@@ -66,9 +66,9 @@ class _Shape:
 def encode_few_rows(
     rows: pa.Table, key_values: Sequence[tuple[bytes, bytes]], bytes_max: int
 ) -> tuple[bytes, int] | None:
-    """The file and where its footer begins; None when the rows are not for this writer, or over `bytes_max`.
+    """Return the file and its footer's position; None if this writer cannot write the rows, or not in `bytes_max`.
 
-    `rows` has MESSAGE_SCHEMA's columns in one chunk each; `key_values` go into the footer's metadata.
+    `rows` has MESSAGE_SCHEMA's columns, each in one chunk; `key_values` go into the footer's metadata.
     """
     count = rows.num_rows
     columns = [column.chunk(0) for column in rows.columns]
@@ -95,7 +95,7 @@ def encode_few_rows(
 
 
 def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
-    """What the bodies and the columns that every row fills take: to notice early that a file would be too large."""
+    """Return the bytes of bodies and of columns that every row fills: detects early that a file would be too large."""
     body = columns[MESSAGE_SCHEMA.get_field_index("body")]
     return int(body.nbytes) + _FILLED_BYTES * count
 
@@ -104,7 +104,7 @@ def _least_bytes(columns: Sequence[pa.Array], count: int) -> int:
 
 
 def _page(column: pa.Array, leaf: _Leaf, shape: _Shape) -> bytes:
-    """The page of a column with values."""
+    """Return the page of a column with values."""
     valid = None
     levels = shape.all_present if leaf.levels_max else b""
     if column.null_count:
@@ -120,7 +120,7 @@ def _whole_page(body: bytes, page_end: bytes) -> bytes:
 
 
 def _values(column: pa.Array, kind: int) -> bytes:
-    """Plain encoding of a column without nulls."""
+    """Return the plain encoding of a column without nulls."""
     start, count = column.offset, len(column)
     if kind in _WIDTHS:
         width = _WIDTHS[kind]
@@ -141,7 +141,7 @@ def _levels(runs: bytes) -> bytes:
 
 
 def _runs(valid: Sequence[bool]) -> bytes:
-    """Definition levels of a flat column, run by run."""
+    """Return the definition levels of a flat column, run by run."""
     return b"".join(_run(sum(1 for _ in run), level) for level, run in groupby(valid))
 
 
@@ -155,7 +155,7 @@ def _run(count: int, level: int) -> bytes:
 def _footer(
     shape: _Shape, chunks: Sequence[bytes], pages_bytes: int, key_values: Sequence[tuple[bytes, bytes]]
 ) -> list[bytes]:
-    """The file's metadata in Thrift's compact protocol."""
+    """Return the file's metadata in Thrift's compact protocol."""
     rows, size = _zigzag(shape.rows), _zigzag(pages_bytes)
     pieces = [_schema(), b"\x16", rows, b"\x19\x1c\x19\xfc", _varint(len(_leaves())), *chunks]
     pieces += [b"\x16", size, b"\x16", rows, b"\x26", _zigzag(len(_MAGIC)), b"\x16", size, b"\0"]
@@ -170,12 +170,12 @@ def _footer(
 
 @functools.cache
 def _schema() -> bytes:
-    """The footer up to the schema's end, as pyarrow writes it."""
+    """Return the start of a footer, to the end of the schema, as pyarrow writes it."""
     data = _sample()
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
     one_row_one_group = b"\x16\x02\x19\x1c"
-    assert footer.count(one_row_one_group) == 1, "pyarrow's footer is not what it was"
+    assert footer.count(one_row_one_group) == 1, "the layout of pyarrow's footer has changed"
     return footer[: footer.index(one_row_one_group)]
 
 
@@ -205,7 +205,7 @@ def _nested_columns() -> tuple[int, ...]:
 
 
 def _sample() -> bytes:
-    """A file of one row by pyarrow."""
+    """Return a file of one row, written by pyarrow."""
     empty = [pa.array([0]), *(pa.nulls(1, field.type) for field in list(MESSAGE_SCHEMA)[1:])]
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -237,7 +237,7 @@ def _null_page(leaf: _Leaf, count: int, page_end: bytes) -> bytes:
 
 
 def _chunk_start(leaf: _Leaf, count: int) -> bytes:
-    """A column chunk's metadata up to its first size: file offset, type, encodings, path, codec, values."""
+    """Return a column chunk's metadata up to its first size: file offset, type, encodings, path, codec, values."""
     path = b"".join(_varint(len(part)) + part.encode() for part in leaf.path)
     head = b"\x26\0\x1c\x15" + _zigzag(leaf.kind) + b"\x19\x25\x06\0"
     return head + bytes((0x19, len(leaf.path) << 4 | 8)) + path + b"\x15\0\x16" + _zigzag(count) + b"\x16"
@@ -248,12 +248,12 @@ def _chunk_start(leaf: _Leaf, count: int) -> bytes:
 
 @functools.lru_cache(maxsize=65_536)
 def _zigzag(value: int) -> bytes:
-    """A number that is not negative, as Thrift writes signed ones."""
+    """Encode a non-negative number as Thrift encodes signed numbers."""
     return _varint(value << 1)
 
 
 def _zigzag_crc(crc: int) -> bytes:
-    """A checksum, which Parquet declares as a signed number of 32 bits."""
+    """Encode a checksum, which Parquet declares as a signed 32-bit number."""
     return _varint(crc << 1 if crc < 1 << 31 else ((1 << 32) - crc << 1) - 1)
 
 

@@ -1,9 +1,9 @@
 """The state of one message table at one version, and how it is rebuilt from its log alone (SPEC META-3).
 
-    checkpoint (if any)  ->  commits after it, every one whole and in sequence  ->  checks
+    checkpoint (if any)  ->  commits after it, each complete and in sequence  ->  checks
 
-Every fact is believed only when it agrees with the others (RELIABILITY R4): files lie end to end, the end offset of
-the log is the end of the last file, and no commit is known to have been there that is not there now.
+A state is accepted only if all facts agree (RELIABILITY R4): files lie end to end, the end offset of the log is the
+end of the last file, and no commit that is known to have existed is missing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-#: Table configuration: how long a commit file, and a file that no commit names, live at least.
+#: Keys of the table's configuration: the least time that a commit file, and a file that no commit names, are kept.
 LOG_KEEP: Final = "mq.log_keep_ms"
 ORPHAN_KEEP: Final = "mq.orphan_keep_ms"
-#: A clean-up may delete what a load is about to read; each further try starts from a newer checkpoint.
+#: Tries of a load: a clean-up may delete what it is about to read; each further try starts from a newer checkpoint.
 _LOAD_TRIES: Final = 5
 
 
@@ -62,7 +62,7 @@ class CommitLost(Corrupt):
 
 @dataclass(slots=True, kw_only=True)
 class Snapshot:
-    """A table's state; `files` are live, in offset order. Changed only by `apply`, under the append lock."""
+    """A table's state; `files` are the live files, in offset order. Only `apply` changes it, under the append lock."""
 
     version: int
     batch_id: str
@@ -75,17 +75,17 @@ class Snapshot:
 
     @property
     def table_id(self) -> str:
-        """The table's own id: a partition deleted and made again has another."""
+        """The table's own id: a partition that is deleted and created again gets another one."""
         return str(self.metadata["id"])
 
     @property
     def min_offset(self) -> int:
-        """The first offset still stored; the end offset when nothing is."""
+        """The first offset that is still stored; the end offset if the log is empty."""
         files = self.files
         return files[0].start if files else self.end_offset
 
     def keep_ms(self, name: str, default: int) -> int:
-        """A promise that the table's own configuration makes to all its writers, in milliseconds."""
+        """Return the keep time `name` (milliseconds) of the table's configuration, which binds all its writers."""
         return int(self.configuration.get(name, default))
 
     @property
@@ -97,7 +97,7 @@ class Snapshot:
         return configuration
 
     def apply(self, commit: Commit) -> None:
-        """Move one version on; raises `Corrupt` when the commit contradicts this state."""
+        """Apply the next commit; raises `Corrupt` if it contradicts this state."""
         if commit.version != self.version + 1:
             raise Corrupt(f"commit {commit.version} does not follow version {self.version}")
         if commit.end_offset is not None:
@@ -127,18 +127,18 @@ class Snapshot:
             raise Corrupt(f"commit {commit.version} removes files that are not live")
         files = sorted([*kept, *commit.adds], key=lambda f: f.start)
         check_dense(files, self.end_offset, where=f"commit {commit.version}")
-        # A new list: readers that hold the old one finish undisturbed.
+        # A new list, so that readers that hold the old one can finish.
         self.files = files
 
     def _fence(self, commit: Commit) -> None:
         for name, epoch in commit.fences:
             if epoch <= self.fences.get(name, 0):
                 raise Corrupt(f"commit {commit.version}: fence {name} goes from {self.fences[name]} to {epoch}")
-        # A new mapping: whoever holds the old one compares with what it knew.
+        # A new mapping: an append that holds the old one compares with the epochs that it knew.
         self.fences = {**self.fences, **dict(commit.fences)}
 
     def checkpoint(self) -> Checkpoint:
-        """This state as a checkpoint."""
+        """Return this state as a checkpoint."""
         return Checkpoint(
             version=self.version,
             batch_id=self.batch_id,
@@ -159,7 +159,7 @@ def check_dense(files: Sequence[DataFile], end_offset: int, *, where: str) -> No
 
 
 def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
-    """Versions of the commit files and of the checkpoints that are there, ascending."""
+    """Return the versions of the existing commit files and of the existing checkpoints, ascending."""
     names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = [int(m[1]) for m in map(_COMMIT.fullmatch, names) if m]
     checkpoints = [int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m]
@@ -167,7 +167,7 @@ def log_versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
 
 
 def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda commit: None) -> Snapshot:
-    """Rebuild the newest state; `on_commit` sees every commit that was replayed, some perhaps twice.
+    """Rebuild the newest state; `on_commit` receives every replayed commit, some perhaps twice.
 
     Raises
     ------
@@ -187,20 +187,20 @@ def load(store: Store, folder: str, on_commit: Callable[[Commit], None] = lambda
             return _replayed(store, folder, base, commits[-1] if commits else -1, on_commit)
         except FileMissing as error:
             if not _newer_checkpoint(store, folder, base):
-                raise Corrupt(f"{error.detail} is missing, and the log goes on behind it") from error
+                raise Corrupt(f"{error.detail} is missing, but the log continues after it") from error
     raise Unavailable(f"{folder}: the log is cleaned up faster than it can be read", code="contention")
 
 
 def _newer_checkpoint(store: Store, folder: str, version: int) -> bool:
-    """Whether a clean-up explains that a file after the checkpoint of `version` is gone."""
+    """Return whether there is a newer checkpoint than that of `version`: then a clean-up may have deleted files."""
     return any(v > version for v in log_versions(store, folder)[1])
 
 
 def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Callable[[Commit], None]) -> Snapshot:
-    """The state of the checkpoint of version `base` (-1: none) and every commit after it; `listed` was seen.
+    """Return the state of the checkpoint of version `base` (-1: none) and every commit after it.
 
-    Commits are read on until there is none, not until the listing ends: a listing is no moment in time, and may hold
-    a file without one that was made before it.
+    Commits are read until there is none, not until the end of the listing, whose last version is `listed`: a listing
+    does not show one moment, and may hold a file and lack one that was created before it.
     """
     snapshot = start(store, folder, base)
     while True:
@@ -218,9 +218,9 @@ def _replayed(store: Store, folder: str, base: int, listed: int, on_commit: Call
 
 
 def _check_head(store: Store, folder: str, snapshot: Snapshot, head: Commit) -> None:
-    """Raise `CommitLost` for a commit that only `.head` still has, unless it is one that a power cut may take.
+    """Raise `CommitLost` for a commit that only `.head` still has, unless a power cut was allowed to lose it.
 
-    Such a one was acknowledged as not durable; if its data did not arrive either, the log ends before it.
+    Such a commit was acknowledged as not durable; if its data files are incomplete, too, the log ends before it.
     """
     version = snapshot.version + 1
     if head.flushed or can_put_back(store, folder, head, version):
@@ -233,14 +233,14 @@ def _check_head(store: Store, folder: str, snapshot: Snapshot, head: Commit) -> 
 
 
 def start(store: Store, folder: str, base: int) -> Snapshot:
-    """The state of the checkpoint of version `base`, or of version 0 if it is negative."""
+    """Return the state of the checkpoint of version `base`, or of version 0 if it is negative."""
     snapshot = _from_checkpoint(store, folder, base) if base >= 0 else _first(read_commit(store, folder, 0, ""), folder)
     _check_place(snapshot, folder)
     return snapshot
 
 
 def _read_on(store: Store, folder: str, snapshot: Snapshot, on_commit: Callable[[Commit], None]) -> None:
-    """Apply the commits that follow, until there is none."""
+    """Apply all commits that follow the snapshot."""
     while True:
         try:
             commit = read_commit(store, folder, snapshot.version + 1, snapshot.table_id)
@@ -270,7 +270,7 @@ def _first(commit: Commit, folder: str) -> Snapshot:
 
 
 def _shared(metadata: Mapping[str, object]) -> dict[str, object]:
-    """The same with its long strings kept once for all tables: a process may have thousands of them open."""
+    """Return the metadata with interned strings: a process may have thousands of tables open, which then share them."""
     return {sys.intern(key): _interned(value) for key, value in metadata.items()}
 
 
@@ -281,14 +281,14 @@ def _interned(value: object) -> object:
 
 
 def _check_place(snapshot: Snapshot, folder: str) -> None:
-    """Raise `Corrupt` when a checkpoint or version 0 is another partition's: each is whole in itself."""
+    """Raise `Corrupt` if the checkpoint or version 0 belongs to another partition, which no checksum reveals."""
     configuration = snapshot.configuration
     ref = PartitionRef(Space.TOPICS, configuration["mq.topic"], configuration["mq.partition"], generation_of(folder))
     if ref.folder.partition("/")[2] != folder.partition("/")[2]:
-        raise Corrupt(f"{folder}: the log is the one of partition {ref.name} of topic {ref.topic}; files were moved")
+        raise Corrupt(f"{folder}: the log belongs to partition {ref.name} of topic {ref.topic}; files were moved")
 
 
 def read_commit(store: Store, folder: str, version: int, table_id: str) -> Commit:
-    """A commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
+    """Return a commit of the table `table_id`; raises `FileMissing` or `Corrupt`."""
     key = f"{folder}/{LOG_FOLDER}/{commit_name(version)}"
     return parse_commit(store.read(key), table_id=table_id if version else None, version=version, source=key)

@@ -1,4 +1,4 @@
-"""One partition as a log: append, read, roll-up, fences; and the warehouse that holds all partitions."""
+"""One partition as a log (append, read, roll-up, fences), and the warehouse that holds all partitions."""
 
 from __future__ import annotations
 

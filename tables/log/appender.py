@@ -1,4 +1,4 @@
-"""Rows of requests become one data file and one commit: dedupe, stamp, number, write, commit."""
+"""The append of requests' rows as one data file and one commit: dedupe, stamp, number, write, commit."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Appender:
         expected_offset: int | None,
         known: Mapping[str, int] | None,
     ) -> list[Appended]:
-        """Try it once, against the state that the log knows.
+        """Try to append once, against the newest known state of the log.
 
         Raises
         ------
         LostRace
-            Somebody else committed first: nothing is stored, and the log has caught up.
+            Another writer committed first: nothing is stored, and the log's state includes the other commit.
         OffsetMismatch, Fenced, Unknown
             As for `PartitionLog.append`.
         """
@@ -108,7 +108,7 @@ class Appender:
         return stamped.column("message_id").chunk(0)
 
     def _append_time_us(self) -> int:
-        """Now, cut to milliseconds as Delta's statistics are, and never before the append before."""
+        """Return the time now, cut to milliseconds as in Delta's statistics, but never before the previous append's."""
         now = self._clock.wall_us() // 1000 * 1000
         files = self._state.files
         return max(now, files[-1].append_max_us) if files else now

@@ -1,4 +1,4 @@
-"""What goes into an append and what comes out, and the bookkeeping between: pure functions over parts and rows."""
+"""Input and result of an append, and the bookkeeping between them: pure functions over parts and rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Appended", "Batch", "appended", "one_batch", "only", "repeats", "req
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one request: any of INTERNAL_SCHEMA's columns, `body` always, types exact."""
+    """The rows of one request: any of INTERNAL_SCHEMA's columns in their exact types; `body` is required."""
 
     rows: pa.RecordBatch
     producer: ProducerStamp | None = None
@@ -25,9 +25,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """Where a batch is: offsets `[base_offset, base_offset + count)`.
+    """The place of an appended batch: offsets `[base_offset, base_offset + count)`.
 
-    `duplicate`: it was stored by an earlier request; `message_ids` is then empty.
+    `duplicate` says that an earlier request stored it; `message_ids` is then empty.
     """
 
     base_offset: int
@@ -39,7 +39,7 @@ class Appended:
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches with possibly different columns as one."""
+    """Return batches, which may have different columns, as one."""
     if len(batches) == 1:
         return batches[0]
     names = {name for batch in batches for name in batch.schema.names}
@@ -54,7 +54,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
-    """Positions of parts that repeat a request which stands earlier in the same append, and where it stands first."""
+    """Return the positions of parts that repeat an earlier part of the same append, each with that part's position."""
     first: dict[tuple[str, int], tuple[int, ...]] = {}
     found = {}
     for i, part in enumerate(parts):
@@ -75,7 +75,7 @@ def repeats(parts: Sequence[RowsPart]) -> dict[int, int]:
 
 
 def only(rows: pa.RecordBatch, parts: Sequence[RowsPart], keep: set[int]) -> pa.RecordBatch:
-    """The rows of the parts whose positions are in `keep`."""
+    """Return the rows of the parts whose positions are in `keep`."""
     mask = np.repeat([i in keep for i in range(len(parts))], [p.count for p in parts])
     return rows.filter(pa.array(mask))
 
@@ -109,9 +109,9 @@ def appended(
     durable: bool,
     version: int,
 ) -> list[Appended]:
-    """Where each part is: new ones lie from `base` on and own `ids` in turn, the others are where they were.
+    """Return the place of each part: new parts lie from `base` on and have `ids` in turn; the others keep their place.
 
-    `stored` has those of earlier appends, `again` those that repeat another part of this one (see `repeats`).
+    `stored` has the parts of earlier appends, `again` those that repeat another part of this append (see `repeats`).
     """
     results: list[Appended] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Bounds of a partition that are no settings: nobody has a reason for another value but a test."""
+"""Bounds of a partition that are not settings: only tests have a reason to change them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["BOUNDS", "LogBounds"]
 class LogBounds:
     """Bounds of the work on one partition."""
 
-    #: Lost races in a row before an append gives up; each loss means that somebody else's append succeeded.
+    #: Lost races in a row after which an append gives up; each loss means that another writer's commit succeeded.
     races_max: int = 10_000
-    #: One clean-up deletes at most so many commits, so that a run stays short.
+    #: Most commits that one clean-up deletes, so that a run stays short.
     clean_commits: int = 4_096
-    #: Messages of a page where all of a log is folded.
+    #: Messages of one page where a whole log is folded.
     page_messages: int = 50_000
-    #: Where a partition ends.
+    #: The offset at which a partition is full.
     offset_max: int = OFFSET_MAX
 
 
-#: Those of a process that serves, or carries out jobs.
+#: The bounds of services and jobs.
 BOUNDS: Final = LogBounds()

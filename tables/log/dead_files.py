@@ -1,8 +1,8 @@
-"""The data files that commits let go, until their time has passed: queries that started before still read them.
+"""Data files that commits removed, kept for a time because queries that started before still read them.
 
-Each process that has a partition open counts the time from when it saw the commit, whoever made it: the task that
+Each process that has a partition open counts the time from when it saw the commit of any writer: the task that
 compacted a partition has ended long before (ARCHITECTURE I6). A process that opens the partition later sees the commits
-since the last checkpoint; what was let go before that is found by the sweep for files that no commit names.
+since the last checkpoint; the sweep for files that no commit names finds files that were removed before.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ __all__ = ["DeadFiles"]
 
 
 class DeadFiles:
-    """Those of one partition. Safe for threads."""
+    """The dead files of one partition. Safe for threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: The path of each, with the boot time at which its end was seen; oldest first.
+        #: Each file's path, with the boot time at which its removal was seen; oldest first.
         self._seen: dict[str, int] = {}
 
     def add(self, paths: Iterable[str]) -> None:
-        """Remember that a commit let these go; one that is known already keeps its time."""
+        """Remember that a commit removed these files; a file that is known already keeps its time."""
         now = self._clock.boot_ms()
         with self._lock:
             for path in paths:
                 self._seen.setdefault(path, now)
 
     def due(self, keep_ms: int) -> list[str]:
-        """Return those that have been dead for `keep_ms`."""
+        """Return the files that have been dead for at least `keep_ms`."""
         limit = self._clock.boot_ms() - keep_ms
         with self._lock:
             return [path for path, _ in takewhile(lambda one: one[1] <= limit, self._seen.items())]
 
     @property
     def first_seen_ms(self) -> int | None:
-        """The boot time at which the end of the oldest was seen; None when there are none."""
+        """The boot time at which the oldest file's removal was seen; None if there are no dead files."""
         with self._lock:
             return next(iter(self._seen.values()), None)
 
     def forget(self, path: str) -> None:
-        """Note that a file is deleted."""
+        """Forget a file that is deleted."""
         with self._lock:
             self._seen.pop(path, None)
 
     def paths(self) -> set[str]:
-        """Return all of them."""
+        """Return the paths of all dead files."""
         with self._lock:
             return set(self._seen)

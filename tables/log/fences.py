@@ -1,14 +1,14 @@
-"""Fences: marks in a partition's log that stop writers who do not know something that is decided (SPEC META-2).
+"""Fences: marks in a partition's log that stop writers that do not know of a decision (SPEC META-2).
 
-    fence "broker"   epoch of the broker's owner: a process that slept since before appends nothing more for it
-    fence "route"    epoch of an expansion: from that commit on nobody appends by the route before it
-    fence "reset"    epoch of a group's reset, in its retries and dead letters: what was in flight before is appended no
-                     more. It concerns only the writers that name it: those that bring back what was in flight
+    fence "broker"   epoch of the broker's owner: an earlier owner that slept appends nothing more
+    fence "route"    epoch of an expansion: after this commit no writer appends by the earlier route
+    fence "reset"    epoch of a group's reset, in its retries and dead letters: what was in flight before the reset is
+                     not appended any more. It binds only writers that name it: those that deliver messages again
 
-A fence is a commit without rows: the `txn` action `mq.fence.<name>`, whose version is the epoch. A writer says what it
-knows with each append. The check is made against the version that the append then beats: if a fence was faster, the
-append loses the race for its version, reads the fence, and is refused. So in the log no row stands behind a fence that
-its writer did not know of, whatever slept for how long.
+A fence is a commit without rows: the `txn` action `mq.fence.<name>`, whose version is the epoch. With each append a
+writer gives the epochs that it knows. They are checked against the version that the append must follow: if a fence was
+faster, the append loses the race for its version, reads the fence, and is refused. So no row in the log lies behind a
+fence that its writer did not know of, however long the writer slept.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tables.log.state import LogState
 
 __all__ = ["ANY_EPOCH", "BROKER_FENCE", "RESET_FENCE", "ROUTE_FENCE", "check_fences", "put_up_fence"]
 
-#: Put up by whoever takes a broker over, with its epoch as the owner.
+#: The fence that a process puts up when it takes a broker over, with its epoch as the owner.
 BROKER_FENCE: Final = "broker"
-#: Put up in a partition that gives logical partitions up, with the epoch of the expansion (SPEC ROUTE-6).
+#: The fence in a partition that gives up logical partitions, with the epoch of the expansion (SPEC ROUTE-6).
 ROUTE_FENCE: Final = "route"
-#: Its epochs are those of groups (`mq.meta.group.GroupsState.epoch`).
+#: The fence of a reset; its epochs are those of groups (`mq.meta.group.GroupsState.epoch`).
 RESET_FENCE: Final = "reset"
-#: What a writer says that it knows of a fence that does not concern it.
+#: The epoch that a writer gives for a fence that does not concern it.
 ANY_EPOCH: Final = 2**63 - 1
-#: What a writer knows of fences that it does not name; nothing of all others.
+#: The epochs assumed for fences that a writer does not name; 0 for all others.
 _UNNAMED: Final = {RESET_FENCE: ANY_EPOCH}
 
 
 def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str) -> None:
-    """Raise `Fenced` if a fence of the log `where` is newer than what its writer knows.
+    """Raise `Fenced` if a fence of the log `where` has a newer epoch than its writer knows.
 
     `extra` of the error names the `fence` and its `epoch`.
     """
@@ -52,16 +52,16 @@ def check_fences(fences: Mapping[str, int], known: Mapping[str, int], where: str
 
 
 def put_up_fence(state: LogState, publisher: Publisher, clock: Clock, name: str, epoch: int) -> None:
-    """Try it once, against the state that the log knows; its owner holds the append lock.
+    """Try to put up a fence once, against the newest known state of the log; the log's owner holds the append lock.
 
-    Nothing is written if the fence is there. All before it, and it, are durable when this returns.
+    Nothing is written if the fence is there. The fence and all commits before it are durable when this returns.
 
     Raises
     ------
     LostRace
-        Somebody else committed first, and the log has caught up.
+        Another writer committed first, and the log's state includes the other commit.
     Unknown
-        It may be there; asking again is safe.
+        The fence may be there; calling again is safe.
     """
     publisher.settle()
     if state.fences.get(name, 0) >= epoch:

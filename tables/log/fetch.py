@@ -1,4 +1,4 @@
-"""What a read answers."""
+"""The answer of a read: rows, status and the next offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "weights_of",
 ]
 
-#: What a row weighs in an answer beside its body, key and headers.
+#: Bytes that a row takes in an answer besides its body, key and headers.
 _ROW_BYTES: Final = 64
 
 
@@ -36,7 +36,7 @@ class FetchStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Rows (MESSAGE_SCHEMA) and where to go on: `next_offset` is the offset to ask for next."""
+    """Rows (MESSAGE_SCHEMA), and the offset from which the next read continues (`next_offset`)."""
 
     status: FetchStatus
     rows: pa.Table
@@ -46,7 +46,7 @@ class Fetched:
 
 
 def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
-    """The status of a read that finds no rows; None when it finds some."""
+    """Return the status of a read at `offset` if it finds no rows; None if it finds some."""
     if offset > end:
         return FetchStatus.OFFSET_TOO_LARGE
     if offset == end:
@@ -57,12 +57,12 @@ def status_of(offset: int, low: int, end: int) -> FetchStatus | None:
 
 
 def fetched(rows: pa.Table, offset: int, low: int, end: int) -> Fetched:
-    """The answer that holds `rows`, which start at `offset`."""
+    """Return the answer that holds `rows`, which start at `offset`."""
     return Fetched(FetchStatus.FOUND, rows, offset + rows.num_rows, low, end)
 
 
 def weight_of(rows: pa.Table) -> int:
-    """What rows weigh in an answer, about: Arrow's own count takes longer than slicing them did."""
+    """Return the approximate size of rows in an answer, in bytes: Arrow's own count takes longer than slicing them."""
     weight = _ROW_BYTES * int(rows.num_rows)
     for name in ("body", "key"):
         for chunk in rows.column(name).chunks:
@@ -73,7 +73,7 @@ def weight_of(rows: pa.Table) -> int:
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """What each row weighs in an answer, about."""
+    """Return the approximate size of each row in an answer, in bytes."""
     weights = np.full(rows.num_rows, _ROW_BYTES, dtype=np.int64)
     for name in ("body", "key"):
         at = 0
@@ -87,7 +87,7 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
-    """The first rows that weigh at most `bytes_max` together, but never fewer than `at_least`."""
+    """Return the first rows that take at most `bytes_max` together, but never fewer than `at_least` rows."""
     if weight_of(rows) <= bytes_max or rows.nbytes <= bytes_max:
         return rows
     total = np.cumsum(weights_of(rows))
@@ -95,6 +95,6 @@ def cut_to_bytes(rows: pa.Table, bytes_max: int, *, at_least: int) -> pa.Table:
 
 
 def one_record_batch(rows: pa.Table) -> pa.RecordBatch:
-    """A table's rows in one record batch."""
+    """Return a table's rows as one record batch."""
     batches = rows.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)

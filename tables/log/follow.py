@@ -1,7 +1,7 @@
-"""One partition's log as a reader sees it that stays: opened once, then kept current commit by commit.
+"""One partition's log for a long-lived reader: opened once, then kept current commit by commit.
 
-Nothing is written, so a reader needs no right to write; and nothing is believed too long: who slept while commit files
-were cleaned up begins again with the newest checkpoint (invariant I5).
+Nothing is written, so a reader needs no right to write. A reader that slept while commit files were cleaned up starts
+again from the newest checkpoint (invariant I5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ __all__ = ["LogFollower"]
 
 
 class LogFollower:
-    """The live files and the end of one partition; for one thread. Raises `PartitionNotFound` where there is none."""
+    """The live files and the end offset of one partition; for one thread.
+
+    The constructor raises `PartitionNotFound` if there is no such partition.
+    """
 
     def __init__(self, store: Store, folder: str, *, clock: Clock, settings: LogSettings | None = None) -> None:
         self._log = _ReadOnlyLog(
@@ -31,12 +34,12 @@ class LogFollower:
         )
 
     def refresh(self) -> bool:
-        """See what was committed since; True if there was anything.
+        """Apply the commits since the last call; return whether there were any.
 
         Raises
         ------
         Corrupt
-            A commit cannot be believed; the message names the file.
+            A commit is damaged; the message names the file.
         """
         return self._log.refresh()
 
@@ -47,30 +50,30 @@ class LogFollower:
 
     @property
     def min_offset(self) -> int:
-        """The first offset still stored."""
+        """The first offset that is still stored."""
         return self._log.snapshot.min_offset
 
     @property
     def table_id(self) -> str:
-        """The table's own id: a partition deleted and made again has another."""
+        """The table's own id: a partition that is deleted and created again gets another one."""
         return self._log.snapshot.table_id
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Live files in offset order; do not change it."""
+        """The live files in offset order; callers must not change the list."""
         return self._log.snapshot.files
 
 
 class _ReadOnlyLog(CommitLog):
-    """Repairs nothing: a commit that only its second name still has is reported, as to every reader."""
+    """A commit log that repairs nothing: a commit that only `.head` still has raises `CommitLost`."""
 
     def _load(self) -> Snapshot:
         return load(self._store, self._folder, self._on_replay)
 
 
 def _nothing(commit: Commit) -> None:
-    """What a commit says is in the snapshot."""
+    """Do nothing: the snapshot has what the commit says."""
 
 
 def _nothing_of(snapshot: Snapshot) -> None:
-    """Nothing else is derived from it."""
+    """Do nothing: nothing is derived from the snapshot."""

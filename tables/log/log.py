@@ -1,9 +1,9 @@
-"""One partition as a log: append, read, find by time, watch. Safe for threads; blocking, so not for an event loop.
+"""One partition as a log: append, read, find by time, upkeep. Safe for threads; blocking, so not for an event loop.
 
     append --> dedupe --> stamp --> [ number --> data file --> commit ]  --> tail, window, files
                                       ^------- lost a race ------'
 
-Appends of one partition are serial (one commit in flight; callers group what waits meanwhile). Readers take no
+Appends of one partition are serial (one commit in flight; callers group what waits in the meantime). Readers take no
 lock: they use lists and tuples that writers replace rather than change.
 """
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class PartitionLog:
-    """An open partition. Made by `Warehouse`, one for each partition and process."""
+    """An open partition. `Warehouse` creates one for each partition and process."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PartitionLog:
         on_unsynced: Callable[[Unsynced], None],
         bounds: LogBounds = BOUNDS,
     ) -> None:
-        """`on_unsynced` is told of files that somebody must make durable in time."""
+        """Open the partition; `on_unsynced` is called with files that the caller must make durable in time."""
         self.ref = ref
         self.bounds = bounds
         self.location = store.uri(ref.folder)
@@ -86,7 +86,7 @@ class PartitionLog:
         self._stop = StopOnCorrupt()
         self._bytes = 0
         self._dead = DeadFiles(clock)
-        #: Whether anybody has read or appended since `rest` was asked for last.
+        #: Whether there was a read or an append since the last call of `rest`.
         self._used = False
         self._log = CommitLog(
             store,
@@ -97,7 +97,7 @@ class PartitionLog:
             on_reload=self._rebuild,
             on_replay=self._on_replay,
         )
-        #: What is known of the log; the parts of an open partition share it.
+        #: The newest known state of the log, which the parts of an open partition share.
         self.state = LogState(ref, self._log, self._lock, self._stop)
         self._reader = LogReader(self.state, self._files, self._tail, row_group_rows=settings.row_group_rows)
         orphan_keep_ms = min(settings.orphan_keep_ms, self.state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
@@ -128,7 +128,7 @@ class PartitionLog:
             clean_commits=bounds.clean_commits,
         )
 
-    # What a reader may ask at any time.
+    # For readers, at any time.
 
     @property
     def version(self) -> int:
@@ -137,7 +137,7 @@ class PartitionLog:
 
     @property
     def min_offset(self) -> int:
-        """The first offset still stored."""
+        """The first offset that is still stored."""
         return self.state.min_offset
 
     @property
@@ -147,7 +147,7 @@ class PartitionLog:
 
     @property
     def table_id(self) -> str:
-        """The table's own id: a partition deleted and made again has another."""
+        """The table's own id: a partition that is deleted and created again gets another one."""
         return self.state.table_id
 
     @property
@@ -157,7 +157,7 @@ class PartitionLog:
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Live files in offset order; do not change it."""
+        """The live files in offset order; callers must not change the list."""
         return self.state.files
 
     @property
@@ -166,20 +166,20 @@ class PartitionLog:
         return self.state.checkpoint_version
 
     def stats(self) -> PartitionStats:
-        """Counts and places, without touching the store."""
+        """Return counts, offsets and location, without touching the store."""
         return PartitionStats.of(self._log.snapshot, bytes=self._bytes, location=self.location)
 
     @property
     def stopped(self) -> DeltaMQError | None:
-        """Why the partition refuses everything; None while it serves."""
+        """The error for which the partition refuses all calls; None while it serves."""
         return self._stop.error
 
     def in_memory(self, offset: int) -> bool:
-        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
         return self._reader.in_memory(offset)
 
     def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
-        """Rows from `offset` on: at most `max_messages`, about `max_bytes`, at least one if there is any.
+        """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
 
         Raises
         ------
@@ -191,27 +191,27 @@ class PartitionLog:
         return self._reader.read(offset, max_messages=max_messages, max_bytes=max_bytes)
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         self._stop.check()
         return self._reader.offset_at(time_us)
 
     def known_producer(self, producer_id: str) -> ProducerSeen | None:
-        """What is remembered of an idempotent producer (SPEC SEND-5)."""
+        """Return what is remembered of an idempotent producer; None if nothing is (SPEC SEND-5)."""
         return self._requests.seen(producer_id)
 
     @property
     def requests_whole_since_ms(self) -> int:
-        """The append time from which on no request of the last day is forgotten for lack of room; 0 for all."""
+        """The append time since which no request of the last day was forgotten for lack of room; 0 if none ever was."""
         return self._requests.whole_since_ms()
 
     @property
     def append_ms(self) -> int:
-        """The append time of the newest row; 0 when the partition has none."""
+        """The append time of the newest row in milliseconds; 0 if the partition has no rows."""
         files = self.files
         return files[-1].append_max_us // 1_000 if files else 0
 
     def refresh(self) -> bool:
-        """See what other writers committed; True if there was anything."""
+        """Apply the commits of other writers; return whether there were any."""
         return self.state.refresh()
 
     # Append.
@@ -224,9 +224,9 @@ class PartitionLog:
         expected_offset: int | None = None,
         known: Mapping[str, int] | None = None,
     ) -> list[Appended]:
-        """Append the batches in one commit; each batch whole, all in the given order.
+        """Append the batches in one commit: each batch as a whole, all in the given order.
 
-        `known` are the fences' epochs that the writer knows of; None for one that no fence concerns.
+        `known` holds the epochs of fences that the writer knows; None for a writer that no fence concerns.
 
         Returns
         -------
@@ -238,8 +238,8 @@ class PartitionLog:
         OffsetMismatch
             `expected_offset` is given and is not the end offset; nothing was stored.
         Fenced
-            `known` is given, and the log has a newer fence; nothing was stored. Requests that are stored are still
-            answered.
+            `known` is given, and the log has a newer fence; nothing was stored. If all batches are already stored,
+            their places are returned instead.
         Unknown
             The commit may be stored: repeat the batch with its producer sequence.
         """
@@ -262,10 +262,10 @@ class PartitionLog:
         known: Mapping[str, int] | None = None,
         confirm: Callable[[], None] | None = None,
     ) -> list[Appended]:
-        """`append` for rows that already lie in one record batch; `parts` say which rows came together.
+        """Append rows that are already in one record batch, as `append` does; `parts` say which rows came together.
 
-        `confirm` is called before each try, with this log in the state that the try must beat: what it finds there
-        holds when the rows are stored. To refuse the append it raises.
+        `confirm` is called before each try, when this log is in the state that the try's commit must follow directly:
+        what it finds there still holds when the rows are stored. It raises to refuse the append.
         """
         assert rows.num_rows == sum(p.count for p in parts), "parts must cover the rows"
         self._stop.check()
@@ -284,9 +284,10 @@ class PartitionLog:
             return self._won(attempt)
 
     def fence(self, name: str, epoch: int) -> int:
-        """Let nobody append any more who does not know of this epoch; return the end offset.
+        """Put up a fence, which refuses appends of writers that do not know this epoch; return the end offset.
 
-        All before it is durable then. A fence of this epoch or a later one is not put up again: asking twice is safe.
+        All commits before the fence are durable then. If the fence has this epoch or a later one, nothing is written,
+        so calling twice is safe.
 
         Raises
         ------
@@ -300,7 +301,7 @@ class PartitionLog:
             return self.end_offset
 
     def _won(self, attempt: Callable[[], T]) -> T:
-        """Try until no other process was faster; the caller holds the lock."""
+        """Call `attempt` until it does not lose the race for its version; the caller holds the lock."""
         for _ in range(self.bounds.races_max):
             try:
                 return attempt()
@@ -310,7 +311,7 @@ class PartitionLog:
             f"{self.ref.name}: lost {self.bounds.races_max} races for the next version", code="contention"
         )
 
-    # What commits change besides the snapshot, ours and others'.
+    # What commits of any writer change besides the snapshot.
 
     def _on_commit(self, commit: Commit) -> None:
         self._requests.apply(commit)
@@ -323,44 +324,44 @@ class PartitionLog:
             self._bytes += sum(f.size for f in commit.adds)
 
     def _on_replay(self, commit: Commit) -> None:
-        """Remember what its writer, here or elsewhere, alive or killed, may not have synced, and what it let go."""
+        """Remember files that the commit removed, and files that its writer, alive or killed, may not have synced."""
         self._dead.add(commit.removes)
         if not commit.flushed:
             self._unsynced.add(keys_of(self.ref.folder, commit))
 
     def _rebuild(self, snapshot: Snapshot) -> None:
-        """Derive requests, sizes and tail from a snapshot alone (SPEC META-3); an error leaves what was."""
+        """Derive requests, sizes and tail from a snapshot alone (SPEC META-3); after an error the old ones stay."""
         self._requests.rebuild(snapshot, self._files, self._clock.wall_us() // 1000)
         self._tail.clear()
         self._bytes = sum(file.size for file in snapshot.files)
 
     def parts_of(self, file: DataFile) -> list[Part]:
-        """The producers' requests in a live file that are still remembered; a roll-up carries them on."""
+        """Return the producers' requests in a live file that are still remembered; a roll-up carries them on."""
         with self._lock:
             return self._requests.in_file(file)
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
-        """Whether the newest known state still has all of these files."""
+        """Return whether the newest known state still has all of these files."""
         return self.state.are_live(files)
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file, from memory if they are there."""
+        """Return all rows of a live file, from memory if they are there."""
         return self._reader.file_rows(file)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
-        """A few columns of all rows of a live file, from memory if they are there.
+        """Return a few columns of all rows of a live file, from memory if they are there.
 
         Raises
         ------
         Corrupt
-            The file is damaged, or no longer there: ask `are_live`, after a `refresh`, which of the two.
+            The file is damaged or no longer there; `are_live`, after a `refresh`, tells which of the two.
         """
         return self._reader.file_columns(file, columns)
 
     def rewrite(
         self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
     ) -> bool:
-        """Commit a rearrangement of files; False when one of `removes` is no longer live. Offsets do not move.
+        """Commit a rearrangement of files; return False if one of `removes` is no longer live. Offsets do not change.
 
         `rows`, if given, are the rows of the one added file, for the tail.
         """
@@ -372,19 +373,19 @@ class PartitionLog:
             return done
 
     def delete_below(self, offset: int) -> Removed:
-        """Let the whole files go that end at or below `offset`, in one commit; the end offset stays (SPEC RETRY-6).
+        """Remove all files that end at or below `offset`, in one commit; the end offset stays (SPEC RETRY-6).
 
-        Readers find `offset_too_small` there from now on. The files themselves are deleted when their time has passed.
+        Readers of these offsets get `offset_too_small` from now on. The files are deleted after `log.file_keep_ms`.
 
         Returns
         -------
         Removed
-            What this call took away: nothing if another process was faster.
+            What this call removed: nothing if another process was faster.
 
         Raises
         ------
         Unknown
-            They may be gone: asking again is safe.
+            The files may be removed; calling again is safe.
         """
         self._stop.check()
         with self._lock:
@@ -394,7 +395,7 @@ class PartitionLog:
                 if not old:
                     return Removed()
                 failpoint("retain.before_commit")
-                # A roll-up may have replaced some of them meanwhile: look again.
+                # If a roll-up has replaced some of them in the meantime, the loop looks again.
                 if self.rewrite([], old, operation="DELETE"):
                     failpoint("retain.after_commit")
                     return Removed.of(old)
@@ -402,26 +403,26 @@ class PartitionLog:
             f"{self.ref.name}: lost {self.bounds.races_max} races for the oldest files", code="contention"
         )
 
-    # Upkeep and end.
+    # Upkeep and closing.
 
     def maintain(self) -> bool:
-        """Do what upkeep is due (roll-up, checkpoint, clean-up); True if anything was done."""
+        """Do the upkeep that is due (roll-up, checkpoint, clean-up); return whether anything was done."""
         self._stop.check()
         with self._stop:
             return self._upkeep.run()
 
     def clean(self) -> bool:
-        """Delete files that were let go long enough ago, and no more: for processes that do not append here."""
+        """Delete only dead files whose keep time has passed, and orphans: for processes that do not append here."""
         self._stop.check()
         with self._stop:
             return self._upkeep.clean()
 
     def due_in_ms(self) -> int:
-        """How long `maintain` has nothing to do unless something is appended; 0 when it has now."""
+        """Return after how many milliseconds `maintain` is due if nothing is appended; 0 if it is due now."""
         return self._upkeep.due_in_ms()
 
     def rest(self) -> bool:
-        """Give back what is in memory for readers, if nobody has read or appended since this was asked for last."""
+        """Free the memory kept for readers, unless there was a read or append since the last call; return whether."""
         if self._used:
             self._used = False
             return False
@@ -430,23 +431,23 @@ class PartitionLog:
         return True
 
     def flush(self) -> None:
-        """Make what was appended with `Flush.ASYNC` durable, by us or by others."""
+        """Make appends with `Flush.ASYNC`, by this process or others, durable."""
         self._unsynced.sync()
 
     @property
     def unsynced(self) -> int:
-        """Files that a power cut could still take."""
+        """The number of files that a power cut could still lose."""
         return len(self._unsynced)
 
     def verify(self) -> None:
-        """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
+        """Read and check every byte of every live file; raise `Corrupt`, which names the first bad file."""
         self._reader.verify()
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush; nothing else needs closing."""
         self.flush()
 
     def release(self) -> None:
-        """Give the memory back: the partition was deleted."""
+        """Free the memory and forget unsynced files: the partition was deleted."""
         self._tail.clear()
         self._unsynced.drop()

@@ -1,4 +1,4 @@
-"""All messages of a partition from an offset on, page by page: how internal logs are folded."""
+"""Reading all messages of a partition from an offset on, page by page: internal logs are folded this way."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _PAGE_BYTES: Final = 16 * MIB
 
 
 class OffsetOutOfRange(NotFound):
-    """The offset lies before what the partition still holds, or behind its end."""
+    """The offset is before the first one that the partition still holds, or behind its end."""
 
     code = "offset_out_of_range"
 
 
 def pages(log: PartitionLog, offset: int) -> Iterator[Fetched]:
-    """Everything from `offset` to the end that `log` knows now; call `log.refresh()` before to see other writers.
+    """Yield all messages from `offset` to the end that `log` knows now; `log.refresh()` before includes other writers'.
 
     Raises
     ------
     OffsetOutOfRange
-        There is a gap between `offset` and what the partition holds.
+        The partition no longer holds `offset`, or ends before it.
     """
     while True:
         page = log.read(offset, max_messages=log.bounds.page_messages, max_bytes=_PAGE_BYTES)

@@ -1,4 +1,4 @@
-"""What an open partition says of itself, and of what was removed from it."""
+"""Statistics of an open partition, and of what was removed from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PartitionStats", "Removed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStats:
-    """What the service shows of a partition. `max_offset` is the next offset to be written."""
+    """The statistics that the service shows of a partition. `max_offset` is the next offset to be written."""
 
     min_offset: int
     max_offset: int
@@ -26,7 +26,7 @@ class PartitionStats:
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, bytes: int, location: str) -> Self:
-        """What a snapshot says, without touching the store."""
+        """Return the statistics of a snapshot, without touching the store."""
         files = snapshot.files
         return cls(
             min_offset=snapshot.min_offset,
@@ -42,7 +42,7 @@ class PartitionStats:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What retention took away."""
+    """Counts of what retention removed."""
 
     files: int = 0
     messages: int = 0
@@ -50,7 +50,7 @@ class Removed:
 
     @classmethod
     def of(cls, files: Sequence[DataFile]) -> Self:
-        """What these files held."""
+        """Return the counts of these files."""
         return cls(len(files), sum(file.count for file in files), sum(file.size for file in files))
 
     def __add__(self, other: Removed) -> Removed:

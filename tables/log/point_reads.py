@@ -1,4 +1,4 @@
-"""Single messages of a partition, wherever they lie: read in runs, those that cannot be read named one by one."""
+"""Reads of single messages of a partition: close offsets in one run, unreadable messages reported one by one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Picked", "TooMuch", "pick"]
 
 Int64s = npt.NDArray[np.int64]
 
-#: Offsets so close together are read in one run: what lies between costs less than another read.
+#: Largest distance of offsets that are read in one run: the rows between them cost less than another read.
 _GAP_MAX: Final = 64
 _READ_BYTES: Final = 16 * MIB
 
 
 class TooMuch(Exception):
-    """The messages weigh more than the caller has room for: ask for fewer."""
+    """The messages take more bytes than the caller allows; the caller should ask for fewer."""
 
 
 @dataclass(slots=True)
@@ -34,23 +34,23 @@ class Picked:
 
     rows: pa.RecordBatch
     offsets: Int64s
-    #: No longer there: below the partition's minimum.
+    #: Offsets that are no longer there: below the partition's minimum.
     gone: set[int] = field(default_factory=set)
-    #: What reading them said.
+    #: The error of each offset that could not be read.
     unreadable: dict[int, str] = field(default_factory=dict)
 
     def places(self, offsets: Int64s) -> Int64s:
-        """Where in `rows` these offsets are; each must have been found."""
+        """Return the positions of these offsets in `rows`; each of them must have been found."""
         return np.searchsorted(self.offsets, offsets)
 
 
 def pick(log: PartitionLog, offsets: Int64s, *, bytes_max: int | None) -> Picked:
-    """The messages at `offsets` (ascending, none twice), each in memory once.
+    """Return the messages at `offsets` (ascending, without repeats); each is in memory once.
 
     Raises
     ------
     TooMuch
-        They weigh more than `bytes_max`.
+        The messages take more than `bytes_max`.
     """
     picker = _Picker(log, bytes_max)
     for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP_MAX) + 1):
@@ -70,7 +70,7 @@ class _Picker:
         self.unreadable: dict[int, str] = {}
 
     def run(self, wanted: Int64s) -> None:
-        """Read offsets that lie close together; around one that cannot be read, in ever shorter steps."""
+        """Read offsets that lie close together; where a read fails, halve its length down to the unreadable message."""
         step = int(wanted[-1]) - int(wanted[0]) + 1 if len(wanted) else 0
         while len(wanted):
             at = int(wanted[0])
@@ -91,11 +91,11 @@ class _Picker:
                 self.gone.update(wanted[:here].tolist())
                 wanted = wanted[here:]
             else:
-                self.unreadable.update(dict.fromkeys(wanted.tolist(), f"behind the end {fetched.max_offset}"))
+                self.unreadable.update(dict.fromkeys(wanted.tolist(), f"behind the end offset {fetched.max_offset}"))
                 return
 
     def _keep(self, rows: pa.Table, wanted: Int64s, next_offset: int) -> Int64s:
-        """Take what is wanted of rows that start at the first wanted offset; return what is still wanted."""
+        """Keep the wanted rows of a read that starts at the first wanted offset; return the offsets still wanted."""
         here = int(np.searchsorted(wanted, next_offset))
         places = wanted[:here] - wanted[0]
         kept = rows if len(places) == rows.num_rows else rows.take(pa.array(places))

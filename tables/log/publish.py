@@ -1,9 +1,9 @@
-"""Puts data files and the commit that names them, so that a power cut takes no more than it may (RELIABILITY R1).
+"""Publishing of data files and the commit that names them, so that a power cut loses only what it may (RELIABILITY R1).
 
-settle     all before a durable commit is durable first: what a cut forgets would take what is behind it along
+settle     make everything before a durable commit durable first: losing an earlier commit loses all later ones
 put        the data files
 commit     the version that names them
-look again if we slept so long in between that a sweep may have taken the files for orphans
+put again  files that a sweep took for orphans, if this process slept so long in between
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["Publisher", "keys_of"]
 
 
 def keys_of(folder: str, commit: Commit) -> list[str]:
-    """The files of a commit, data before the commit itself."""
+    """Return the keys of a commit's files: data files first, then the commit itself."""
     return [*(f"{folder}/{f.path}" for f in commit.adds), f"{folder}/{LOG_FOLDER}/{commit_name(commit.version)}"]
 
 
 class Publisher:
-    """Of one partition. Its owner holds the append lock, but for `put`."""
+    """Publishes files and commits of one partition. Its owner holds the append lock, but for `put`."""
 
     def __init__(
         self, store: Store, folder: str, log: CommitLog, unsynced: Unsynced, *, clock: Clock, stale_ms: int
     ) -> None:
-        """After `stale_ms` a sweep may have removed files that no commit names."""
+        """Take the partition's parts; after `stale_ms` a sweep may have removed files that no commit names."""
         self._store = store
         self._folder = folder
         self._log = log
@@ -52,11 +52,11 @@ class Publisher:
         durable: bool,
         began_ms: int,
     ) -> None:
-        """Commit files that were put from `began_ms` (boot clock) on; raises as `CommitLog.commit` does."""
+        """Commit files of which the first was put at `began_ms` (boot clock); raises as `CommitLog.commit` does."""
         try:
             version = self._log.commit(encode, batch_id=batch_id, durable=durable)
         except NotDurable:
-            # Whoever repeats the request waits for that first.
+            # A repeat of the request first waits until these files are durable.
             log = self._log
             self._unsynced.add_failed([*(self._key(e.file) for e in adds), log.key(log.snapshot.version)])
             raise
@@ -66,10 +66,10 @@ class Publisher:
             self._put_again(adds, version)
 
     def settle(self) -> None:
-        """Make all before our next commit durable.
+        """Make everything before our next commit durable.
 
-        That is what was appended without syncing, and the newest commit if it is another writer's, who may be just
-        about to sync its name. (Those before it were durable when that one was put.)
+        That is what was appended without syncing, and the newest commit if it is another writer's, which may not have
+        synced its name yet. (The commits before that one were durable when it was put.)
         """
         if self._unsynced:
             self._unsynced.sync()
@@ -84,7 +84,7 @@ class Publisher:
                 if not self._store.exists(self._key(encoded.file)):
                     self._store.replace(self._key(encoded.file), encoded.data)
         except DeltaMQError as error:
-            raise Unknown(f"version {version} is stored, but a file of it was swept and is not back yet") from error
+            raise Unknown(f"version {version} is stored, but a swept file of it could not be put again") from error
 
     def _key(self, file: DataFile) -> str:
         return f"{self._folder}/{file.path}"

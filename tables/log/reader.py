@@ -1,8 +1,8 @@
-"""What readers of one partition get: rows from an offset on, from memory where they are, else from the file.
+"""Reads of one partition: rows from an offset on, from memory if they are there, else from the file.
 
-Readers take no lock: they use the list of live files as it is when they look, which writers replace rather than change.
-A file that is gone when a reader comes to it was rolled up or removed by another process, or it is damage; the newest
-log tells which.
+Readers take no lock: they use the list of live files as it is at that moment, which writers replace rather than change.
+A file that is gone when a reader opens it was rolled up or removed by another process, or the partition is damaged; the
+newest log tells which.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class LogReader:
         self._row_group_rows = row_group_rows
 
     def in_memory(self, offset: int) -> bool:
-        """Whether a read at `offset` needs no store: cheap enough for an event loop."""
+        """Return whether a read at `offset` needs no store: cheap enough for an event loop."""
         pieces = self._tail.pieces
-        # What is gone is refused without a look.
+        # Offsets that retention removed are refused without a read.
         return (
             offset >= self._state.end_offset
             or offset < self._state.min_offset
@@ -46,7 +46,7 @@ class LogReader:
         )
 
     def read(self, offset: int, *, max_messages: int, max_bytes: int) -> Fetched:
-        """Rows from `offset` on: at most `max_messages`, about `max_bytes`, at least one if there is any.
+        """Read rows from `offset` on: at most `max_messages`, about `max_bytes`, and at least one if there is any.
 
         Raises
         ------
@@ -66,12 +66,12 @@ class LogReader:
         return fetched(rows, offset, low, end)
 
     def _on_live_files(self, read: Callable[[Sequence[DataFile], int], T]) -> T:
-        """Run `read(files, end offset)`; damage stops the partition, unless the log has moved on from those files.
+        """Run `read(files, end offset)`; damage stops the partition, unless the log no longer names all those files.
 
-        Another process may have rolled files up and removed the old ones while nobody here asked for news.
+        Another process may have rolled files up and removed the old ones since this process last refreshed.
         """
         while True:
-            # The end first: files only grow, so those that are read after it reach at least as far.
+            # The end first: the log only grows, so the files that are taken after it reach at least as far.
             end = self._state.end_offset
             files = self._state.files
             try:
@@ -98,7 +98,7 @@ class LogReader:
         return found[0] if len(found) == 1 else pa.concat_tables(found)
 
     def _from_file(self, files: Sequence[DataFile], start: int, stop: int) -> pa.Table:
-        """Rows of the one file that holds `start`, and of no more of its row groups than a step needs."""
+        """Read rows from `start` on from the file that holds it, up to the end of the row group at most."""
         at = bisect_left(files, start + 1, key=lambda f: f.end)
         file = files[at]
         step = start - (start - file.start) % self._row_group_rows + self._row_group_rows
@@ -107,23 +107,23 @@ class LogReader:
         return self._files.rows(file, start, min(stop, file.end, max(step, start + 1), edge))
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset whose append time is at or after `time_us`; the end offset when there is none."""
+        """Return the first offset whose append time is at or after `time_us`; the end offset if there is none."""
         return self._on_live_files(lambda files, end: offset_at(files, self._files, time_us, end))
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file, from memory if they are there."""
+        """Return all rows of a live file, from memory if they are there."""
         rows = self._tail.rows(file.start, file.end)
         return rows if rows is not None else self._files.rows(file, file.start, file.end)
 
     def file_columns(self, file: DataFile, columns: Sequence[str]) -> pa.Table:
-        """A few columns of all rows of a live file, from memory if they are there; what is read is not kept."""
+        """Return a few columns of all rows of a live file, from memory if they are there; rows read are not cached."""
         rows = self._tail.rows(file.start, file.end)
         if rows is not None:
             return rows.select(list(columns))
         return pa.concat_tables(self._files.groups(file, file.start, file.end, columns))
 
     def verify(self) -> None:
-        """Read and check every byte of every live file; raise `Corrupt` naming the first bad one."""
+        """Read and check every byte of every live file; raise `Corrupt`, which names the first bad file."""
         for file in list(self._state.files):
             try:
                 self._files.verify(file)
@@ -134,7 +134,7 @@ class LogReader:
 
 
 def offset_at(files: Sequence[DataFile], reader: FileReader, time_us: int, end: int) -> int:
-    """The first offset in `files` that was appended at or after a time; `end` when there is none."""
+    """Return the first offset in `files` that was appended at or after `time_us`; `end` if there is none."""
     at = bisect_left(files, time_us, key=lambda f: f.append_max_us)
     if at == len(files):
         return end

@@ -1,7 +1,7 @@
-"""The producers' requests that a partition remembers, and which file carries each (SPEC SEND-5).
+"""The producers' requests that a partition remembers, and the files that carry them (SPEC SEND-5).
 
-The memory of a request lives in the data: whoever moves its rows into another file moves it along, and whoever removes
-the rows for good removes it for every process that opens the partition later.
+Requests are remembered in the data: moving a request's rows into another file moves its record along, and removing the
+rows removes it for every process that opens the partition later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """The requests of one partition. Its owner holds a lock, but for `seen`, which waits for no commit."""
+    """The requests of one partition. Its owner holds a lock, but for `seen`, which does not wait for commits."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -23,9 +23,9 @@ class Requests:
         self._by_file: dict[str, tuple[Part, ...]] = {}
 
     def rebuild(self, snapshot: Snapshot, reader: FileReader, now_ms: int) -> None:
-        """Take over what the files of a snapshot carry; those older than the window are not read.
+        """Load the requests that the files of a snapshot carry; files older than the window are not read.
 
-        An error leaves what was: half a memory would store a request twice.
+        After an error the old requests stay: with only half of them, a request could be stored twice.
         """
         window = ProducerWindow()
         by_file: dict[str, tuple[Part, ...]] = {}
@@ -41,21 +41,21 @@ class Requests:
         self._by_file = by_file
 
     def find(self, producer_id: str, seq: int, indexes: tuple[int, ...] | None) -> Part | None:
-        """Where these messages of a request are stored; None when they are not, or are no longer remembered."""
+        """Return the part that holds these messages of a request; None if none is stored, or none is remembered."""
         return self._window.find(producer_id, seq, indexes)
 
     def seen(self, producer_id: str) -> ProducerSeen | None:
-        """All that is remembered of a producer; any thread may ask."""
+        """Return all that is remembered of a producer; safe for any thread."""
         with self._changing:
             return self._window.seen(producer_id)
 
     def whole_since_ms(self) -> int:
-        """The time from which on every request is surely remembered (`ProducerWindow.whole_since_ms`)."""
+        """Return the time from which on every request is surely remembered (`ProducerWindow.whole_since_ms`)."""
         with self._changing:
             return self._window.whole_since_ms
 
     def apply(self, commit: Commit) -> None:
-        """Learn what a commit adds and moves, whoever made it."""
+        """Note the requests that a commit of any writer adds or moves."""
         with self._changing:
             self._window.extend(commit.parts)
         moved = [p for path in commit.removes for p in self._by_file.pop(path, ())]
@@ -65,6 +65,6 @@ class Requests:
                 self._by_file[file.path] = parts
 
     def in_file(self, file: DataFile) -> list[Part]:
-        """The requests in a live file that are still remembered; a roll-up carries them on."""
+        """Return the requests in a live file that are still remembered; a roll-up carries them on."""
         parts = self._by_file.get(file.path, ())
         return [p for p in parts if self._window.find(p.producer_id, p.seq, p.indexes) is not None]

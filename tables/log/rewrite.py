@@ -1,4 +1,4 @@
-"""Rearrangements of a partition's files: a roll-up puts one in the place of many, retention takes the oldest away."""
+"""Rearrangements of a partition's files: a roll-up replaces many files by one, retention removes the oldest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Rewrite"]
 
 
 class Rewrite:
-    """One rearrangement: its files are stored when it is made, and it is tried until it is committed or void."""
+    """One rearrangement: its files are stored on construction; `attempt` is called until it is committed or void."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class Rewrite:
         self._now_ms = clock.wall_us() // 1000
 
     def attempt(self) -> bool:
-        """Try it once, against the state that the log knows; False when one of the old files is no longer live.
+        """Try to commit once, against the newest known state; return False if one of the old files is no longer live.
 
         The owner of the log holds its append lock.
 
         Raises
         ------
         LostRace
-            Somebody else committed first, and the log has caught up.
+            Another writer committed first, and the log's state includes the other commit.
         Unknown
-            It may be done; asking again is safe.
+            The rearrangement may be committed; calling again is safe.
         """
         self._publisher.settle()
         if not self._state.are_live(self._removes):

@@ -1,16 +1,17 @@
-"""Which small files to roll up into one: a pure plan over the live files.
+"""The plan of roll-ups: which small files become one, as a pure function of the live files.
 
-Files are classed by rows, a factor of `fanout` apart. A run of adjacent files of a class or below becomes one file of
-a higher class as soon as `fanout` of them are of that very class, so a row is rewritten about once a class, and the
-number of live files grows with the logarithm of the log until a file is large enough to be final.
+Files are put into classes by their number of rows; each class is a factor of `fanout` larger than the one before. A run
+of adjacent files of a class or below becomes one file of a higher class as soon as `fanout` of them are of that class.
+So a row is rewritten about once in each class, and the number of live files grows with the logarithm of the log until
+a file is large enough to be final.
 
     rows:   [final] [final] [900] [800] [31] [32] ... [32] [1] [1] ... [1]
                                          \\___ fanout ___/    \\_ fanout _/
                                           -> one of ~1,000     -> one of 32
 
-Smaller files in between do not count: one large file and a few small ones would be merged again and again, each time
-for the sake of the small ones. Where sizes alternate so that no class ever fills, a run of `RUN_FACTOR` times the
-length is merged, if that at least doubles its largest file.
+Smaller files in between do not count: otherwise one large file would be merged with a few small ones again and again.
+Where sizes alternate so that no class ever fills, a run that is `RUN_FACTOR` times as long is merged, if the result is
+at least twice as large as its largest file.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from tables.delta import DataFile
 
 __all__ = ["plan_rollup"]
 
-#: The plan looks at this many of the newest files: older ones had their turn.
+#: Number of newest files that the plan considers: older ones had their turn.
 _WINDOW_FILES: Final = 4_096
-#: A run this many times longer than `fanout` is merged though no class of it is full.
+#: A run that is this many times longer than `fanout` is merged even if none of its classes is full.
 RUN_FACTOR: Final = 4
 
 
 def plan_rollup(files: Sequence[DataFile], *, fanout: int, bytes_max: int) -> Sequence[DataFile]:
-    """Adjacent files that should become one now, in offset order; empty when nothing is due.
+    """Return adjacent files that should become one now, in offset order; an empty sequence if nothing is due.
 
-    A file of half of `bytes_max` or more is final. What is chosen holds at most `bytes_max` together.
+    A file of half of `bytes_max` or more is final. The chosen files have at most `bytes_max` together.
     """
     recent = files[-_WINDOW_FILES:]
     classes = [_class(f, fanout=fanout, final_bytes=bytes_max // 2) for f in recent]
@@ -50,7 +51,7 @@ def _is_due(run: Sequence[DataFile], classes: Sequence[int | None], level: int, 
 
 
 def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
-    """The size class of a file, None for a final one."""
+    """Return the class of a file; None for a final file."""
     if file.size >= final_bytes:
         return None
     level, bound = 0, fanout
@@ -60,7 +61,7 @@ def _class(file: DataFile, *, fanout: int, final_bytes: int) -> int | None:
 
 
 def _runs(classes: Sequence[int | None], level: int) -> Iterator[tuple[int, int]]:
-    """The longest runs `[low, high)` of adjacent files of class `level` or below, newest first."""
+    """Yield the longest runs `[low, high)` of adjacent files of class `level` or below, newest first."""
     high = len(classes)
     while high > 0:
         low = high

@@ -1,6 +1,6 @@
-"""What is known of one open partition: the newest state of its log, and whether it may be used.
+"""The state of one open partition: the newest known state of its log, and whether it may be used.
 
-The parts of an open partition (appender, reader, fences, rewrites) share it, and know nothing of each other.
+The parts of an open partition (appender, reader, fences, rewrites) share this state, and do not know each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LogState:
     __slots__ = ("_commits", "_lock", "_stop", "ref")
 
     def __init__(self, ref: PartitionRef, commits: CommitLog, lock: threading.RLock, stop: StopOnCorrupt) -> None:
-        """`lock` is the append lock of the partition."""
+        """Take the partition's parts; `lock` is its append lock."""
         self.ref = ref
         self._commits = commits
         self._lock = lock
@@ -35,7 +35,7 @@ class LogState:
 
     @property
     def min_offset(self) -> int:
-        """The first offset still stored."""
+        """The first offset that is still stored."""
         return self._commits.snapshot.min_offset
 
     @property
@@ -45,7 +45,7 @@ class LogState:
 
     @property
     def table_id(self) -> str:
-        """The table's own id: a partition deleted and made again has another."""
+        """The table's own id: a partition that is deleted and created again gets another one."""
         return self._commits.snapshot.table_id
 
     @property
@@ -55,7 +55,7 @@ class LogState:
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Live files in offset order; do not change it."""
+        """The live files in offset order; callers must not change the list."""
         return self._commits.snapshot.files
 
     @property
@@ -64,15 +64,15 @@ class LogState:
         return self._commits.snapshot.checkpoint_version
 
     def are_live(self, files: Sequence[DataFile]) -> bool:
-        """Whether the newest known state still has all of these files."""
+        """Return whether the newest known state still has all of these files."""
         return {f.path for f in files} <= {f.path for f in self.files}
 
     def keep_ms(self, name: str, default: int) -> int:
-        """A promise in the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
+        """Return a keep time of the table's configuration, in milliseconds (see `tables.delta.snapshot`)."""
         return self._commits.snapshot.keep_ms(name, default)
 
     def checkpoint(self) -> Checkpoint:
-        """The newest known state as a checkpoint: consistent, and not changed by later appends."""
+        """Return the newest known state as a checkpoint: it is consistent, and later appends do not change it."""
         with self._lock:
             return self._commits.snapshot.checkpoint()
 
@@ -82,11 +82,11 @@ class LogState:
             self._commits.snapshot.checkpoint_version = max(version, self._commits.snapshot.checkpoint_version)
 
     def refresh(self) -> bool:
-        """See what other writers committed; True if there was anything."""
+        """Apply the commits of other writers; return whether there were any."""
         self._stop.check()
         with self._lock, self._stop:
             return self._commits.refresh()
 
     def stop(self, error: Corrupt) -> None:
-        """Refuse everything from now on: the stored data contradicts itself."""
+        """Refuse all further calls: the stored data contradicts itself."""
         self._stop.error = error

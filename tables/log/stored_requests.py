@@ -1,5 +1,5 @@
-"""Which requests of idempotent producers lie in the rows of a partition: for who has been away for longer than the
-partition's own memory of its producers reaches (`mq.limits.PRODUCER_WINDOW_MS`)."""
+"""Requests of idempotent producers, read from the rows of a partition: for writers that were away for longer than the
+partition remembers its producers (`mq.limits.PRODUCER_WINDOW_MS`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tables.paths import PartitionRef
 
 __all__ = ["REMEMBERED_MS", "StoredRequests"]
 
-#: What was stored less long ago is surely remembered by the partition itself.
+#: Age up to which the partition itself surely remembers a stored request.
 REMEMBERED_MS: Final = PRODUCER_WINDOW_MS - 3_600_000
 
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a partition, from a time on and up to an offset."""
+    """The sequences read from a partition's rows, from an append time on and up to an offset."""
 
     since_ms: int
     next_offset: int
@@ -30,15 +30,15 @@ class _Read:
 
 
 class StoredRequests:
-    """Looks requests up in rows; each row of a partition is read once, what is appended meanwhile as well."""
+    """Looks up requests in rows; each row of a partition is read once, rows that are appended later included."""
 
     def __init__(self, prefix: str) -> None:
-        """Only producers whose id begins with `prefix` are asked for."""
+        """Collect only requests of producers whose ids begin with `prefix`."""
         self._prefix = prefix
         self._found: dict[PartitionRef, _Read] = {}
 
     def of(self, log: PartitionLog, producer_id: str, since_ms: int) -> Collection[int]:
-        """The sequences of the producer in rows that were appended at `since_ms` or later, as far as `log` knows.
+        """Return the producer's sequences in the rows known to `log` that were appended at `since_ms` or later.
 
         Raises
         ------

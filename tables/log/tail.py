@@ -1,6 +1,6 @@
-"""The newest rows of a partition in memory, as Arrow: what most readers ask for, and what roll-ups merge.
+"""The newest rows of a partition in memory, as Arrow: most readers ask for them, and roll-ups merge them.
 
-Each tail is bounded, and all tails of a process together are: the one that was quiet longest gives way.
+Each tail is bounded, and so are all tails of a process together: the one that was idle longest gives way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 __all__ = ["Tail", "TailBudget"]
 
-#: What a table costs beside its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
+#: Memory of a table besides its buffers: thirteen columns of objects. Measured with tracemalloc, rounded up.
 _TABLE_BYTES: Final = 6 * 1024
 
 
@@ -31,22 +31,22 @@ class _Piece:
 
 
 class TailBudget:
-    """What the tails of one process may hold together. Safe for threads."""
+    """The memory bound of all tails of one process. Safe for threads."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._lock = threading.Lock()
-        #: Bytes of each tail that holds any, the one that was quiet longest first.
+        #: Bytes of each tail that holds any; the tail that was idle longest comes first.
         self._held: OrderedDict[Tail, int] = OrderedDict()
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tails, estimated."""
+        """The estimated bytes of all tails."""
         return self._bytes
 
     def grew(self, tail: Tail) -> None:
-        """`tail` has changed, and others give way to it. The caller holds no tail's lock."""
+        """Note that `tail` has grown, and make others give way to it. The caller must not hold a tail's lock."""
         with self._lock:
             self._note(tail)
             if tail in self._held:
@@ -56,12 +56,12 @@ class TailBudget:
             victim.give_way(excess)
 
     def shrank(self, tail: Tail) -> None:
-        """`tail` holds less."""
+        """Note that `tail` holds less."""
         with self._lock:
             self._note(tail)
 
     def _note(self, tail: Tail) -> None:
-        # Read here, so that of two threads that changed it the last one to come notes what holds.
+        # Read under the lock, so that if two threads changed the tail, the later call notes its present size.
         nbytes = tail.bytes
         self._bytes += nbytes - self._held.get(tail, 0)
         if nbytes:
@@ -70,7 +70,7 @@ class TailBudget:
             self._held.pop(tail, None)
 
     def _victims(self, but: Tail) -> list[tuple[Tail, int]]:
-        """Who has to give how much."""
+        """Return the tails that have to give way, each with the number of bytes."""
         excess = self._bytes - self._bytes_max
         victims = []
         for tail, nbytes in self._held.items():
@@ -85,8 +85,8 @@ class TailBudget:
 class Tail:
     """Adjacent pieces of rows up to the end of the log, bounded by bytes.
 
-    Writers hold the partition's lock; the tail's own is for other partitions, to which it may have to give way.
-    Readers need none: they take `pieces` once, a tuple that is replaced, never changed.
+    Writers hold the partition's lock; the tail's own lock is for other partitions, to which it may have to give way.
+    Readers need no lock: they take `pieces` once, a tuple that is replaced, never changed.
     """
 
     def __init__(self, bytes_max: int, budget: TailBudget) -> None:
@@ -98,17 +98,17 @@ class Tail:
 
     @property
     def bytes(self) -> int:
-        """Bytes held, estimated."""
+        """The estimated number of bytes held."""
         return self._bytes
 
     def clear(self) -> None:
-        """Forget all: the log went on without us."""
+        """Drop all pieces: the log continued without this tail."""
         with self._lock:
             self._drop(len(self.pieces))
         self._budget.shrank(self)
 
     def add(self, start: int, rows: pa.Table, nbytes: int) -> None:
-        """Add the rows of a commit, which hold `nbytes`; a gap before them makes the tail start anew."""
+        """Add the rows of a commit, which take `nbytes`; if there is a gap before them, drop all earlier pieces."""
         with self._lock:
             if self.pieces and self.pieces[-1].end != start:
                 self._drop(len(self.pieces))
@@ -119,13 +119,13 @@ class Tail:
         self._budget.grew(self)
 
     def drop_below(self, offset: int) -> None:
-        """Forget pieces that end at or below `offset`: their rows are gone."""
+        """Drop pieces that end at or below `offset`: their rows were removed."""
         with self._lock:
             self._drop(bisect_right(self.pieces, offset, key=lambda p: p.end))
         self._budget.shrank(self)
 
     def merge(self, start: int, rows: pa.Table) -> None:
-        """Replace the pieces that `rows` covers by this one piece, if they are all here."""
+        """Replace the pieces that `rows` covers by this one piece, if the tail holds all of them."""
         end = start + rows.num_rows
         with self._lock:
             low = bisect_left(self.pieces, start, key=lambda p: p.start)
@@ -140,7 +140,7 @@ class Tail:
         self._budget.grew(self)
 
     def give_way(self, nbytes: int) -> None:
-        """Drop the oldest pieces, at least `nbytes` of them: another partition needs the memory more."""
+        """Drop the oldest pieces, `nbytes` or more: another partition needs the memory more."""
         with self._lock:
             wanted = max(0, self._bytes - nbytes)
             self._shrink(wanted)
@@ -149,7 +149,7 @@ class Tail:
         self._budget.shrank(self)
 
     def _shrink(self, bytes_max: int) -> None:
-        """Drop the oldest pieces over the bound; the newest stays: waiting readers are about to ask for it."""
+        """Drop the oldest pieces beyond the bound; the newest stays: waiting readers are about to ask for it."""
         drop, held = 0, self._bytes
         while drop < len(self.pieces) - 1 and held > bytes_max:
             held -= self.pieces[drop].bytes
@@ -157,13 +157,13 @@ class Tail:
         self._drop(drop)
 
     def _drop(self, count: int) -> None:
-        """Forget the oldest pieces."""
+        """Drop the `count` oldest pieces."""
         if count:
             self._bytes -= sum(p.bytes for p in self.pieces[:count])
             self.pieces = self.pieces[count:]
 
     def rows(self, start: int, stop: int) -> pa.Table | None:
-        """Rows `[start, stop)`, or None when the tail does not hold them all."""
+        """Return the rows `[start, stop)`; None if the tail does not hold them all."""
         pieces = self.pieces
         if not pieces or start < pieces[0].start or stop > pieces[-1].end:
             return None

@@ -1,14 +1,14 @@
-"""What keeps a partition cheap for ever, off the request path: roll-ups, checkpoints, clean-up.
+"""The upkeep that keeps a partition cheap, off the request path: roll-ups, checkpoints, clean-up.
 
     roll-up      small files of the tail become one             (dataChange = false; offsets do not move)
     checkpoint   every `checkpoint_commits` commits             (opening reads it and the commits after)
     clean-up     commits older than `log_keep_ms` and covered by a checkpoint, ascending;
-                 files that any process replaced or removed, after `file_keep_ms`;
+                 data files that any process replaced or removed, after `file_keep_ms`;
                  files that no commit names, after `orphan_keep_ms`
 
-Ages are measured on the boot clock from when this process saw the thing, never by a file's date: a wall clock that
-jumps deletes nothing early. Everything here may be killed at any line and run by several processes at once: each
-step leaves a state that opens, and the next run goes on.
+Ages are measured on the boot clock from when this process first saw the file, never by the file's date: a wall clock
+that jumps deletes nothing early. Upkeep may be killed at any line, and several processes may run it at once: after each
+step the partition can be opened, and the next run continues.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from tables.store import TEMP_PREFIX, Store
 
 __all__ = ["Upkeep"]
 
-#: Checkpoints older than the newest ones are no longer anybody's start.
+#: Number of newest checkpoints that are kept: no reader starts from older ones.
 _CHECKPOINTS_KEPT: Final = 2
 
 
 class KeptLog(Protocol):
-    """What upkeep reads and changes besides the state of the log."""
+    """The partition's methods that upkeep needs besides the state of the log."""
 
     def file_rows(self, file: DataFile) -> pa.Table:
-        """All rows of a live file."""
+        """Return all rows of a live file."""
 
     def parts_of(self, file: DataFile) -> list[Part]:
-        """The producers' requests in a live file that are still remembered."""
+        """Return the producers' requests in a live file that are still remembered."""
 
     def rewrite(
         self, adds: Sequence[Encoded], removes: Sequence[DataFile], *, operation: str, rows: pa.Table | None = None
     ) -> bool:
-        """Commit a rearrangement of files; False when one of `removes` is no longer live."""
+        """Commit a rearrangement of files; return False if one of `removes` is no longer live."""
 
     def flush(self) -> None:
-        """Make everything durable that was appended."""
+        """Make everything that was appended durable."""
 
 
 class Upkeep:
-    """The upkeep of one partition; one thread at a time does it, others are turned away."""
+    """The upkeep of one partition; one thread at a time does it, calls of others return at once."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Upkeep:
         dead: DeadFiles,
         clean_commits: int,
     ) -> None:
-        """One clean-up deletes at most `clean_commits` commits."""
+        """Take the partition's parts; one clean-up deletes at most `clean_commits` commits."""
         self._state = state
         self._log = log
         self._dead = dead
@@ -93,24 +93,24 @@ class Upkeep:
         self._orphan_keep_ms = max(settings.orphan_keep_ms, state.keep_ms(ORPHAN_KEEP, settings.orphan_keep_ms))
         self._sweep_every_ms = self._orphan_keep_ms // 10
         self._busy = threading.Lock()
-        #: (boot time, version): versions up to this one existed at that time.
+        #: Pairs (boot time, version): all versions up to this one existed at that time.
         self._sightings = [(clock.boot_ms(), state.version)]
         self._cleaned_to = 0
-        #: Commits and checkpoints that nobody needs any more, oldest first; an empty queue would cost half a KiB.
+        #: Commits and checkpoints to delete, oldest first; None for none, as an empty queue would cost half a KiB.
         self._old_log: deque[str] | None = None
         self._orphans: dict[str, int] = {}
         self._swept_ms = clock.boot_ms()
 
     def run(self) -> bool:
-        """Do what is due; True if anything was done. A second thread returns at once."""
+        """Do what is due; return whether anything was done. A second thread returns at once."""
         return self._alone(self._all)
 
     def clean(self) -> bool:
-        """Only delete dead files whose time has passed."""
+        """Delete only dead files and orphans whose keep time has passed; return whether there were any."""
         return self._alone(lambda now: self._delete_dead() | self._sweep(now))
 
     def due_in_ms(self) -> int:
-        """How long `run` has nothing to do unless something is appended; 0 when it has now."""
+        """Return after how many milliseconds `run` is due if nothing is appended; 0 if it is due now."""
         now = self._clock.boot_ms()
         if self._old_log or self._checkpoint_is_due() or self._planned_rollup():
             return 0
@@ -122,7 +122,7 @@ class Upkeep:
         return max(0, min(due) - now)
 
     def _log_clean_times(self) -> list[int]:
-        """When commits that a checkpoint covers are old enough to be deleted, if there are any."""
+        """Return when commits that a checkpoint covers will be old enough to be deleted; empty if there are none."""
         covered = self._state.checkpoint_version
         if covered <= self._cleaned_to:
             return []
@@ -139,11 +139,11 @@ class Upkeep:
 
     def _all(self, now: int) -> bool:
         self._sight(now)
-        # `|`, not `or`: each step has its turn.
+        # `|`, not `or`: every step runs.
         return self._roll_up() | self._checkpoint() | self._clean_log(now) | self._delete_dead() | self._sweep(now)
 
     def _sight(self, now: int) -> None:
-        """Remember how far the log was, about ten times in each `log_keep_ms` while it grows."""
+        """Remember the newest version and the time, about ten times in each `log_keep_ms` while the log grows."""
         time, version = self._sightings[-1]
         if now - time >= self._log_keep_ms // 10 and version != self._state.version:
             self._sightings.append((now, self._state.version))
@@ -158,7 +158,7 @@ class Upkeep:
             self._state.refresh()
             if self._state.are_live(files):
                 raise
-            # Another process rolled them up, and their time has passed while nobody here looked.
+            # Another process rolled them up, and deleted them before this process refreshed.
             return False
         parts = [p for f in files for p in self._log.parts_of(f)]
         encoded = encode_file(
@@ -189,7 +189,7 @@ class Upkeep:
         return True
 
     def _clean_log(self, now: int) -> bool:
-        """Delete old commits that a checkpoint covers, oldest first, so that no hole appears."""
+        """Delete old commits that a checkpoint covers, oldest first, so that no gap appears."""
         old = self._old_log or self._find_old_log(now)
         count = min(len(old), self._clean_commits)
         for _ in range(count):
@@ -199,10 +199,10 @@ class Upkeep:
         return count > 0
 
     def _find_old_log(self, now: int) -> deque[str]:
-        """List once what the next runs delete: a log that grows fast leaves more than one run may."""
+        """List what the next runs delete: in a log that grows fast, that is more than one run may delete."""
         found = deque[str]()
         aged = [version for time, version in self._sightings if now - time >= self._log_keep_ms]
-        # The newest of them stays: as long as the log does not grow there is no other.
+        # The newest of them stays: while the log does not grow, no other sighting is added.
         del self._sightings[: len(aged) - 1 if aged else 0]
         keep_from = min(aged[-1] if aged else -1, self._state.checkpoint_version)
         if keep_from <= self._cleaned_to:
@@ -216,7 +216,7 @@ class Upkeep:
         return found
 
     def _delete_dead(self) -> bool:
-        """Delete files that were let go long enough ago."""
+        """Delete dead files whose keep time has passed."""
         old = self._dead.due(self._settings.file_keep_ms)
         for path in old:
             self._store.delete(f"{self._folder}/{path}")

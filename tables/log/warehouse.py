@@ -1,4 +1,4 @@
-"""A warehouse: the folder or bucket that holds all tables, and the open partitions of this process."""
+"""The warehouse: the folder or bucket that holds all tables, and the open partitions of this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Warehouse", "refs"]
 
 
 def open_store(uri: str) -> Store:
-    """The store behind a warehouse URI: a folder, `file://`, or anything that obstore knows."""
+    """Return the store for a warehouse URI: a folder, `file://`, or an object store."""
     scheme = urlsplit(uri).scheme
     if scheme in ("", "file"):
         path = Path(urlsplit(uri).path if scheme else uri).absolute()
@@ -32,7 +32,7 @@ def open_store(uri: str) -> Store:
     if scheme in ("s3", "s3a", "gs", "az", "abfs", "abfss"):
         return ObjectStore(uri.replace("s3a://", "s3://", 1))
     raise Refused(
-        f"warehouse: {scheme}:// is not known; use a folder, s3://, gs:// or abfss://",
+        f"warehouse: {scheme}:// is not supported; use a folder, s3://, gs:// or abfss://",
         code="invalid_warehouse",
         field="warehouse",
     )
@@ -53,7 +53,7 @@ class Warehouse:
         self._opening: dict[PartitionRef, threading.Lock] = {}
         self._closed = threading.Event()
         self._flusher: threading.Thread | None = None
-        #: Partitions with files that a power cut could still take; the others cost the flusher nothing.
+        #: The unsynced files of partitions that have any; the other partitions cost the flusher nothing.
         self._unsynced: set[Unsynced] = set()
 
     @classmethod
@@ -66,7 +66,7 @@ class Warehouse:
         store: Store | None = None,
         bounds: LogBounds = BOUNDS,
     ) -> Warehouse:
-        """Open the warehouse at `uri`, making it if it is not there.
+        """Open the warehouse at `uri`, and create it if it does not exist.
 
         Raises
         ------
@@ -79,20 +79,20 @@ class Warehouse:
 
     @property
     def uri(self) -> str:
-        """What other engines open."""
+        """The URI that other engines open."""
         return self.store.uri("")
 
     @property
     def folder(self) -> Path | None:
-        """Where the tables are on this machine's disks; None on an object store."""
+        """The folder of the tables on this machine's disks; None on an object store."""
         return Path(self.store.uri("")) if isinstance(self.store, LocalStore) else None
 
     def location(self, ref: PartitionRef) -> str:
-        """URI of a partition's Delta table."""
+        """Return the URI of a partition's Delta table."""
         return self.store.uri(ref.folder)
 
     def create(self, ref: PartitionRef, *, table_id: str | None = None) -> PartitionLog:
-        """Make the partition's table if it is not there, and open it; safe from any number of processes."""
+        """Create the partition's table if it does not exist, and open it; any number of processes may call this."""
         if not self.exists(ref):
             configuration = {
                 "mq.format": "1",
@@ -100,7 +100,7 @@ class Warehouse:
                 "mq.partition": ref.name,
                 LOG_KEEP: str(self.settings.log_keep_ms),
                 ORPHAN_KEEP: str(self.settings.orphan_keep_ms),
-                # DeltaMQ keeps replaced files by itself; another engine's VACUUM then does, too.
+                # DeltaMQ itself keeps replaced files for a time; with this setting another engine's VACUUM does, too.
                 "delta.deletedFileRetentionDuration": "interval 1 days",
             }
             create_table(
@@ -115,14 +115,14 @@ class Warehouse:
         return self.open_partition(ref)
 
     def open_partition(self, ref: PartitionRef) -> PartitionLog:
-        """The open partition; the same object for the same reference.
+        """Return the open partition: the same object for the same reference.
 
         Raises
         ------
         PartitionNotFound
             There is no such table.
         Corrupt
-            Its log or files contradict themselves.
+            The partition's log or files contradict each other.
         """
         found = self._logs.get(ref)
         if found is not None:
@@ -148,7 +148,7 @@ class Warehouse:
         return found
 
     def close_partition(self, ref: PartitionRef) -> None:
-        """Flush and forget an open partition, for processes that pass through many; nobody here may be using it."""
+        """Flush and close an open partition, for processes that open many; no thread may be using it."""
         with self._lock:
             found = self._logs.pop(ref, None)
             self._opening.pop(ref, None)
@@ -157,20 +157,20 @@ class Warehouse:
             found.release()
 
     def exists(self, ref: PartitionRef) -> bool:
-        """Whether the partition has a table; a folder with only a dead process's temporary file is none."""
+        """Return whether the partition has a table; a folder with only a dead process's temporary file has none."""
         return ref in self._logs or any(log_versions(self.store, ref.folder))
 
     def refs(self, space: Space) -> list[PartitionRef]:
-        """All partitions that have a folder in `space`."""
+        """Return all partitions that have a folder in `space`."""
         return list(refs(self.store, space))
 
     def refs_of(self, space: Space, topic: str) -> list[PartitionRef]:
-        """All partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
+        """Return all partitions of one topic that have a folder in `space`; only the topic's own folder is listed."""
         folder = topic_folder(space, topic)
         return list(_refs_in(self.store, space, folder.rpartition("/")[2]))
 
     def drop_topic(self, space: Space, topic: str, generation: int) -> None:
-        """Remove all partitions of one life of a topic, open or not; their data is gone when this returns."""
+        """Remove all partitions of one generation of a topic, open or not; their data is gone when this returns."""
         with self._lock:
             for ref in [r for r in self._logs if (r.space, r.topic, r.generation) == (space, topic, generation)]:
                 self._logs.pop(ref).release()
@@ -191,18 +191,18 @@ class Warehouse:
             self._flusher.start()
 
     def _flush_forever(self) -> None:
-        """Bound what a power cut can take of `Flush.ASYNC` appends."""
+        """Sync `Flush.ASYNC` appends at a regular interval, which bounds what a power cut can lose."""
         while not self._closed.wait(self.settings.flush_interval_ms / 1000):
-            # An error here is met again, and reported, by the next durable append.
+            # The next durable append meets this error again, and reports it.
             with contextlib.suppress(DeltaMQError, OSError):
                 self.store.prepare()
             self._flush()
 
     def _flush(self) -> None:
-        """Sync what was added since the last time; what fails waits for the next."""
+        """Sync the files that were added since the last call; after an error they wait for the next call."""
         failed = []
         while self._unsynced:
-            # Taken before it is synced: what is added meanwhile adds it again.
+            # Taken out before its sync: files that are added in the meantime put it back.
             unsynced = self._unsynced.pop()
             try:
                 unsynced.sync()
@@ -211,7 +211,7 @@ class Warehouse:
         self._unsynced.update(failed)
 
     def close(self) -> None:
-        """Flush everything and let go."""
+        """Flush and close all open partitions and the store."""
         self._closed.set()
         if self._flusher is not None:
             self._flusher.join()
@@ -221,7 +221,7 @@ class Warehouse:
 
 
 def refs(store: Store, space: Space) -> Iterator[PartitionRef]:
-    """All partitions that have a table in `space`, by folder."""
+    """Yield all partitions that have a folder in `space`, by folder name."""
     for topic in store.folders(space.value):
         yield from _refs_in(store, space, topic)
 
@@ -235,7 +235,7 @@ def _refs_in(store: Store, space: Space, topic: str) -> Iterator[PartitionRef]:
 
 
 def _named_inside(store: Store, space: Space, topic: str, partition: str) -> PartitionRef | None:
-    """The partition whose names did not fit its folders; None while its table is being made."""
+    """Return the partition of a folder into which its names did not fit; None while its table is being created."""
     try:
         configuration = load(store, f"{space.value}/{topic}/{partition}").configuration
     except PartitionNotFound:

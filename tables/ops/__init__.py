@@ -1,4 +1,4 @@
-"""What is done over stored tables now and then: compaction, verification, counting, repair."""
+"""Occasional work on stored tables: compaction, verification, counting, repair."""
 
 from __future__ import annotations
 

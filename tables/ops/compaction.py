@@ -1,12 +1,13 @@
-"""Which adjacent files of a partition become one large file: a pure plan over its live files (SPEC SPARK-8).
+"""The plan of a compaction: which adjacent files become one large file; a pure function of live files (SPEC SPARK-8).
 
     [final] [12 MiB] [15 MiB] ... [14 MiB] [9 MiB] ... [16 MiB] [300 KiB] [20 KiB] ...
             \\____ together at most the target ____/ \\_ waits: more comes _/ \\_ the service's _/
 
-A file of half the target or more is final. A run of others is cut from its oldest file on into groups of at most the
-target; since two that are not final fit into one target, each group but the last of a run is final when it is written,
-so a row is rewritten once. The last group of the log waits for more. Files whose ages differ by more than a part of the
-retention stay apart: retention removes whole files, and one that spans weeks would keep its oldest row for as long.
+A file of half the target or more is final. A run of other files is divided, from its oldest file on, into groups of at
+most the target. Two files that are not final fit into one target, so each group but the last of a run is final when it
+is written, and a row is rewritten once. The last group of the log waits for more files. Files whose ages differ by more
+than a part of the retention stay apart: retention removes whole files, and a file that spans weeks would keep its
+oldest row for weeks.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from tables.delta import DataFile
 
 __all__ = ["RETENTION_PART", "TAIL_FILES_MAX", "Target", "plan_compaction"]
 
-#: A file holds messages of at most this part of the time that they are kept.
+#: A compacted file spans at most the retention time divided by this.
 RETENTION_PART: Final = 8
-#: So many small files at the end of a log are left to roll-ups, which leave fewer.
+#: Most small files at the end of a log that are left to roll-ups; working roll-ups leave fewer.
 TAIL_FILES_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What compaction aims at in one partition."""
+    """The targets of compaction in one partition."""
 
     #: The size of a finished file.
     bytes: int
-    #: Smaller files at the end of the log are rolled up by who appends.
+    #: Files smaller than this at the end of the log are left to the roll-ups of the appending process.
     tail_bytes: int
-    #: How far apart the append times of a file's rows may be; None: any time.
+    #: Largest distance of the append times of a file's rows; None for no bound.
     span_ms: int | None = None
 
 
@@ -48,7 +49,7 @@ def plan_compaction(files: Sequence[DataFile], target: Target) -> list[Sequence[
 
 
 def _tail_count(files: Sequence[DataFile], target: Target) -> int:
-    """How many files at the end are left to roll-ups; if nobody does them, only the newest are."""
+    """Return how many files at the end are left to roll-ups: at most TAIL_FILES_MAX, if no process rolls them up."""
     count = 0
     for file in reversed(files):
         if file.size >= target.tail_bytes or count == TAIL_FILES_MAX:
@@ -58,7 +59,7 @@ def _tail_count(files: Sequence[DataFile], target: Target) -> int:
 
 
 def _runs(files: Sequence[DataFile], target: Target) -> Iterator[tuple[Sequence[DataFile], bool]]:
-    """Runs of adjacent files that are not final, and whether a final one ends them."""
+    """Yield runs of adjacent files that are not final, each with whether a final file ends it."""
     low = 0
     for at, file in enumerate(files):
         if file.size >= target.bytes // 2:
@@ -80,5 +81,5 @@ def _groups(run: Sequence[DataFile], target: Target) -> Iterator[Sequence[DataFi
 
 
 def _is_close(first: DataFile, last: DataFile, target: Target) -> bool:
-    """Whether one file may hold the rows of both."""
+    """Return whether the append times of two files are close enough for one file."""
     return target.span_ms is None or last.append_max_us - first.append_min_us <= target.span_ms * 1_000

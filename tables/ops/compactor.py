@@ -3,11 +3,11 @@
     plan       from the live files (tables.ops.compaction)
     encode     row group by row group, every byte checked; the producers' requests are carried on
     put        the file, durably                     a kill: a file that no commit names, swept later
-    commit     one file in the place of many         a kill: done, or not
+    commit     one file in the place of many         a kill: the commit is there or not
     later      the old files are deleted by the processes that see the commit (tables.log.dead_files)
 
-Appends, roll-ups, retention, another compaction and readers go on meanwhile. Whoever commits first has won: if one of
-the old files is gone by then, the new one is deleted, and nothing has happened.
+Appends, roll-ups, retention, other compactions and readers continue in the meantime. The first commit wins: if one of
+the old files is no longer live, the new file is deleted, and the partition is unchanged.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tables.store import Store
 
 __all__ = ["Compacted", "Compactor"]
 
-#: Each row group is read once.
+#: Size of the cache: each row group is read once, so nothing is kept.
 _CACHE_BYTES: Final = 1
 _BATCH_PREFIX: Final = "c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What became of one group of files."""
+    """The result of compacting one group of files."""
 
-    #: Paths of the files that the commit let go; none if somebody else was faster.
+    #: Paths of the files that the commit removed; none if another process was faster.
     removed: Sequence[str] = field(default_factory=tuple)
     rows: int = 0
     bytes_before: int = 0
@@ -47,7 +47,7 @@ class Compacted:
 
 
 class Compactor:
-    """Compacts one open partition. Blocking; several may be at work on different groups of its files."""
+    """Compacts one open partition. Blocking; several may work on different groups of its files at once."""
 
     def __init__(self, log: PartitionLog, store: Store, *, settings: LogSettings, clock: Clock) -> None:
         self._log = log
@@ -57,22 +57,22 @@ class Compactor:
         self._files = FileReader(store, log.ref.folder, RowCache(_CACHE_BYTES))
 
     def roll_up(self) -> None:
-        """Do the upkeep that nobody has done: tables which only tasks append to have no service that looks after them.
+        """Do the upkeep of a neglected partition: no service maintains tables to which only tasks append.
 
-        With one, there is nothing to do here, or it is faster.
+        If a service maintains the partition, there is nothing to do here, or the service is faster.
         """
         while _is_neglected(self._log, self._settings) and self._log.maintain():
             pass
 
     def compact(self, start: int, end: int) -> Compacted:
-        """Put one file in the place of those that hold `[start, end)`; nothing if they are no longer these.
+        """Replace the files that hold `[start, end)` by one file; do nothing if no files have exactly these bounds.
 
         Raises
         ------
         Corrupt
             A file does not hold what the log says; nothing is changed.
         Unknown
-            It may be done: asking again is safe.
+            The files may be replaced; calling again is safe.
         """
         self._log.refresh()
         files = [file for file in self._log.files if start <= file.start and file.end <= end]
@@ -94,7 +94,7 @@ class Compactor:
             return Compacted()
         failpoint("compact.before_put")
         if not self._log.rewrite([encoded], files, operation="OPTIMIZE"):
-            # No commit names it, and none ever will: it need not wait for the sweep.
+            # No commit names the new file, and none ever will, so it is deleted now instead of by the sweep.
             self._store.delete(f"{self._log.ref.folder}/{encoded.file.path}")
             return Compacted()
         failpoint("compact.after_commit")
@@ -111,7 +111,7 @@ class Compactor:
 
 
 def _is_neglected(log: PartitionLog, settings: LogSettings) -> bool:
-    """Whether much more upkeep is due than anybody who does it leaves."""
+    """Return whether so much upkeep is due that no process can be doing it."""
     small = sum(file.size < settings.rollup_bytes_max // 2 for file in log.files[-2 * TAIL_FILES_MAX :])
     commits = log.version - log.checkpoint_version
     return small > TAIL_FILES_MAX or commits > 2 * settings.checkpoint_commits

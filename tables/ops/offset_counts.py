@@ -1,7 +1,7 @@
-"""What the data files of a partition hold, counted from their `offset` columns (SPEC MODEL-3).
+"""A count of the offsets in a partition's data files, from their `offset` columns (SPEC MODEL-3).
 
-It is told nothing but the names of the live files: what the log says of their rows is what is being checked. Every row
-group that is read has its checksum checked, and one row group is in memory at a time.
+Only the names of the live files come from the log, because what the log says about their rows is being checked. The
+checksum of every row group is checked, and one row group is in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from tables.store import Store
 
 __all__ = ["Count", "Counted", "count_offsets", "finding_of"]
 
-#: Nothing is read twice.
+#: Size of the cache: nothing is read twice, so nothing is kept.
 _CACHE_BYTES: Final = 1
-#: Where offsets are not in sequence, distinct ones are counted in maps of so many places, of a byte each ...
+#: Where offsets are not in sequence, distinct ones are counted in maps with this many places of a byte each ...
 _MAP_PLACES: Final = 1 << 13
-#: ... and so many maps: a quarter of a gigabyte for damage of any kind.
+#: ... and with at most this many maps: a quarter of a gigabyte for any kind of damage.
 _MAPS_MAX: Final = 1 << 15
 
 
 @dataclass(slots=True)
 class Count:
-    """Rows, distinct offsets, the first and the last offset."""
+    """The number of rows and of distinct offsets, and the first and the last offset."""
 
     messages: int = 0
     first: int | None = None
     last: int | None = None
     maps_max: int = _MAPS_MAX
-    #: Of what is in sequence so far, the next offset and how many there are.
+    #: While all offsets are in sequence: the next offset, and the number of offsets so far.
     _next: int | None = None
     _distinct: int = 0
-    #: The maps, from the first break of the sequence on.
+    #: The maps by number, used from the first break in the sequence on.
     _seen: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     @property
     def distinct(self) -> int:
-        """How many different offsets there are."""
+        """The number of distinct offsets."""
         return self._distinct + sum(int(bits.sum()) for bits in self._seen.values())
 
     def add(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Count some rows."""
+        """Count the rows with these offsets."""
         if len(offsets) == 0:
             return
         low, high = int(offsets.min()), int(offsets.max())
@@ -63,7 +63,7 @@ class Count:
 
     def _map(self, offsets: npt.NDArray[np.int64]) -> None:
         if not self._seen and self._distinct and self._next is not None:
-            # What was dense so far goes into maps, too: what follows may repeat it.
+            # The offsets in sequence so far go into maps, too: later ones may repeat them.
             start, self._distinct = self._next - self._distinct, 0
             self._mark(np.arange(start, self._next))
         self._mark(offsets)
@@ -77,21 +77,21 @@ class Count:
 
 
 def count_offsets(store: Store, ref: PartitionRef) -> tuple[Snapshot, Count]:
-    """Return a partition's newest state, and what its files hold of `[min_offset, end_offset)`.
+    """Return a partition's newest state, and the count of the offsets in its live files.
 
     Raises
     ------
     PartitionNotFound
-        There is no such partition, or no more.
+        The partition does not exist, or not any more.
     Corrupt
-        Its log, or a file that it still names, cannot be believed.
+        Its log, or a file that the log still names, is damaged.
     """
     while True:
         snapshot = load(store, ref.folder)
         try:
             return snapshot, _counted(store, ref, snapshot)
         except Corrupt:
-            # A roll-up, a compaction or retention may have replaced a file, and its time may have passed.
+            # A roll-up, a compaction or retention may have removed a file, which may be deleted by now.
             live = {file.path for file in load(store, ref.folder).files}
             if {file.path for file in snapshot.files} <= live:
                 raise
@@ -112,7 +112,7 @@ def _offsets(reader: FileReader, file: DataFile) -> Iterator[npt.NDArray[np.int6
 
 
 class Counted(Protocol):
-    """What was counted of a partition's rows, by whatever reader."""
+    """A count of a partition's rows, by any reader."""
 
     @property
     def messages(self) -> int: ...
@@ -125,10 +125,10 @@ class Counted(Protocol):
 
 
 def finding_of(min_offset: int, end_offset: int, found: Counted) -> str:
-    """Return what is wrong with the offsets of a partition; empty when nothing is."""
+    """Return what is wrong with the offsets of a partition; an empty string if nothing is."""
     expected = end_offset - min_offset
     if found.messages != found.distinct:
-        return f"{found.messages - found.distinct} messages have an offset that another one has"
+        return f"{found.messages - found.distinct} messages have an offset that another message has, too"
     if found.messages != expected:
         return f"{expected - found.messages} of the {expected} offsets before mq.offset have no message"
     if expected and (found.first, found.last) != (min_offset, end_offset - 1):

@@ -1,13 +1,13 @@
-"""What can be mended in a damaged partition, and what that costs. Stop everything that writes the warehouse first.
+"""Repairs of a damaged partition, and their cost. Stop everything that writes to the warehouse first.
 
-    PUT_BACK         the newest commit lost its name: `.head` still holds it          nothing is lost
+    PUT_BACK         the newest commit lost its name, but `.head` still holds it       nothing is lost
     DROP_CHECKPOINT  a checkpoint is damaged, the commits since the one before are not  nothing is lost
-    WRITE_HINT       `_last_checkpoint` is wrong: other readers need it               nothing is lost
-    CUT              the log is torn: go back to its last consistent version          what came after is lost
+    WRITE_HINT       `_last_checkpoint` is wrong: other readers need it                nothing is lost
+    CUT              the log is torn: go back to its last consistent version           later versions are lost
 
-A cut is what a power cut in the middle of `Flush.ASYNC` appends may leave to do. It is never made without being asked
-for, it says which offsets it gives up (they will be given to other messages), and the files that it takes out of the
-table are kept beside it, in a folder `_cut-<time>`.
+A cut may be needed after a power cut in the middle of `Flush.ASYNC` appends. It is only made on request, it says which
+offsets it gives up (they will be given to other messages), and the files that it takes out of the table are kept beside
+it, in a folder `_cut-<time>`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CACHE_BYTES: Final = 1
 
 
 class RepairKind(enum.Enum):
-    """What is done."""
+    """The kinds of repair; the module says what each does."""
 
     PUT_BACK = "put_back"
     DROP_CHECKPOINT = "drop_checkpoint"
@@ -60,10 +60,10 @@ class RepairKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """One thing to do to one partition: `text` says it in a sentence.
+    """One repair of one partition: `text` describes it in a sentence.
 
-    `version` is the one that is put back, dropped, named, or (for a cut) the last that stays. `lost_from` is the first
-    offset that a cut gives up, `lost_to` the one after the last, None where nobody can tell.
+    `version` is the version that is put back, dropped or named, or (for a cut) the last one that stays. `lost_from` is
+    the first offset that a cut gives up, `lost_to` the offset after the last one, None if it is not known.
     """
 
     ref: PartitionRef
@@ -75,12 +75,12 @@ class Repair:
 
     @property
     def loses(self) -> bool:
-        """Whether messages are given up."""
+        """Whether the repair gives up messages."""
         return self.kind is RepairKind.CUT
 
 
 def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
-    """What would mend the partition, None when nothing is to be mended or nothing here can."""
+    """Return the repair that the partition needs; None if it needs none, or there is none for its damage."""
     store, folder = warehouse.store, ref.folder
     try:
         snapshot = load(store, folder)
@@ -99,7 +99,7 @@ def find_repair(warehouse: Warehouse, ref: PartitionRef) -> Repair | None:
 
 
 def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
-    """Do it; return the files that were taken out of the table and where each is kept now.
+    """Carry out a repair; return the files that were taken out of the table, each with the place where it is kept now.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
         The partition is no longer in the state that the repair was found for.
     """
     if find_repair(warehouse, wanted.ref) != wanted:
-        raise Unprocessable(f"{wanted.ref.folder} has changed; stop what writes it, and look again", code="changed")
+        raise Unprocessable(f"{wanted.ref.folder} has changed; stop its writers, and verify it again", code="changed")
     store, folder = warehouse.store, wanted.ref.folder
     log = f"{folder}/{LOG_FOLDER}"
     aside = f"{folder}/_cut-{warehouse.clock.wall_us() // 1000}"
@@ -129,7 +129,7 @@ def repair(warehouse: Warehouse, wanted: Repair) -> list[str]:
 
 
 def load_before(store: Store, folder: str) -> Snapshot:
-    """The longest consistent state of a log, from its newest checkpoint that can be read."""
+    """Return the last consistent state of a log that can be reached from its newest readable checkpoint."""
     for base in [*reversed(log_versions(store, folder)[1]), -1]:
         try:
             snapshot = start(store, folder, base)
@@ -152,7 +152,7 @@ def _readable(store: Store, folder: str, version: int, table_id: str) -> Commit 
 
 
 def _torn_version(store: Store, folder: str, snapshot: Snapshot) -> int | None:
-    """The first version after the checkpoint that was not synced and whose data did not arrive, None for none."""
+    """Return the first unsynced version after the checkpoint whose data is damaged or missing; None if none is."""
     reader = FileReader(store, folder, RowCache(_CACHE_BYTES))
     live = {f.path for f in snapshot.files}
     for version in range(snapshot.checkpoint_version + 1, snapshot.version + 1):
@@ -176,7 +176,7 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
     commits, checkpoints = log_versions(store, ref.folder)
     stays = good.version if before is None else before - 1
     if checkpoints and stays < checkpoints[-1]:
-        return None  # what a checkpoint covers was synced: this is no torn tail, and cutting would lose the checkpoint
+        return None  # a checkpoint's commits were synced: this is no torn tail, and a cut would lose the checkpoint
     lost_from, lost_to, durable = good.end_offset, None, False
     for version in range(stays + 1, max([*commits, stays]) + 1):
         commit = _readable(store, ref.folder, version, good.table_id) if version in commits else None
@@ -197,7 +197,7 @@ def _find_cut(store: Store, ref: PartitionRef, before: int | None = None) -> Rep
 
 
 def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
-    """The newest checkpoint, if it is damaged and the log goes from an older one through all commits."""
+    """Return the repair that drops the newest checkpoint, if it is damaged and all commits can be read without it."""
     commits, checkpoints = log_versions(store, ref.folder)
     if not checkpoints:
         return None
@@ -215,7 +215,7 @@ def _find_checkpoint_to_drop(store: Store, ref: PartitionRef) -> Repair | None:
         return None
     if reached < max([checkpoints[-1], *commits]):
         return None
-    text = f"take the damaged checkpoint of version {checkpoints[-1]} out; the commits before it are still there"
+    text = f"take out the damaged checkpoint of version {checkpoints[-1]}; the commits before it are still there"
     return Repair(ref=ref, kind=RepairKind.DROP_CHECKPOINT, version=checkpoints[-1], text=text)
 
 
@@ -229,7 +229,7 @@ def _find_hint(store: Store, ref: PartitionRef) -> Repair | None:
         if named is not None or newest < 0:
             return None
     key = hint_key(ref.folder)
-    text = f"let {key} name the checkpoint of version {newest}" if newest >= 0 else f"remove {key}: it names nothing"
+    text = f"make {key} name the checkpoint of version {newest}" if newest >= 0 else f"remove {key}: it names nothing"
     return Repair(ref=ref, kind=RepairKind.WRITE_HINT, version=newest, text=text)
 
 
@@ -245,7 +245,7 @@ def _write_hint(store: Store, folder: str, version: int) -> None:
 
 
 def _keys_after(store: Store, folder: str, version: int) -> Iterator[str]:
-    """What a cut takes out, in the order that keeps the table closed until it is done: names before what they name."""
+    """Yield the files that a cut takes out, commits before their data, so that the table stays closed until the end."""
     log = f"{folder}/{LOG_FOLDER}"
     commits, _ = log_versions(store, folder)
     table_id = load_before(store, folder).table_id

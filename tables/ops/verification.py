@@ -1,10 +1,10 @@
-"""Is everything stored what it should be: every file of every partition's log, every byte of every live data file.
+"""Verification of everything stored: every file of every partition's log, every byte of every live data file.
 
-Nothing is changed here; what can be mended, `tables.ops.repairs` mends. A partition that is being written meanwhile is
-not called damaged: what looks wrong is looked at a second time, against a newer state of its log.
+Verification changes nothing; `tables.ops.repairs` repairs. A partition that is being written in the meantime is not
+reported as damaged: what looks wrong is checked a second time, against a newer state of the partition's log.
 
-    log       each commit whole and in sequence, checkpoints readable, `.head` and `_last_checkpoint` in step
-    files     there, as long as the log says, every checksum, every offset in its place
+    log       each commit complete and in sequence, checkpoints readable, `.head` and `_last_checkpoint` up to date
+    files     existence, size, every checksum, every offset in its place
     the rest  counted: data files that no commit names
 """
 
@@ -41,26 +41,26 @@ from tables.store import FileMissing, Store
 
 __all__ = ["Finding", "Gravity", "Progress", "inspect", "verify"]
 
-#: Told after each file: the partition, bytes that are checked, bytes to check in all.
+#: Called after each file with the partition, the bytes checked so far, and the bytes to check in all.
 Progress = Callable[[PartitionRef, int, int], None]
 
-#: Nothing is read twice, so nothing is kept.
+#: Size of the cache: nothing is read twice, so nothing is kept.
 _CACHE_BYTES: Final = 1
 _RESTORE: Final = "restore this file from a copy of the warehouse"
-_REPAIR: Final = "stop what writes this warehouse and run `deltamq verify --repair`"
+_REPAIR: Final = "stop everything that writes to this warehouse and run `deltamq verify --repair`"
 
 
 class Gravity(enum.Enum):
-    """What a finding means."""
+    """How serious a finding is."""
 
     DAMAGE = "damage"  #: messages cannot be read, or the partition does not open
-    BLEMISH = "blemish"  #: no message is in danger, but another reader may stumble, or a safety net is gone
-    NOTE = "note"  #: as it may be
+    BLEMISH = "blemish"  #: no message is in danger, but another reader may fail, or a safeguard is gone
+    NOTE = "note"  #: normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it was written: `file` is relative to the warehouse."""
+    """One difference from what was written; `file` is relative to the warehouse."""
 
     ref: PartitionRef
     file: str
@@ -72,18 +72,18 @@ class Finding:
 def verify(
     warehouse: Warehouse, refs: Sequence[PartitionRef] | None = None, progress: Progress | None = None
 ) -> list[Finding]:
-    """Read and check every byte of the partitions `refs`, of all if it is None.
+    """Read and check every byte of the partitions `refs`; of all partitions if it is None.
 
     Raises
     ------
     Unavailable
-        The store cannot be read: that says nothing about what is stored.
+        The store cannot be read, so nothing is known about what is stored.
     """
     return _run(warehouse, refs, progress or _silent, _whole_file)
 
 
 def inspect(warehouse: Warehouse, refs: Sequence[PartitionRef] | None = None) -> list[Finding]:
-    """Check logs and sizes only: seconds for a large warehouse, and blind to altered bytes in data files."""
+    """Check only logs and sizes: this takes seconds for a large warehouse, and misses altered bytes in data files."""
     return _run(warehouse, refs, _silent, _size_only)
 
 
@@ -91,18 +91,18 @@ _Check = Callable[[FileReader, str, DataFile, int | None], str | None]
 
 
 def _silent(ref: PartitionRef, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Do nothing: the default for `progress`."""
 
 
 def _size_only(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
-    """What is wrong with the size of a live file."""
+    """Return what is wrong with the size of a live file; None if nothing is."""
     if size is None:
-        return "the log names this file, and it is missing"
+        return "the log names this file, but it is missing"
     return None if size == file.size else f"it has {size} bytes, the log says {file.size}"
 
 
 def _whole_file(reader: FileReader, key: str, file: DataFile, size: int | None) -> str | None:
-    """What is wrong with any byte of a live file."""
+    """Return what is wrong with the content of a live file; None if nothing is."""
     problem = _size_only(reader, key, file, size)
     if problem is None:
         try:
@@ -127,7 +127,7 @@ def _run(warehouse: Warehouse, refs: Sequence[PartitionRef] | None, progress: Pr
         one = _Partition(warehouse.store, ref, check, tell)
         first = one.findings()
         if any(f.gravity is not Gravity.NOTE for f in first):
-            # A log that is being written changes under our eyes: only what stays wrong is wrong.
+            # A log that is being written changes during the check: only findings that stay are reported.
             again = {(f.file, f.problem) for f in one.findings()}
             first = [f for f in first if (f.file, f.problem) in again]
         found += first
@@ -195,7 +195,7 @@ class _Partition:
                 if version == versions[-1]:
                     yield self._damage(key, problem, _REPAIR)
                 else:
-                    yield self._blemish(key, problem, "none: a newer checkpoint serves, and clean-up removes this one")
+                    yield self._blemish(key, problem, "none: there is a newer checkpoint; clean-up removes this one")
 
     def _commits(self, snapshot: Snapshot | None) -> Iterator[Finding]:
         commits, checkpoints = log_versions(self._store, self._folder)
@@ -205,7 +205,7 @@ class _Partition:
         for version in range(base + 1, max(commits, default=base) + 1):
             key = f"{self._log}/{commit_name(version)}"
             if version not in there and not self._store.exists(key):
-                yield self._damage(key, "is missing, and the log goes on behind it", _REPAIR)
+                yield self._damage(key, "is missing, but the log continues after it", _REPAIR)
         for version in commits:
             problem = self._commit_problem(version, table_id)
             key = f"{self._log}/{commit_name(version)}"
@@ -215,7 +215,7 @@ class _Partition:
                 yield self._blemish(key, problem, f"none: the checkpoint of version {base} covers it")
 
     def _table_id(self) -> str | None:
-        """The table's id though its log does not open: from any part of it that is whole."""
+        """Return the id of a table whose log does not open, from any checkpoint or version 0 that can be read."""
         _, checkpoints = log_versions(self._store, self._folder)
         for version in [*reversed(checkpoints), -1]:
             try:
@@ -227,7 +227,7 @@ class _Partition:
     def _commit_problem(self, version: int, table_id: str | None) -> str | None:
         key = f"{self._log}/{commit_name(version)}"
         if version > 0 and table_id is None:
-            return None  # no way to tell
+            return None  # without the id, a commit cannot be checked
         try:
             read_commit(self._store, self._folder, version, table_id or "")
         except FileMissing:
@@ -237,12 +237,12 @@ class _Partition:
         return None
 
     def _names(self, snapshot: Snapshot | None) -> Iterator[Finding]:
-        """`.head` and `_last_checkpoint`: second names for what the log has."""
+        """Check `.head` and `_last_checkpoint`, the second names of the newest commit and of a checkpoint."""
         table_id = snapshot.table_id if snapshot else self._table_id()
         key = head_key(self._folder)
         head = read_head(self._store, self._folder, table_id)
         if head is None and snapshot is not None and self._store.exists(key):
-            yield self._blemish(key, "is not a whole commit", "none: the next commit replaces it")
+            yield self._blemish(key, "is not a complete commit", "none: the next commit replaces it")
         elif head is not None:
             name = f"{self._log}/{commit_name(head[0].version)}"
             newest = max(log_versions(self._store, self._folder)[0], default=-1)
@@ -252,16 +252,16 @@ class _Partition:
 
     def _lost(self, name: str, commit: Commit) -> Finding:
         if not commit.flushed and not can_put_back(self._store, self._folder, commit, commit.version):
-            problem = f"a power cut took this commit, which ended at {commit.end_offset} and was not durable yet"
+            problem = f"a power cut lost this commit, which ended at {commit.end_offset} and was not durable yet"
             return self._blemish(name, problem, "none: the next commit takes its place")
-        return self._damage(name, f"is missing, and its content is in {head_key(self._folder)}", _REPAIR)
+        return self._damage(name, f"is missing, but its content is in {head_key(self._folder)}", _REPAIR)
 
     def _hint(self, sound: bool) -> Iterator[Finding]:
         key = hint_key(self._folder)
         try:
             named = hint_version(self._store, self._folder)
         except Corrupt as error:
-            if sound:  # else the checkpoint that it names is the matter
+            if sound:  # else the checkpoint that the hint names is the problem
                 problem = error.detail.removeprefix(f"{key}: ")
                 yield self._blemish(key, f"{problem}; other Delta readers may not open the table", _REPAIR)
             return
@@ -281,7 +281,7 @@ class _Partition:
                 yield self._damage(key, problem, remedy)
 
     def _still_live(self, file: DataFile) -> bool:
-        """Whether the newest log still names the file: a roll-up may have replaced it meanwhile."""
+        """Return whether the newest log still names the file: a roll-up may have replaced it in the meantime."""
         try:
             return any(f.path == file.path for f in load(self._store, self._folder).files)
         except Corrupt:
@@ -293,8 +293,8 @@ class _Partition:
         if rest:
             beyond = sum(_starts_at_or_after(e.name, snapshot.end_offset) for e in rest)
             size = sum(e.size for e in rest)
-            problem = f"{len(rest)} files of {size} bytes that no commit names; {beyond} for offsets from the end on"
-            remedy = "none: rolled up, removed, left by a killed writer, or being written; they go when old enough"
+            problem = f"{len(rest)} files of {size} bytes that no commit names; {beyond} at or after the end offset"
+            remedy = "none: rolled up, removed, left by a killed writer, or being written; upkeep deletes them in time"
             yield self._finding(self._folder, problem, remedy, Gravity.NOTE)
 
 
@@ -306,5 +306,5 @@ def _starts_at_or_after(name: str, offset: int) -> bool:
 
 
 def damaged(findings: Iterable[Finding]) -> list[PartitionRef]:
-    """The partitions that something is wrong with, each once, in order."""
+    """Return the partitions with findings other than notes, each once, in order."""
     return list(dict.fromkeys(f.ref for f in findings if f.gravity is not Gravity.NOTE))

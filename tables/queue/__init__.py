@@ -1,4 +1,4 @@
-"""The queue's own logs and tables: records, checkpoints, delays, metadata, retention, recovery after a start."""
+"""The queue's own logs and tables: records, checkpoints, delays, metadata, retention, recovery at a start."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How far the delay log of a broker is dealt with: its marks, folded (SPEC RETRY-4, RETRY-5).
+"""The progress of a broker's delay log: its marks, folded (SPEC RETRY-4, RETRY-5).
 
     delay log    0  1  2  3  4  5  6        marks: ended [0, 2), ended [4, 5), cancelled 5
                  x  x  .  .  x  c  .        everything below 2 has ended: the log may begin there
 
-Retention asks `ended_below` before it lets the delay log begin later, and `void_marks_below` for the marks.
+Retention calls `ended_below` before it removes the beginning of the delay log, and `void_marks_below` for the marks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class LogTail:
-    """Follows a log of which only what nobody needs any more is ever removed, and which may not exist yet."""
+    """Follows a log that may not exist yet, and from which only rows that no reader needs are removed."""
 
     def __init__(self, warehouse: Warehouse, ref: PartitionRef) -> None:
         self.ref = ref
@@ -38,13 +38,13 @@ class LogTail:
 
     @property
     def log(self) -> PartitionLog | None:
-        """The open log, None as long as there is none."""
+        """The open log; None while it does not exist."""
         if self._log is None and self._warehouse.exists(self.ref):
             self._log = self._warehouse.open_partition(self.ref)
         return self._log
 
     def new_rows(self) -> Iterator[pa.Table]:
-        """What was appended since, page by page; the offset moves over a page when the next one is asked for."""
+        """Yield the rows appended since, page by page; `offset` passes a page when the next one is requested."""
         log = self.log
         if log is None:
             return
@@ -60,19 +60,19 @@ class DelayMarks:
 
     def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
         self.delay_partition = system_ref(DELAY, cluster, broker).name
-        #: Offsets of the delay log that are forwarded, or that nobody is to get.
+        #: Offsets of the delay log that were forwarded, or that are not to be delivered.
         self.ended = OffsetRanges()
-        #: Offsets that are cancelled and not ended yet.
+        #: Offsets that are cancelled but have not ended yet.
         self.cancelled: set[int] = set()
         self._tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
 
     def refresh(self) -> None:
-        """See the marks that were stored since the last call.
+        """Fold the marks that were stored since the last call.
 
         Raises
         ------
         Corrupt
-            The log holds what is no mark; what was folded before stays.
+            A row of the log is not a mark; the marks folded before stay.
         """
         for rows in self._tail.new_rows():
             for mark in delay_marks_of(rows):
@@ -92,7 +92,7 @@ class DelayMarks:
                 self.cancelled.difference_update([offset for offset in few if low <= offset < high])
 
     def not_ended(self, offsets: Int64s) -> Int64s:
-        """Those of the offsets that wait still."""
+        """Return those of the offsets that have not ended."""
         if not len(self.ended):
             return offsets
         ranges = np.array(list(self.ended), dtype=np.int64)
@@ -102,7 +102,7 @@ class DelayMarks:
 
 
 def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
-    """The first offset of the broker's delay log that still waits: the log may begin there."""
+    """Return the first offset of the broker's delay log that still waits: the log may begin there."""
     marks = DelayMarks(warehouse, cluster, broker)
     marks.refresh()
     log = LogTail(warehouse, system_ref(DELAY, cluster, broker)).log
@@ -113,9 +113,9 @@ def ended_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
 
 
 def void_marks_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
-    """The first offset of the broker's delay marks that still says something: the marks may begin there.
+    """Return the offset of the broker's first delay mark that is not void: the marks may begin there.
 
-    A mark is void when the delay log no longer has the places that it is about.
+    A mark is void when the delay log no longer holds the offsets that it is about.
     """
     delay = LogTail(warehouse, system_ref(DELAY, cluster, broker)).log
     tail = LogTail(warehouse, system_ref(DELAY_MARKS, cluster, broker))
@@ -130,5 +130,5 @@ def void_marks_below(warehouse: Warehouse, cluster: str, broker: str) -> int:
 
 
 def _last(mark: DelayMark) -> int:
-    """The last place that a mark is about."""
+    """Return the last offset of the delay log that a mark is about."""
     return mark.offset if isinstance(mark, Cancelled) else max((high for _, high in mark.ranges), default=0) - 1

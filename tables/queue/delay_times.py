@@ -1,9 +1,10 @@
-"""Which messages of a delay log are due, found file by file: nobody has to follow the log for it.
+"""The messages of a delay log that are due, found file by file, so that no process has to follow the log.
 
-    files --all ended? nothing due by their statistics?--> those that are left --deliver times--> offsets that are due
+    files --all ended? nothing due by their statistics?--> remaining files --deliver times--> offsets that are due
 
-A data file never changes. The times of what still waits in one are kept, sorted, in a bounded cache; what is not in it
-is read again, as one column. Files of earlier releases have no statistics of deliver times: they are looked into.
+A data file never changes. The deliver times of its waiting messages are kept, sorted, in a bounded cache; for a file
+that is not in the cache, that one column is read again. Files of earlier releases have no statistics of deliver times,
+so they are always read.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ __all__ = ["DeliverTimes"]
 
 Int64s = npt.NDArray[np.int64]
 
-#: Roll-ups may replace files while they are looked at.
+#: Tries of a search: roll-ups may replace files while they are read.
 _LOOKS: Final = 10
-#: Of so many that are due in a file and mostly have ended, the ended ones are no longer kept.
+#: From this many due messages in a file on, if most of them have ended, the ended ones are dropped from the cache.
 _TRIM_ROWS: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits in a file: times in milliseconds, ascending, with offsets relative to the file's first."""
+    """The waiting messages of a file: times in milliseconds, ascending, with offsets relative to the file's first."""
 
     times: Int64s
     rows: npt.NDArray[np.int32]
@@ -47,7 +48,7 @@ class DeliverTimes:
         self._cache = cache
 
     def due(self, log: PartitionLog, marks: DelayMarks, until_ms: int) -> tuple[Int64s, Int64s]:
-        """Times and offsets of what is due at `until_ms` and has not ended, ascending by both.
+        """Return the times and offsets of messages that are due at `until_ms` and have not ended, ascending by both.
 
         Raises
         ------
@@ -66,7 +67,7 @@ class DeliverTimes:
         raise Unavailable(f"{log.ref.name}: files are replaced faster than they can be read", code="contention")
 
     def next_due_ms(self, log: PartitionLog, marks: DelayMarks, after_ms: int) -> int | None:
-        """A time after `after_ms` before which nothing else is due; None when nothing waits. For use after `due`."""
+        """Return a time after `after_ms` before which nothing else is due; None if nothing waits. Call `due` first."""
         times = []
         for file in log.files:
             if marks.ended.gap_from(file.start) >= file.end:
@@ -107,7 +108,7 @@ class DeliverTimes:
         if isinstance(kept, _Waiting):
             return kept
         column = log.file_columns(file, ["deliver_time"]).column("deliver_time")
-        # A time that is not there cannot be waited for; what else is wrong with the row shows when it is due.
+        # A row without a time is due at once; what else is wrong with it shows then.
         micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
         rows = marks.not_ended(np.arange(file.start, file.end)) - file.start
         # Rounded up: a message is never delivered before its time.
@@ -122,12 +123,12 @@ class DeliverTimes:
 
 
 def _may_be_due(stats: str, until_ms: int) -> bool:
-    """Whether a file may hold something that is due, by its statistics."""
+    """Return whether a file may hold a message that is due, by its statistics."""
     least = _least_ms(stats)
     return least is None or least <= until_ms
 
 
 def _least_ms(stats: str) -> int | None:
-    """The least deliver time of a file, rounded down; None when its statistics do not say it."""
+    """Return the least deliver time of a file, rounded down; None if its statistics do not have it."""
     known = decoded_stats(stats)
     return time_ms(known.minValues.get("deliver_time")) if known.nullCount.get("deliver_time") == 0 else None

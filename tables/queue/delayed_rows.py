@@ -1,4 +1,4 @@
-"""Rows of a delay partition: a message with the time it waits for and the place it then goes to (SPEC RETRY-4)."""
+"""Rows of a delay partition: a message with its deliver time and the partition it then goes to (SPEC RETRY-4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["producer_in_delay", "with_destination"]
 
 
 def producer_in_delay(topic_id: str, producer_id: str) -> str:
-    """Return a producer's name in delay partitions, which all topics share: each topic counts its requests alone."""
+    """Return a producer's id in delay partitions: all topics share these, but each numbers its requests by itself."""
     return f"{topic_id}/{producer_id}"
 
 
@@ -21,7 +21,7 @@ def with_destination(rows: pa.RecordBatch, topic: Topic, partitions: pa.Array, a
     Parameters
     ----------
     partitions, at_ms
-        For each message where it goes, and when, in milliseconds since 1970.
+        The target partition and the deliver time of each message, in milliseconds since 1970.
     """
     count = rows.num_rows
     origin = pa.StructArray.from_arrays(

@@ -1,10 +1,10 @@
-"""When each message of a request is to be delivered: `deliver_time` and `delay_ms` as one column (SPEC RETRY-4).
+"""The deliver time of each message of a request: `deliver_time` and `delay_ms` as one column (SPEC RETRY-4).
 
-    deliver_time 12:00, delay_ms -      -> 12:00, also when that is past: a copy of the request must be known again
+    deliver_time 12:00, delay_ms -      -> 12:00, even if that is past: a copy of the request must be recognized
     deliver_time -,     delay_ms 5000   -> now + 5 s
     neither, or a delay of 0            -> AT_ONCE
 
-The rule is `mq.queue.delay.deliver_time`; a large column is only asked for its extremes.
+The rule is `mq.queue.delay.deliver_time`; of a large column only the extremes are checked.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MS: Final = timedelta(milliseconds=1)
 def times_of_lists(
     deliver_times: Sequence[datetime | None], delays_ms: Sequence[int | None], now_ms: int, where: str
 ) -> Times | None:
-    """The times of messages that were sent as JSON; None when none of them is to wait.
+    """Return the deliver times of messages that were sent as JSON; None if none of them has to wait.
 
     Raises
     ------
     Unprocessable
-        See `mq.queue.delay.deliver_time`; the field is named with `where`, a format of the message's number.
+        See `mq.queue.delay.deliver_time`; the field is prefixed with `where`, a format string for the message's number.
     """
     times = np.full(len(delays_ms), AT_ONCE, dtype=np.int64)
     for i, (time, delay_ms) in enumerate(zip(deliver_times, delays_ms, strict=True)):
@@ -63,12 +63,12 @@ def _in_message(error: Unprocessable, where: str) -> Unprocessable:
 
 
 def times_of_columns(deliver_times: pa.Array | None, delays_ms: pa.Array | None, now_ms: int) -> Times | None:
-    """The same for columns of an Arrow stream, either of which may be missing.
+    """Return the deliver times of columns of an Arrow stream, either of which may be missing; None if none has to wait.
 
     Raises
     ------
     Unprocessable
-        The field is the column, `row` in the facts is the message.
+        As for `times_of_lists`; the field is the column, `row` in `extra` is the message.
     """
     given = deliver_times if delays_ms is None else delays_ms
     if given is None:
@@ -92,13 +92,13 @@ def times_of_columns(deliver_times: pa.Array | None, delays_ms: pa.Array | None,
 
 
 def _rows_to_check(time: Times, has_time: NDArray[np.bool_], delay: Times, has_delay: NDArray[np.bool_]) -> list[int]:
-    """If any row breaks the rule, then one of these does: it gives both, or it is an extreme."""
+    """Return rows of which one breaks the rule if any row does: one that gives both values, and the extremes."""
     both = np.flatnonzero(has_time & has_delay)[:1].tolist()
     return [*both, int(np.argmin(delay)), int(np.argmax(delay)), int(np.argmax(np.where(has_time, time, 0)))]
 
 
 def _milliseconds(column: pa.Array | None, count: int) -> tuple[Times, NDArray[np.bool_]]:
-    """Milliseconds since 1970, rounded up: a message is never delivered before its time."""
+    """Return milliseconds since 1970, rounded up (a message is never delivered early), and which rows have a time."""
     if column is None:
         return np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     try:
@@ -110,7 +110,7 @@ def _milliseconds(column: pa.Array | None, count: int) -> tuple[Times, NDArray[n
 
 
 def _whole(column: pa.Array | None, count: int) -> tuple[Times, NDArray[np.bool_]]:
-    """The values, 0 where there is none, and where there are some."""
+    """Return the values, 0 for nulls, and which rows have a value."""
     if column is None:
         return np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     try:

@@ -1,8 +1,8 @@
-"""The merged checkpoints of lanes as a service that starts holds them: columns, until somebody asks for a lane.
+"""The merged checkpoints of lanes, kept as columns after a service has started, until a call needs a lane.
 
-Most rows of `state/pop_checkpoints` are about leases that are over, and no call will ever name them. So a lane keeps
-its rows as they were read, and makes objects of those that may still be acknowledged; of the others it needs only
-which offsets not to pop again.
+Most rows of `state/pop_checkpoints` are about leases that have expired, and no call will ever name them. So a lane
+keeps its rows as they were read, and creates objects only for checkpoints that may still be acknowledged; of the others
+it only needs the offsets that must not be popped again.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ __all__ = ["LaneStates", "Live", "lane_states"]
 Ints = NDArray[np.int64]
 
 _NOWHERE: Final[Ints] = np.empty(0, dtype=np.int64)
-#: Columns that say what matters of a row.
+#: The columns that `LaneStates.live` needs of every row.
 _NEEDED: Final = ["start_offset", "num", "diffs", "revive_time", "acked", "replaced", "done"]
 
 
 class Live(NamedTuple):
-    """What a lane that is opened must know of its stored checkpoints."""
+    """What a lane needs of its stored checkpoints when it is opened."""
 
-    #: Offsets `[low, high)` that stored checkpoints hold.
+    #: Ranges of offsets `[low, high)` that stored checkpoints hold.
     covered: Sequence[tuple[int, int]]
-    #: Checkpoints whose handles, or dead ones of them, still look alive, and those that wait for their revival.
+    #: Checkpoints whose handles have not expired, even if they are void, and checkpoints that wait for revival.
     states: Sequence[CheckpointState]
 
 
 class LaneStates(Sequence[CheckpointState]):
-    """Every checkpoint of one lane that is not forgotten yet, of all epochs; an object is made when it is asked for."""
+    """The remembered checkpoints of one lane, of all epochs; objects are created on access."""
 
     def __init__(
         self, rows: pa.Table | None = None, places: Ints = _NOWHERE, newer: Sequence[CheckpointState] = ()
     ) -> None:
-        """Those in `rows`, which have `CHECKPOINT_COLUMNS`, at `places`, each with its checkpoint; and `newer` ones.
+        """Take the lane's checkpoints: the rows at `places` in `rows` (with `CHECKPOINT_COLUMNS`), and `newer` ones.
 
-        The rows are those of all lanes: sorting them by lane would copy a gigabyte of lists that nobody asks for.
+        `rows` are those of all lanes: sorting them by lane would copy a gigabyte of lists that no call needs.
         """
         self._rows = rows
         self._places = places
@@ -67,12 +67,12 @@ class LaneStates(Sequence[CheckpointState]):
             yield from (state for _, state in states_of_rows(self._rows.take(pa.array(self._places))))
         yield from self._newer
 
-    # Equal by what it holds, so not to be a key: where this is defined, there is no hash.
+    # Compared by content, so not usable as a key: a class that defines this has no hash.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LaneStates) and list(self) == list(other)
 
     def live(self, epoch: int, committed: int, now_ms: int) -> Live:
-        """What matters in this epoch of the group, which has committed up to an offset."""
+        """Return what matters in `epoch` of the group, whose committed offset is `committed`."""
         newer = [one for one in self._newer if one.checkpoint is not None and one.checkpoint.pop.epoch == epoch]
         if self._rows is None:
             return Live((), newer)
@@ -90,14 +90,14 @@ class LaneStates(Sequence[CheckpointState]):
 
 
 def _ints(rows: pa.Table, name: str) -> Ints:
-    """A column of numbers or times; null is 0."""
+    """Return a column of numbers or times as integers, 0 for nulls."""
     column = rows.column(name).cast(pa.int64())
     values: Ints = pc.fill_null(column, 0).to_numpy()
     return values
 
 
 def _ends(rows: pa.Table) -> Ints:
-    """The offset behind the last message of each checkpoint."""
+    """Return the offset behind the last message of each checkpoint."""
     ends = _ints(rows, "start_offset") + _ints(rows, "num")
     diffs = rows.column("diffs")
     if diffs.null_count < len(diffs):
@@ -110,7 +110,7 @@ def _ends(rows: pa.Table) -> Ints:
 
 
 def _joined(low: Ints, high: Ints) -> list[tuple[int, int]]:
-    """Ranges as few as they can be, ascending."""
+    """Join overlapping and adjacent ranges, and return them in ascending order."""
     if not low.size:
         return []
     order = np.argsort(low, kind="stable")
@@ -121,7 +121,7 @@ def _joined(low: Ints, high: Ints) -> list[tuple[int, int]]:
 
 
 def lane_states(rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]) -> dict[LaneKey, LaneStates]:
-    """By lane, the checkpoints of merged `rows` and those that records behind them are about; all have checkpoints."""
+    """Return the states of merged `rows`, joined with `newer` ones, by lane; only states that have a checkpoint."""
     rows, joined = _joined_with(rows, newer)
     if rows.column("num").null_count:
         rows = rows.filter(rows.column("num").is_valid())
@@ -136,7 +136,7 @@ def lane_states(rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]) 
 def _joined_with(
     rows: pa.Table, newer: Mapping[CheckpointKey, CheckpointState]
 ) -> tuple[pa.Table, dict[CheckpointKey, CheckpointState]]:
-    """The rows without those that `newer` says more about, and `newer` with what these said."""
+    """Return the rows whose keys are not in `newer`, and `newer` joined with the states of the other rows."""
     joined = dict(newer)
     if not newer:
         return rows, joined
@@ -151,7 +151,7 @@ def _joined_with(
 
 
 def _by_lane(rows: pa.Table) -> Iterator[tuple[LaneKey, Ints]]:
-    """The places of the rows of each lane."""
+    """Yield each lane with the positions of its rows."""
     if not rows.num_rows:
         return
     codes = np.zeros(rows.num_rows, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""Which records the merge job has in which state table: its batches, and how far they reach (the watermark).
+"""The plans of the merge job's batches, and how far each state table has the records of the logs (the watermark).
 
     jobs/merge/batches/pop_checkpoints/00000000000000000007.json     {"logs": [{..., "start": 120, "stop": 480}, ...]}
     state/pop_checkpoints: txn{appId: "mq.merge.pop_checkpoints", version: 7}
 
-The plan of a batch is stored, once and for all, before its MERGE; the number of the batch is stored by the commit of
-the MERGE itself. So a batch is merged whole or not at all, a batch that was planned and not merged is merged by whoever
-comes next, and the table's transaction together with the plan of that number says how far every log is merged. Whoever
-restores or removes a state table does the same with its plans.
+The plan of a batch is stored before its MERGE and never changed; the commit of the MERGE itself stores the number of
+the batch. So a batch is merged as a whole or not at all, the next driver merges a batch that was planned but not
+merged, and the table's transaction and the plan of that number together say how far every log is merged. An operator
+who restores or removes a state table must do the same with its plans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["MERGED_TABLES", "Plan", "Span", "app_id", "forget_plans", "merged_to
 #: The state tables that are merged from logs.
 MERGED_TABLES: Final = (CONSUMER_OFFSETS, POP_CHECKPOINTS, LOST_MESSAGES)
 
-#: A reader that has seen the table may come for its plan so many batches later.
+#: Number of latest plans that are kept, for a reader that has read the table and reads its plan later.
 _KEPT: Final = 100
 
 
@@ -41,19 +41,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One batch: for every log that the table is merged from, what is in the batch; perhaps nothing."""
+    """One batch: the range of offsets, perhaps empty, of every log that the table is merged from."""
 
     batch: int
     logs: Mapping[PartitionRef, Span]
 
     @property
     def records(self) -> int:
-        """How many records the batch has."""
+        """The number of records in the batch."""
         return sum(span.stop - span.start for span in self.logs.values())
 
     @property
     def stops(self) -> dict[PartitionRef, int]:
-        """For each log, the first offset that is in no batch so far."""
+        """The first offset of each log that is in no batch so far."""
         return {ref: span.stop for ref, span in self.logs.items()}
 
 
@@ -70,32 +70,32 @@ class _StoredPlan(msgspec.Struct):
 
 
 def app_id(table: str) -> str:
-    """The application of the table's idempotent writes."""
+    """Return the application id of the table's idempotent writes."""
     return f"mq.merge.{_name(table)}"
 
 
 def put_plan(store: Store, table: str, plan: Plan) -> Plan:
-    """Store the plan unless one of that number is there; returns the one that is there."""
+    """Store the plan, unless there is one with its number; return the stored one."""
     logs = [_StoredSpan(ref.topic, ref.name, span.start, span.stop, ref.generation) for ref, span in plan.logs.items()]
     key = _key(table, plan.batch)
     try:
         store.put_if_absent(key, msgspec.json.encode(_StoredPlan(logs)), durable=True)
     except NotDurable:
         store.sync([key])
-    # Whoever won: what is stored counts.
+    # Whichever driver was first, the stored plan counts.
     stored = read_plan(store, table, plan.batch)
     if stored is None:
-        raise Unavailable(f"{key} was removed while it was planned: another driver is at work")
+        raise Unavailable(f"{key} was removed while its batch was planned: another driver is running")
     return stored
 
 
 def read_plan(store: Store, table: str, batch: int) -> Plan | None:
-    """The plan of a batch; None when it was not planned.
+    """Return the plan of a batch; None if it was not planned.
 
     Raises
     ------
     Corrupt
-        The file is no plan.
+        The file is not a plan.
     """
     key = _key(table, batch)
     try:
@@ -103,7 +103,7 @@ def read_plan(store: Store, table: str, batch: int) -> Plan | None:
     except FileMissing:
         return None
     except msgspec.DecodeError as error:
-        raise Corrupt(f"{key}: is no plan of a batch: {error}") from error
+        raise Corrupt(f"{key}: is not the plan of a batch: {error}") from error
     logs = {
         PartitionRef(Space.SYS, one.topic, one.partition, one.generation): Span(one.start, one.stop)
         for one in stored.logs
@@ -112,7 +112,7 @@ def read_plan(store: Store, table: str, batch: int) -> Plan | None:
 
 
 def forget_plans(store: Store, table: str, merged: int) -> None:
-    """Remove the plans of batches long before `merged`, which is in the table."""
+    """Remove the plans of batches long before `merged`, the number of a batch that is in the table."""
     for entry in store.entries(_folder(table)):
         number = entry.name.removesuffix(".json")
         if number.isdigit() and int(number) < merged - _KEPT:
@@ -120,30 +120,30 @@ def forget_plans(store: Store, table: str, merged: int) -> None:
 
 
 def watermark(store: Store, table: str, transactions: Mapping[str, int]) -> Plan:
-    """The last batch that is in the table, given the table's transactions; batch -1, without logs, when none is.
+    """Return the plan of the last batch in the table, by the table's transactions; if none, batch -1 without logs.
 
     Raises
     ------
     Corrupt
-        Its plan is gone: nobody can tell what the table holds.
+        The plan is missing, so what the table holds is not known.
     """
     batch = transactions.get(app_id(table), -1)
     if batch < 0:
         return Plan(batch=-1, logs={})
     plan = read_plan(store, table, batch)
     if plan is None:
-        raise Corrupt(f"{_key(table, batch)} is missing, but {table} holds that batch", code="merge_plan_missing")
+        raise Corrupt(f"{_key(table, batch)} is missing, but {table} holds its batch", code="merge_plan_missing")
     return plan
 
 
 def merged_to(store: Store, tables: Iterable[str] = MERGED_TABLES) -> dict[PartitionRef, int]:
-    """For each log, the offset below which everything is in its state table: what retention may cut.
+    """Return for each log the offset below which everything is in its state table, so that retention may remove it.
 
-    A log that no batch has seen yet is not in it: nothing of that may be cut.
+    A log that is in no batch yet is missing from the result: nothing of it may be removed.
     """
     reached: dict[PartitionRef, int] = {}
     for table in tables:
-        # The table first: the plan of a batch is there before the batch is in the table.
+        # The table is read first: the plan of a batch is stored before the batch is in the table.
         transactions = state_transactions(store, table)
         if transactions is not None:
             reached |= watermark(store, table, transactions).stops

@@ -1,16 +1,16 @@
 """The metadata log: topics, routes, groups, brokers and exclusive clients as events in one partition (SPEC META-4).
 
-Any process may decide, and the Delta log says whose decision stands. An event is appended only if the log still
-ends where the decision was taken; else the loser reads what the winner wrote and decides again:
+Any process may decide, and the Delta log determines whose decision stands. An event is appended only if the log still
+ends at the offset for which the decision was made; otherwise the process reads what the winner wrote and decides again:
 
     refresh --> decide(state) --> append at the offset that the state was folded up to --> fold what was stored
        ^                              |
        '------- lost the race --------'
 
-The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta.snapshot`): who appends the
-event that is one too many since the last appends the next one with it, and `maintain` lets go what was before the
-last but one. Messages: key what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), tag the kind of
-the event, body its JSON.
+The state is rebuilt from the table alone (META-3), from the last snapshot on (`mq.meta.snapshot`). An append that makes
+SNAPSHOT_EVENTS events since the last snapshot also appends the next one, and `maintain` removes what lies before the
+last but one. Messages: the key names what the event is about (`topic/<name>`, `group/<name>`, `host/<id>` ...), the tag
+is the kind of the event, the body its JSON.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ __all__ = ["META_PARTITION", "MetaFollower", "MetaLog", "read_meta"]
 
 META_PARTITION: Final = PartitionRef(Space.SYS, "meta", "meta@meta")
 
-#: So many events after a snapshot the next one is due. To start takes about a tenth of a second for them, and three
-#: processes that renew their leases make as many in three hours.
+#: Number of events after which the next snapshot is due. Reading them at a start takes about a tenth of a second; three
+#: processes that renew their leases write this many in three hours.
 SNAPSHOT_EVENTS: Final = 10_000
-#: Each lost race is somebody else's change; so many in a row is no longer bad luck.
+#: Lost races in a row after which a decision is given up; each is a change by another process.
 RACES_MAX: Final = 1_000
-#: An append without a clear answer is repeated so often before the caller is told that nobody knows.
+#: Number of tries of an append whose outcome is not known, before `Unknown` is raised.
 _UNKNOWN_TRIES: Final = 3
 
 _ROWS: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("key", "tag", "body")])
@@ -69,14 +69,14 @@ class _Folded:
 
     meta: Meta = field(default_factory=Meta)
     offset: int = 0
-    #: For each part of the state the offset behind the last event that told something about it; never modified.
+    #: For each part of the state, the offset behind the last event that is about it; never modified.
     told: Mapping[str, int] = field(default_factory=dict)
     #: The offsets of the last snapshot and of the one before it; 0 for none.
     snapshot_at: int = 0
     previous: int = 0
 
     def after(self, rows: pa.Table, next_offset: int) -> _Folded:
-        """The state after rows of the log; the last snapshot among them counts for all before it."""
+        """Return the state after rows of the log; the last snapshot among them replaces everything before it."""
         last = _last_snapshot(rows)
         if last is None:
             return self._with(rows, next_offset)
@@ -91,7 +91,7 @@ class _Folded:
         return _Folded(self.meta.apply_all(events), next_offset, told, self.snapshot_at, self.previous)
 
     def told_after(self, events: Sequence[AnyEvent]) -> Mapping[str, int]:
-        """What `told` is when these events follow."""
+        """Return `told` after these events."""
         told = dict(self.told)
         for offset, event in enumerate(events, start=self.offset + 1):
             told.update(dict.fromkeys(parts_told(event), offset))
@@ -104,10 +104,10 @@ class MetaLog:
     def __init__(
         self, warehouse: Warehouse, *, snapshot_events: int = SNAPSHOT_EVENTS, races_max: int = RACES_MAX
     ) -> None:
-        """Open the log, making it if it is not there, and fold it from its last snapshot on."""
+        """Open the log, and create it if it does not exist; fold it from its last snapshot on."""
         self._log = warehouse.create(META_PARTITION)
         self._lock = threading.Lock()
-        # Tells our appends from those of others, so that one without a clear answer can be repeated.
+        # The producer id of our appends, with which an append whose outcome is not known can be repeated.
         self._writer_id = f"meta-{uuid.uuid4().hex}"
         self._writer_seq = 0
         self._snapshot_events = snapshot_events
@@ -118,7 +118,7 @@ class MetaLog:
 
     @property
     def meta(self) -> Meta:
-        """The newest known state, of topics and groups together; never modified, so it may be kept and shared."""
+        """The newest known state of everything; never modified, so it may be kept and shared."""
         return self._folded.meta
 
     @property
@@ -127,7 +127,7 @@ class MetaLog:
         return self._folded.offset
 
     def known(self) -> tuple[Mapping[str, int], Meta]:
-        """The newest known state, and for each part of it the offset behind the last event that told about it."""
+        """Return for each part of the state the offset behind the last event about it, and the newest known state."""
         folded = self._folded
         return folded.told, folded.meta
 
@@ -142,37 +142,37 @@ class MetaLog:
         return self._folded.meta.groups
 
     def refresh(self) -> bool:
-        """See what others have written; True if there was anything.
+        """Fold what other processes have written; return whether there was anything.
 
         Raises
         ------
         Corrupt
-            The log does not begin at offset 0, or holds what is no event; the state stays as it was.
+            Events are missing from the log, or a row is not an event; the state stays as it was.
         """
         with self._lock:
             return self._catch_up()
 
     def submit(self, decide: Callable[[MetaState], Sequence[Event]]) -> MetaState:
-        """Append the events that `decide` makes of the newest topics, and return the topics that hold them.
+        """Append the events that `decide` returns for the newest topics, and return the topics after these events.
 
         `decide` is called again with a newer state each time that another process was faster, so it must depend on
-        nothing but its argument. Without events nothing is written. What it raises is passed on: nothing changed.
+        nothing but its argument. Without events nothing is written. If `decide` raises, nothing is written either.
 
         Raises
         ------
         Unknown
-            The events may be stored; asking again is safe, since a decision sees what is stored.
+            The events may be stored; calling again is safe, because the next decision sees what is stored.
         Unavailable
-            `contention`: too many others were faster; nothing was stored.
+            `contention`: other processes were faster too many times in a row; nothing was stored.
         """
         return self._submit(lambda meta: decide(meta.topics)).topics
 
     def submit_groups(self, decide: Callable[[Meta], Sequence[GroupEvent]]) -> Meta:
-        """The same for events of groups, which may be decided by the topics, too."""
+        """Append events of groups as `submit` does; `decide` gets the whole state, and the new one is returned."""
         return self.submit_any(decide)
 
     def submit_any(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
-        """The same for events of any family, decided by all of the state."""
+        """Append events of any kind as `submit` does; `decide` gets the whole state, and the new one is returned."""
         return self._submit(decide)
 
     def _submit(self, decide: Callable[[Meta], Sequence[AnyEvent]]) -> Meta:
@@ -188,8 +188,8 @@ class MetaLog:
         raise Unavailable(f"lost {self._races_max} races for the metadata log; try again", code="contention")
 
     def _append(self, events: Sequence[AnyEvent]) -> bool:
-        """Store the events where the state ends; False when others have stored something there."""
-        # What cannot be folded must never be stored: no process could start again.
+        """Store the events at the offset of the folded state; return False if another process has written there."""
+        # Events that cannot be folded must never be stored: no process could start again.
         after = self._folded.meta.apply_all(events)
         stored = [*events, *self._due_snapshot(events, after)]
         self._writer_seq += 1
@@ -209,16 +209,17 @@ class MetaLog:
                 return True
 
     def _due_snapshot(self, events: Sequence[AnyEvent], after: Meta) -> list[Snapshot]:
-        """The snapshot to append behind `events`, which lead to `after`; none when the last is new enough."""
+        """Return the snapshot of `after` to append behind `events`; an empty list if the last one is recent enough."""
         folded = self._folded
         if folded.offset + len(events) - folded.snapshot_at < self._snapshot_events:
             return []
         return [Snapshot(meta=after, previous=folded.snapshot_at, told=folded.told_after(events))]
 
     def maintain(self) -> bool:
-        """Let go what no start needs, and do the upkeep of the partition; True if anything was done. Not for readers.
+        """Remove events that no start needs, and do the partition's upkeep; return whether anything was done.
 
-        The events between the last two snapshots stay: for people, and for processes that are a little behind.
+        Only for writers. The events between the last two snapshots stay: for people, and for processes that are a
+        little behind.
         """
         unneeded = self._folded.previous
         trimmed = unneeded > self._trimmed_to and self._log.delete_below(unneeded).files > 0
@@ -226,7 +227,7 @@ class MetaLog:
         return self._log.maintain() or trimmed
 
     def _catch_up(self) -> bool:
-        """Fold everything behind the state, page by page; state and offset move together."""
+        """Fold everything behind the state, page by page; state and offset change together."""
         self._log.refresh()
         began = self._folded.offset
         try:
@@ -235,12 +236,12 @@ class MetaLog:
         except OffsetOutOfRange as error:
             if self._log.min_offset <= self._folded.offset:
                 raise Corrupt(f"the metadata log: {error.detail}", code="meta_log_torn") from error
-            # This process slept while others went on and let go what it has not read.
+            # While this process slept, others removed events that it has not read.
             self._folded = self._rebuilt()
         return self._folded.offset > began
 
     def _rebuilt(self) -> _Folded:
-        """The state from the table alone."""
+        """Return the state, folded from the table alone."""
         return _folded(self._log.file_rows(file).select(_COLUMNS) for file in reversed(tuple(self._log.files)))
 
 
@@ -254,7 +255,7 @@ def _rows(events: Sequence[AnyEvent | Snapshot]) -> pa.RecordBatch:
 
 
 def _events_of(rows: pa.Table) -> list[AnyEvent]:
-    """The events in rows of the log, among which no snapshot is."""
+    """Return the events in rows of the log that hold no snapshot."""
     columns = [rows.column(name).to_pylist() for name in _COLUMNS]
     return [_event(offset, kind, body) for offset, kind, body in zip(*columns, strict=True)]
 
@@ -271,7 +272,7 @@ def _snapshot(offset: int, body: bytes) -> Snapshot:
 
 @contextmanager
 def _at(offset: int) -> Iterator[None]:
-    """Damage names its place."""
+    """Add the offset to errors about damaged events."""
     try:
         yield
     except Corrupt as error:
@@ -279,13 +280,13 @@ def _at(offset: int) -> Iterator[None]:
 
 
 def _last_snapshot(rows: pa.Table) -> int | None:
-    """The place of the last snapshot among rows of the log."""
+    """Return the position of the last snapshot in rows of the log; None if there is none."""
     found = np.flatnonzero(pc.equal(rows.column("tag"), Snapshot.kind).to_numpy())
     return int(found[-1]) if found.size else None
 
 
 def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
-    """The state that the rows of all files add up to; it looks at no more of them than it needs.
+    """Return the state that the rows of all files add up to; files before the last snapshot are not read.
 
     Raises
     ------
@@ -299,7 +300,7 @@ def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
             break
     else:
         if needed and needed[-1].column("offset")[0].as_py() > 0:
-            raise Corrupt("the metadata log has lost its beginning, and holds no snapshot", code="meta_log_torn")
+            raise Corrupt("the metadata log has lost its beginning, but holds no snapshot", code="meta_log_torn")
     folded = _Folded()
     for rows in reversed(needed):
         folded = folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
@@ -307,7 +308,7 @@ def _folded(newest_first: Iterable[pa.Table]) -> _Folded:
 
 
 def read_meta(store: Store) -> Meta | None:
-    """The newest metadata of a warehouse, without opening anything for writing; None where there is no log of it."""
+    """Return the newest metadata of a warehouse, read-only; None if there is no metadata log."""
     folder = META_PARTITION.folder
     try:
         snapshot = load(store, folder)
@@ -319,9 +320,9 @@ def read_meta(store: Store) -> Meta | None:
 
 
 class MetaFollower:
-    """The metadata of a warehouse as a reader sees it that stays: opened once, kept by what is appended, never written.
+    """The metadata of a warehouse for a long-lived reader: opened once, then kept current; nothing is written.
 
-    For one thread. Raises `PartitionNotFound` where there is no metadata log.
+    For one thread. The constructor raises `PartitionNotFound` if there is no metadata log.
     """
 
     def __init__(self, store: Store, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -331,7 +332,7 @@ class MetaFollower:
 
     @property
     def warehouse_id(self) -> str:
-        """What tells this warehouse from others, wherever its folder is moved to."""
+        """The id of this warehouse, which stays when its folder is moved."""
         return self._log.table_id
 
     @property
@@ -340,7 +341,7 @@ class MetaFollower:
         return self._folded.meta
 
     def refresh(self) -> bool:
-        """See what was appended since; True if it told something about topics or groups."""
+        """Fold what was appended since the last call; return whether any of it is about topics or groups."""
         if not self._log.refresh():
             return False
         before = self._folded
@@ -348,7 +349,7 @@ class MetaFollower:
             for rows in self._rows_from(before.offset):
                 self._folded = self._folded.after(rows, int(rows.column("offset")[-1].as_py()) + 1)
         else:
-            # What was not read yet has been let go behind a snapshot.
+            # Events that were not read yet have been removed, because a snapshot replaces them.
             self._folded = self._rebuilt()
         told = self._folded.told
         return any(told.get(part, 0) > before.told.get(part, 0) for part in ("topics", "groups"))

@@ -1,10 +1,10 @@
-"""What `state/pop_checkpoints` says of a few checkpoints among millions, read without reading the others.
+"""Look-up of a few checkpoints among millions in `state/pop_checkpoints`, without reading the others.
 
-    files of the table --statistics--> those in which something may be due --columns--> which rows --> those rows, whole
+    files of the table --statistics--> files in which something may be due --columns--> row numbers --> whole rows
 
-A data file never changes, so what was looked up in one is kept: for each queue of each broker the times of what is
-open, sorted, and, where checkpoints are looked for by name, a hash of each name. Both are caches and nothing else: they
-are bounded together, and what is not in them is read again.
+A data file never changes, so indexes of it are kept: for each queue of each broker the sorted revive times of open
+checkpoints, and, if checkpoints are looked up by name, a hash of each name. Both are only caches: they are bounded
+together, and what is not in them is read again.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Ints = NDArray[np.int64]
 _DUE_TIME: Final = "due_time"
 _DUE_COLUMNS: Final = ("broker", "revive_queue", "in_flight", "revive_time")
 _ROW_SCHEMA: Final = pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in CHECKPOINT_COLUMNS])
-#: Two factors without a pattern in common with offsets or times.
+#: Two factors whose bits have nothing in common with offsets or times.
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Values in ascending order, each with the row that it is of."""
+    """Values in ascending order, each with the number of its row."""
 
     values: NDArray[np.generic]
     rows: NDArray[np.int32]
@@ -60,7 +60,7 @@ class _Sorted:
 
 
 class OpenCheckpoints:
-    """The table as it is at each look, and what is kept of its files from look to look. For one thread."""
+    """Access to the newest version of the table, with a cache for its files. For one thread."""
 
     def __init__(self, store: Store, cache: RowCache) -> None:
         self._store = store
@@ -68,12 +68,12 @@ class OpenCheckpoints:
         self._seen: CheckpointTable | None = None
 
     def look(self) -> CheckpointTable:
-        """The table as it is now; an empty one where there is none.
+        """Return the newest version of the table; an empty table if there is none.
 
         Raises
         ------
         Corrupt
-            Its log cannot be read.
+            The table's log cannot be read.
         """
         if self._seen is None or self._seen.version != state_version(self._store, POP_CHECKPOINTS):
             log = read_state_log(self._store, POP_CHECKPOINTS) or StateLog()
@@ -82,25 +82,25 @@ class OpenCheckpoints:
         return self._seen
 
     def forget(self) -> None:
-        """Read the table's log anew at the next look: what the last one named is gone."""
+        """Read the table's log again at the next `look`: a file that the last version named is gone."""
         self._seen = None
 
 
 class CheckpointTable:
-    """One version of the table. What it raises beside `Corrupt`, `FileMissing`, says that the version is an old one."""
+    """One version of the table. Its methods raise `Corrupt`, and `FileMissing` if the version is outdated."""
 
     def __init__(self, store: Store, cache: RowCache, log: StateLog, stops: Mapping[PartitionRef, int]) -> None:
         self._store = store
         self._cache = cache
         self._log = log
         self.version = log.version
-        #: For each revive log the offset below which all is in this version.
+        #: For each revive log, the offset below which all its records are in this version.
         self.stops = stops
 
     def due(self, broker: str, queue: int, until_ms: int) -> pa.Table:
-        """The checkpoints of a queue that hold messages given away and fell due at `until_ms` or before.
+        """Return the checkpoints of a queue with messages in flight that fell due at `until_ms` or before.
 
-        Their columns are `CHECKPOINT_COLUMNS`, as those of `named`.
+        The columns are `CHECKPOINT_COLUMNS`, as in `named`.
         """
         found = []
         for path, stats in self._log.files.items():
@@ -111,9 +111,9 @@ class CheckpointTable:
         return pa.concat_tables([_ROW_SCHEMA.empty_table(), *found])
 
     def next_due_ms(self, broker: str, queue: int, after_ms: int) -> int | None:
-        """A time after `after_ms` before which nothing else of a queue falls due; None when nothing else will.
+        """Return a time after `after_ms` before which nothing else of a queue falls due; None if nothing else will.
 
-        Files that need not be opened for what is due are not opened for this either: their statistics say it.
+        Files that `due` does not open are not opened here either: their statistics have the time.
         """
         times = []
         for path, stats in self._log.files.items():
@@ -127,7 +127,7 @@ class CheckpointTable:
         return min(times, default=None)
 
     def named(self, keys: pa.Table) -> pa.Table:
-        """The rows of those of the checkpoints `keys` (`CHECKPOINT_KEY`) that are in the table."""
+        """Return the rows of those checkpoints in `keys` (columns `CHECKPOINT_KEY`) that are in the table."""
         if not keys.num_rows or not self._log.files:
             return _ROW_SCHEMA.empty_table()
         times = keys.column("pop_time").cast(pa.int64()).to_numpy()
@@ -147,7 +147,7 @@ class CheckpointTable:
     # Files.
 
     def _may_be_due(self, stats: str | None, until_ms: int) -> bool:
-        """Whether something in a file may be due: its `due_time` is null in rows of which nothing is in flight."""
+        """Return whether a file may hold due checkpoints; `due_time` is null in rows with no messages in flight."""
         if _DUE_TIME not in self._log.columns or not stats:
             return True
         known = decoded_stats(stats)
@@ -157,7 +157,7 @@ class CheckpointTable:
         return least is None or least <= until_ms
 
     def _due_index(self, path: str) -> dict[tuple[str, int], _Sorted]:
-        """For each queue of each broker, when what is open in a file falls due."""
+        """Return for each broker and queue when the open checkpoints in a file fall due."""
         key = (POP_CHECKPOINTS, path, _DUE_TIME)
         kept = self._cache.get(key)
         if isinstance(kept, dict):
@@ -182,7 +182,7 @@ class CheckpointTable:
             return _as_known(file.read(columns=list(names)), names, self._key(path))
 
     def _rows(self, path: str, rows: NDArray[np.int32]) -> pa.Table:
-        """Whole rows of a file; row groups without any of them are not decoded."""
+        """Read whole rows of a file; row groups without any of them are not decoded."""
         wanted, first, found = np.sort(rows).astype(np.int64), 0, []
         with self._open(path) as file:
             for group in range(file.num_row_groups):
@@ -206,11 +206,11 @@ class CheckpointTable:
 
 
 def _as_known(found: pa.Table, names: Sequence[str], key: str) -> pa.Table:
-    """The columns in this order and with the types that the table has."""
+    """Return the columns in the order of `names`, with the types of the table's schema."""
     try:
         return found.select(list(names)).cast(pa.schema([POP_CHECKPOINTS_SCHEMA.field(name) for name in names]))
     except (KeyError, pa.ArrowException) as error:
-        raise Corrupt(f"{key}: has not the columns of the table: {error}") from error
+        raise Corrupt(f"{key}: does not have the columns of the table: {error}") from error
 
 
 def _due_index(rows: pa.Table) -> dict[tuple[str, int], _Sorted]:
@@ -231,7 +231,7 @@ def _due_index(rows: pa.Table) -> dict[tuple[str, int], _Sorted]:
 
 
 def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
-    """A number for each checkpoint, of its first offset and its pop time; few others have the same one."""
+    """Return a hash of each checkpoint's first offset and pop time, which few others share."""
     offsets = rows.column("start_offset").to_numpy().astype(np.uint64)
     times = rows.column("pop_time").cast(pa.int64()).to_numpy().astype(np.uint64)
     found: NDArray[np.uint64] = (offsets * _MIX[0]) ^ (times * _MIX[1])
@@ -239,10 +239,10 @@ def _hashes(rows: pa.Table) -> NDArray[np.uint64]:
 
 
 def _may_hold(stats: str | None, column: str, low_ms: int, high_ms: int) -> bool:
-    """Whether a file may have a time between the two, both included."""
+    """Return whether a file may have a time from `low_ms` to `high_ms` in a column."""
     if not stats:
         return True
     known = decoded_stats(stats)
     least, greatest = time_ms(known.minValues.get(column)), time_ms(known.maxValues.get(column))
-    # The greatest may have been cut to milliseconds.
+    # The greatest time may have been cut to milliseconds.
     return least is None or greatest is None or (least <= high_ms and low_ms <= greatest + 1)

@@ -1,7 +1,7 @@
-"""Where messages of a topic go now, and what their appends know of fences: all from one state of the metadata.
+"""The partitions to which messages of a topic go now, and the fence epochs that their appends know.
 
     route of the topic  +  moves that wait for their seal  -->  table: logical partition -> partition
-    epochs of brokers   +  moves that are sealed           -->  known: what each append says (see `tables.log.fences`)
+    epochs of brokers   +  moves that are sealed           -->  known: fence epochs of appends (`tables.log.fences`)
 
 Route and fence epochs must come from one metadata snapshot: mixing two lets an append slip past a fence.
 """
@@ -23,18 +23,18 @@ Known = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One topic's. `table` says for each logical partition which of `partitions` its messages go to."""
+    """The placement of one topic's messages; `table` gives for each logical partition the number in `partitions`."""
 
     partitions: tuple[str, ...]
     table: Table
-    #: By partition.
+    #: The fence epochs that appends know, by partition.
     known: Mapping[str, Known]
-    #: Sealed ends of partitions that gave logical partitions up: before, requests with messages of these went there.
+    #: The sealed ends of partitions that gave up logical partitions: earlier requests with their messages lie there.
     ends: Mapping[str, int]
 
     @classmethod
     def of(cls, topic: Topic, moved: MovedKeys, brokers: BrokersState) -> Placement:
-        """By the newest route, but for what has not moved yet."""
+        """Return the placement by the newest route; keys whose move is not sealed yet stay in their old partition."""
         route = topic.route
         known: dict[str, Known] = {}
         for partition in route.partitions:
@@ -50,6 +50,6 @@ class Placement:
 
 
 def known_of_broker(brokers: BrokersState, broker: str) -> Known:
-    """What an append to any partition of a broker knows: who had it last."""
+    """Return the fence epochs that an append to any partition of a broker knows: the epoch of its last owner."""
     owner = brokers.roles.get(broker)
     return {BROKER_FENCE: 0 if owner is None else owner.epoch}

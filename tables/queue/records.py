@@ -1,8 +1,8 @@
-"""The records of the queue's own logs as message rows, and back: one JSON body each, the kind in the tag.
+"""Conversion of the records of the queue's own logs to message rows, and back: the body is JSON, the tag is the kind.
 
 revive log       checkpoint, acknowledgement, done      deliver_time: when it falls due
 offsets          a group's progress in a lane
-lost             offsets that a group can no longer have
+lost             offsets that a group can no longer get
 delay marks      cancelled, ended
 """
 
@@ -46,50 +46,50 @@ _DUE_SCHEMA: Final = pa.schema([INGEST_SCHEMA.field(name) for name in ("tag", "b
 
 
 def rows_of_records(records: Sequence[Record]) -> pa.RecordBatch:
-    """Records for one queue of the revive log (SPEC POP-6)."""
+    """Return records as rows for one queue of the revive log (SPEC POP-6)."""
     tags, bodies = _columns([record_to_json(record) for record in records])
     due = pa.array([record.due_time_ms * 1_000 for record in records], TIME)
     return pa.RecordBatch.from_arrays([tags, bodies, due], schema=_DUE_SCHEMA)
 
 
 def records_of(rows: pa.Table) -> list[Record]:
-    """The records of rows of the revive log; a checkpoint knows where it lies.
+    """Return the records in rows of the revive log; each checkpoint gets its offset in the log.
 
     Raises
     ------
     Corrupt
-        A row holds no record; the detail names its offset. So do the others here.
+        A row does not hold a record; the detail names its offset. The other functions here raise it, too.
     """
     return _decoded(rows, lambda tag, body, offset: record_from_json(tag, body, revive_offset=offset))
 
 
 def rows_of_offset_records(records: Sequence[OffsetRecord]) -> pa.RecordBatch:
-    """Commits for the offsets log."""
+    """Return offset commits as rows for the offsets log."""
     return _plain([(_OFFSET, record.to_json()) for record in records])
 
 
 def offset_records_of(rows: pa.Table) -> list[OffsetRecord]:
-    """The commits of rows of the offsets log."""
+    """Return the offset commits in rows of the offsets log."""
     return _decoded(rows, lambda _, body, __: OffsetRecord.from_json(body))
 
 
 def rows_of_lost_records(records: Sequence[LostRecord]) -> pa.RecordBatch:
-    """Losses for the log of losses."""
+    """Return losses as rows for the log of losses."""
     return _plain([(_LOST, record.to_json()) for record in records])
 
 
 def lost_records_of(rows: pa.Table) -> list[LostRecord]:
-    """The losses of rows of the log of losses."""
+    """Return the losses in rows of the log of losses."""
     return _decoded(rows, lambda _, body, __: LostRecord.from_json(body))
 
 
 def rows_of_delay_marks(marks: Sequence[DelayMark]) -> pa.RecordBatch:
-    """Marks for the delay marks."""
+    """Return marks as rows for the log of delay marks."""
     return _plain([mark_to_json(mark) for mark in marks])
 
 
 def delay_marks_of(rows: pa.Table) -> list[DelayMark]:
-    """The marks of rows of the delay marks."""
+    """Return the marks in rows of the log of delay marks."""
     return _decoded(rows, lambda tag, body, _: mark_from_json(tag, body))
 
 

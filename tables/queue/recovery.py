@@ -1,11 +1,12 @@
-"""What a process that starts must know of the queue, from the tables alone (SPEC META-3, POP-14).
+"""Recovery of the queue's state at the start of a process, from the tables alone (SPEC META-3, POP-14).
 
     state/pop_checkpoints   + revive logs behind its watermark, 8 for each broker  --fold-->  checkpoints
     state/consumer_offsets  + offsets logs behind its watermark                    --fold-->  how far each group is
 
-A state table holds what was merged from the logs up to its watermark (`tables.queue.merge_plan`), which retention may
-have cut since; while there is no table, the logs hold everything. Both folds are joins: records may be seen twice and
-in any order (see `mq.queue.checkpoint_state`, `mq.queue.progress`). A log that nobody has written to yet is empty.
+A state table holds what was merged from the logs up to its watermark (`tables.queue.merge_plan`); retention may have
+removed that from the logs since. While there is no table, the logs hold everything. Both folds are joins: records may
+be folded twice and in any order (see `mq.queue.checkpoint_state`, `mq.queue.progress`). A log that does not exist yet
+counts as empty.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ __all__ = ["Cursor", "Follower", "ProgressFollower", "Recovered", "recover", "re
 class Recovered:
     """The state of the lanes of some brokers."""
 
-    #: What the offsets log says, whatever the epoch: see `GroupsState.committed_in`.
+    #: The groups' progress by the offsets log, in whatever epoch: see `GroupsState.committed_in`.
     committed: Mapping[LaneKey, Committed]
-    #: Every checkpoint that is not forgotten yet, of all epochs; what has no checkpoint so far is left out.
+    #: Every remembered checkpoint, of all epochs; states whose checkpoint record has not come yet are left out.
     states: Mapping[LaneKey, LaneStates]
 
     def of(self, broker: str) -> Recovered:
-        """The lanes of one of the brokers."""
+        """Return the lanes of one of the brokers."""
         return Recovered(
             committed={lane: at for lane, at in self.committed.items() if _is_of(lane.partition, (broker,))},
             states={lane: states for lane, states in self.states.items() if _is_of(lane.partition, (broker,))},
@@ -59,14 +60,14 @@ class Recovered:
 
 
 def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recovered:
-    """Everything that is known of the lanes of `brokers`; blocking.
+    """Return the state of all lanes of `brokers`; blocking.
 
     Raises
     ------
     Corrupt
-        A log or a state table holds what is no record of its kind.
+        A log or a state table has a row that is not a record of its kind.
     OffsetOutOfRange
-        A log was cut behind what is merged.
+        A log lost records that were not merged.
     """
     refs = [ref for broker in brokers for ref in revive_refs(cluster, broker)]
     for last in (False, True):
@@ -80,14 +81,14 @@ def recover(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> Recov
                     newer = fold(newer, records_of(page))
             break
         except OffsetOutOfRange:
-            # Merged and cut since the state table was read.
+            # Records were merged and removed since the state table was read.
             if last:
                 raise
     return Recovered(committed=recover_progress(warehouse, cluster, brokers), states=lane_states(rows, newer))
 
 
 def _merged_checkpoints(store: Store) -> tuple[pa.Table, Mapping[PartitionRef, int]]:
-    """What the state table says, and up to where the logs are in it."""
+    """Return the content of the state table, and for each log the offset up to which the table has it."""
     columns = (*CHECKPOINT_COLUMNS, "broker")
     state = read_state(store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, columns)
     if state is None:
@@ -96,7 +97,7 @@ def _merged_checkpoints(store: Store) -> tuple[pa.Table, Mapping[PartitionRef, i
 
 
 def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> dict[LaneKey, Committed]:
-    """Only how far the groups are: `Recovered.committed`."""
+    """Return only the groups' progress, `Recovered.committed`."""
     for last in (False, True):
         progress, stops = _merged_progress(warehouse)
         committed = {lane: at for lane, (_, at) in progress.items() if _is_of(lane.partition, brokers)}
@@ -107,17 +108,17 @@ def recover_progress(warehouse: Warehouse, cluster: str, brokers: Sequence[str])
                     committed = committed_of(committed, offset_records_of(rows))
             break
         except OffsetOutOfRange:
-            # Merged and cut since the state table was read.
+            # Records were merged and removed since the state table was read.
             if last:
                 raise
     return committed
 
 
 class ProgressFollower:
-    """How far groups are in partitions of a broker that another process serves. For one thread, blocking."""
+    """Follows the groups' progress in partitions of a broker that another process serves. For one thread, blocking."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
-        #: What is stored, whatever the epoch: see `GroupsState.committed_in`. Replaced, never changed.
+        #: The stored progress, in whatever epoch: see `GroupsState.committed_in`. Replaced, never changed.
         self.committed: Mapping[LaneKey, Committed] = {}
         self._warehouse = warehouse
         self._broker = broker
@@ -125,11 +126,11 @@ class ProgressFollower:
         self._cursor: Cursor | None = None
 
     def refresh(self) -> None:
-        """Read what was stored since the last call; the first begins with the state table."""
+        """Read what was stored since the last call; the first call begins with the state table."""
         try:
             self._read_on(self._cursor or self._load())
         except OffsetOutOfRange:
-            # Merged and cut before it was read.
+            # Records were merged and removed before they were read.
             self._read_on(self._load())
 
     def _load(self) -> Cursor:
@@ -147,7 +148,7 @@ class ProgressFollower:
 
 
 def _merged_progress(warehouse: Warehouse) -> tuple[Progress, dict[PartitionRef, int]]:
-    """What the state table says, and up to where the logs are in it."""
+    """Return the content of the state table, and for each log the offset up to which the table has it."""
     state = read_state(warehouse.store, CONSUMER_OFFSETS, CONSUMER_OFFSETS_SCHEMA, OFFSET_COLUMNS)
     if state is None:
         return {}, {}
@@ -160,7 +161,7 @@ def _is_of(partition: str, brokers: Sequence[str]) -> bool:
 
 
 class Cursor:
-    """How far a reader is in a log that may not exist yet."""
+    """A reader's position in a log that may not exist yet."""
 
     def __init__(self, warehouse: Warehouse, ref: PartitionRef, offset: int = 0) -> None:
         self.ref = ref
@@ -170,9 +171,9 @@ class Cursor:
         self._log: PartitionLog | None = None
 
     def new_rows(self) -> Iterator[pa.Table]:
-        """What other processes and this one have appended since, page by page.
+        """Yield the rows that any process has appended since the last call, page by page.
 
-        The offset moves over a page when the next one is asked for: what the caller could not use is read again.
+        `offset` passes a page when the next one is requested: a page that the caller failed on is read again.
 
         Raises
         ------
@@ -190,10 +191,10 @@ class Cursor:
 
 
 class Follower:
-    """The checkpoints of some brokers; each call of `refresh` adds what is new. For one thread, blocking."""
+    """Follows the checkpoints of some brokers; each call of `refresh` adds new ones. For one thread, blocking."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
-        #: Every checkpoint that was not forgotten. Do not change it.
+        #: Every checkpoint that was not forgotten. Callers must not change it.
         self.states: dict[CheckpointKey, CheckpointState] = {}
         self._store = warehouse.store
         self._brokers = frozenset(brokers)
@@ -203,21 +204,21 @@ class Follower:
 
     @property
     def positions(self) -> dict[PartitionRef, int]:
-        """For each log, the offset up to which it is folded."""
+        """The offset up to which each log is folded."""
         return {cursor.ref: cursor.offset for cursor in self._cursors}
 
     def refresh(self) -> set[CheckpointKey]:
-        """Fold what was appended since the last call; returns the checkpoints that it is about.
+        """Fold what was appended since the last call; return the checkpoints that it is about.
 
-        The first call begins with the state table. So does one that finds a log cut before it was read: what was cut
-        is in the table.
+        The first call begins with the state table. So does a call for which retention has removed unread records: the
+        table has them.
 
         Raises
         ------
         Corrupt
-            A log or the state table holds what is no record. What the other logs had stays.
+            A log or the state table has a row that is not a record. What was folded from other logs stays.
         OffsetOutOfRange
-            A log was cut behind what is merged.
+            A log lost records that were not merged.
         """
         changed = set() if self._loaded else self._load()
         try:
@@ -228,7 +229,7 @@ class Follower:
         return changed
 
     def _load(self) -> set[CheckpointKey]:
-        """Join what the state table has; the logs need not be read before its watermark."""
+        """Join the content of the state table; the logs need not be read before its watermark."""
         state = read_state(self._store, POP_CHECKPOINTS, POP_CHECKPOINTS_SCHEMA, CHECKPOINT_COLUMNS)
         self._loaded = True
         if state is None:
@@ -256,6 +257,6 @@ class Follower:
             self.states[key] = state if known is None else known.join(state)
 
     def forget(self, keys: Iterable[CheckpointKey]) -> None:
-        """Let go of checkpoints about which no record can come any more."""
+        """Forget checkpoints about which no record can come any more."""
         for key in keys:
             self.states.pop(key, None)

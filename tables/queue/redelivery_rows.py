@@ -1,7 +1,7 @@
-"""Messages that move on to another partition, as columns: retried, dead-lettered, or delivered late.
+"""Messages that move on to another partition, as columns: retried messages, dead letters, delayed messages.
 
-What a producer gave is kept: id, key, tag, headers, body, born time (SPEC RETRY-1). Offset, append time and producer
-are the new partition's affair. No row becomes a Python object, so a storm of a million messages is moved in seconds.
+What the producer gave is kept: id, key, tag, headers, body, born time (SPEC RETRY-1). The append to the new partition
+sets offset, append time and producer. No row becomes a Python object, so a million messages are moved in seconds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _FORWARDED: Final = pa.schema([INGEST_SCHEMA.field(name) for name in (*_KEPT, "d
 
 
 def again(rows: pa.RecordBatch, topic: str, partition: str, reconsume_times: Sequence[int]) -> pa.RecordBatch:
-    """Messages to be delivered again, each with the number of its failed deliveries so far.
+    """Return rows of messages to be delivered again, each with the number of its failed deliveries so far.
 
-    `topic` and `partition` are where they were popped; the origin of a message that was retried before stays.
+    The messages were popped from `partition` of `topic`; a message that was retried before keeps its origin.
     """
     columns = [rows.column(name) for name in _KEPT]
     times = pa.array(reconsume_times, pa.int32())
@@ -49,19 +49,19 @@ def _origins(rows: pa.RecordBatch, topic: str, partition: str) -> pa.Array:
 
 
 def with_reason(rows: pa.RecordBatch, reasons: Sequence[str]) -> pa.RecordBatch:
-    """The rows with the reason why each is a dead letter in its headers, in the place of an earlier one."""
+    """Return the rows with the reason why each is a dead letter in its headers, which replaces an earlier reason."""
     at = rows.schema.get_field_index("headers")
     return rows.set_column(at, INTERNAL_SCHEMA.field("headers"), _with_header(rows.column(at), reasons))
 
 
 def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
-    """One more entry behind those of each row, instead of an entry of that name."""
+    """Return the headers with DEAD_REASON_HEADER as the last entry of each row, which replaces an earlier one."""
     rows = len(headers)
     given = headers.offsets.to_numpy()
     owner = np.repeat(np.arange(rows), np.diff(given))
     entries = np.arange(given[0], given[-1]) if rows else np.zeros(0, dtype=np.int64)
     names, texts = headers.keys.take(pa.array(entries)), headers.items.take(pa.array(entries))
-    # What lies under a row without headers is nobody's.
+    # Entries under a row that is null do not count.
     kept = np.asarray(headers.is_valid())[owner] & np.asarray(pc.not_equal(names, DEAD_REASON_HEADER))
     ends = np.zeros(rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(owner[kept], minlength=rows) + 1, out=ends[1:])
@@ -77,14 +77,14 @@ def _with_header(headers: pa.MapArray, values: Sequence[str]) -> pa.MapArray:
 
 
 def forwarded(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Delayed messages as their target gets them: they keep their deliver time, and come from nowhere else."""
+    """Return delayed messages as rows for their target: they keep their deliver time, and have no origin."""
     return pa.RecordBatch.from_arrays([rows.column(name) for name in _FORWARDED.names], schema=_FORWARDED)
 
 
 def sent_back(rows: pa.RecordBatch, *, to_retry: bool) -> pa.RecordBatch:
-    """Dead letters as they begin again, never having failed: without the reason.
+    """Return dead letters as rows of messages that start again: without the reason, with no failed deliveries.
 
-    One that goes to its group's retry partition keeps its origin; at its origin it is a message like any other.
+    A message that goes to its group's retry partition keeps its origin; one that goes back to its origin has none.
     """
     columns = {name: rows.column(name) for name in _KEPT}
     kept = (without_reason(dict(entries or ())) for entries in columns["headers"].to_pylist())

@@ -1,4 +1,4 @@
-"""Where the queue's own logs lie: partitions like all others, in spaces that clients cannot produce to (SPEC MODEL-5).
+"""The partitions of the queue's own logs: like all others, but in spaces that clients cannot produce to (SPEC MODEL-5).
 
 | what                   | space | topic                           | partition                         | life  |
 |------------------------|-------|---------------------------------|-----------------------------------|-------|
@@ -6,11 +6,11 @@
 | offset commits         | sys   | `rmq_sys_OFFSETS_{cluster}`     | `{topic}@{broker}`                |       |
 | lost messages          | sys   | `rmq_sys_LOST_{cluster}`        | `{topic}@{broker}`                |       |
 | delayed messages       | sys   | `rmq_sys_DELAY_{cluster}`       | `{topic}@{broker}`                |       |
-| what became of these   | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
+| marks about these      | sys   | `rmq_sys_DELAY_MARKS_{cluster}` | `{topic}@{broker}`                |       |
 | messages to be retried | retry | `{group}/{topic}`               | `%RETRY%{group}_{topic}@{broker}` | both  |
 | dead letters           | dlq   | `{group}`                       | `%DLQ%{group}@{broker}`           | group |
 
-Each broker has partitions of its own, so that brokers in different processes do not race for one.
+Each broker has its own partitions, so that brokers in different processes do not race for the same one.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ LOST: Final = "rmq_sys_LOST"
 DELAY: Final = "rmq_sys_DELAY"
 DELAY_MARKS: Final = "rmq_sys_DELAY_MARKS"
 
-#: Lives of one topic name that a retry partition's generation has room for, beside its group's.
+#: Number of lives of one topic name for which a retry partition's generation has room, besides its group's epoch.
 TOPIC_LIVES_MAX: Final = 1 << 20
 
 
 def system_ref(kind: str, cluster: str, broker: str) -> PartitionRef:
-    """The partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
+    """Return the partition of OFFSETS, LOST, DELAY or DELAY_MARKS on a broker."""
     topic = f"{kind}_{cluster}"
     return PartitionRef(Space.SYS, topic, partition_name(topic, broker))
 
 
 def revive_ref(cluster: str, queue: int, broker: str) -> PartitionRef:
-    """One queue of the revive log on a broker (SPEC POP-6)."""
+    """Return the partition of one queue of the revive log on a broker (SPEC POP-6)."""
     assert 0 <= queue < REVIVE_QUEUES, "ordered pops store no checkpoints"
     topic = f"{REVIVE_LOG}_{cluster}"
     return PartitionRef(Space.SYS, topic, partition_name(f"{topic}#{queue}", broker))
 
 
 def revive_refs(cluster: str, broker: str) -> list[PartitionRef]:
-    """All queues of the revive log on a broker."""
+    """Return the partitions of all queues of the revive log on a broker."""
     return [revive_ref(cluster, queue, broker) for queue in range(REVIVE_QUEUES)]
 
 
 def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, broker: str) -> PartitionRef:
-    """A group's retry partition for a topic on a broker, in this life of both (SPEC POP-11, POP-12).
+    """Return a group's retry partition for a topic on a broker, in these lives of both (SPEC POP-11, POP-12).
 
-    `group_epoch` is the group's own (`Group.epoch`), not the one in a partition: a reset keeps retried messages.
+    `group_epoch` is the group's own (`Group.epoch`), not its epoch in a partition: a reset keeps retried messages.
     """
     retry = RetryTopic(group, topic)
     life = retry_life(group_epoch, topic_generation)
@@ -77,17 +77,17 @@ def retry_ref(group: str, group_epoch: int, topic: str, topic_generation: int, b
 
 
 def retry_life(group_epoch: int, topic_generation: int) -> int:
-    """The generation of a group's retry partitions for a topic, in this life of both."""
-    assert topic_generation < TOPIC_LIVES_MAX, "a name that was made again a million times"
+    """Return the generation of a group's retry partitions for a topic, in these lives of both."""
+    assert topic_generation < TOPIC_LIVES_MAX, "the topic's name was used a million times"
     return group_epoch * TOPIC_LIVES_MAX + topic_generation
 
 
 def lives_of_retry(generation: int) -> tuple[int, int]:
-    """The inverse of `retry_life`: the epoch of the group, the generation of the topic."""
+    """Return the epoch of the group and the generation of the topic: the inverse of `retry_life`."""
     return divmod(generation, TOPIC_LIVES_MAX)
 
 
 def dead_ref(group: str, group_epoch: int, broker: str) -> PartitionRef:
-    """A group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
+    """Return the partition of a group's dead letters on a broker, in this life of the group (SPEC RETRY-3)."""
     dead = DeadLetterTopic(group)
     return PartitionRef(Space.DLQ, dead.storage_name, dead.partition(broker), group_epoch)

@@ -1,6 +1,6 @@
-"""Removes from the partitions of a warehouse what retention allows (SPEC RETRY-6).
+"""Removal of messages from the partitions of a warehouse as far as retention allows (SPEC RETRY-6).
 
-`mq.meta.retention` decides by itself, `tables.queue.retention_rules` says what it decides about.
+`mq.meta.retention` decides, as a pure function; `tables.queue.retention_rules` gives it the rules and files.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["Retained", "Retention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What became of one partition in one run."""
+    """The result of one run for one partition."""
 
     ref: PartitionRef
     removed: Removed = field(default_factory=Removed)
-    #: Groups that keep messages which are old enough to go; in the queue's own logs, the merge job.
+    #: The groups (in the queue's own logs, the merge job) that hold back messages which are old enough to be removed.
     held_by: tuple[str, ...] = ()
-    #: How far groups are behind here, afterwards.
+    #: The lags of groups in this partition after the run.
     lags: tuple[Lag, ...] = ()
     error: Exception | None = None
-    #: Keys of the files that went, where whoever asked is to delete them.
+    #: Keys of the removed files, if the caller has to delete them.
     gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest state of a partition that need not be open."""
+    """The newest state of a partition, which need not be open."""
 
     ref: PartitionRef
     snapshot: Snapshot
@@ -59,7 +59,7 @@ class Retention:
         self._meta = MetaLog(warehouse)
 
     def run(self, brokers: Sequence[str], now_us: int) -> Iterator[Retained]:
-        """Remove what is due at `now_us` (UTC); one result for each partition, whatever becomes of the others."""
+        """Remove what is due at `now_us` (UTC); yield one result for each partition, even if others fail."""
         self._meta.refresh()
         logs: list[PartitionLog] = []
         for ref in [ref for space in Space for ref in self._warehouse.refs(space)]:
@@ -71,7 +71,7 @@ class Retention:
                 continue  # deleted a moment ago
             except (DeltaMQError, OSError) as error:
                 yield Retained(ref=ref, error=error)
-        # After the logs: what was popped from them until now is known.
+        # Created after the logs are refreshed, so that everything popped from them until then is known.
         rules = Rules(self._warehouse, self._settings, self._cluster, brokers, self._meta.meta, now_us)
         for log in logs:
             try:
@@ -84,10 +84,10 @@ class Retention:
     def run_some(
         self, refs: Sequence[PartitionRef], brokers: Sequence[str], broker: str, now_us: int
     ) -> Iterator[Retained]:
-        """Remove what is due of some partitions of one broker, as `run` would, for a task that deals with no others.
+        """Remove what is due from some partitions of one broker, as `run` would, for a task that handles only these.
 
-        A partition is only opened if something of it goes. What the rules need is read once, and of that what is
-        popped and open only of this broker, and only if something is old. The files are left to the caller (`gone`).
+        A partition is only opened if something is removed from it. What the rules need is read once; messages in flight
+        are read only for this broker, and only if something is old enough. The caller deletes the files (`gone`).
         """
         self._meta.refresh()
         found: list[_Seen] = []

@@ -1,17 +1,17 @@
-"""Which rule of retention applies to which partition, and to which of its files (SPEC RETRY-6).
+"""The retention rule of each partition, and the files that it applies to (SPEC RETRY-6).
 
 | partition            | a message is kept for                | and also until                                  |
 |----------------------|--------------------------------------|-------------------------------------------------|
-| topic                | the topic's `retention_ms`           | what is popped is done; groups, if waited for   |
-| retried messages     | `retention.retry_ms`                 | the same, of its one group                      |
+| topic                | the topic's `retention_ms`           | pops of it are done; groups, if waited for      |
+| retried messages     | `retention.retry_ms`                 | the same, for its one group                     |
 | dead letters         | `retention.dead_ms`                  |                                                 |
 | checkpoints, offsets | `retention.system_ms`                | the merge job has it in its tables              |
 | lost messages        | `retention.system_ms`                | the same                                        |
 | delayed messages     | deliver time, `retention.delayed_ms` | it and all before it have ended                 |
-| marks about these    | `retention.system_ms`                | what they are about is removed                  |
-| all else             | for ever; metadata shortens itself   |                                                 |
+| marks about these    | `retention.system_ms`                | the messages that they are about are removed    |
+| all others           | for ever (`MetaLog` trims metadata)  |                                                 |
 
-Partitions of a topic or group whose life is over are kept as long, and nobody holds them back.
+Messages of a deleted topic or group are kept as long (a topic's for the default time), but no group holds them back.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ __all__ = ["Rule", "Rules", "Stored"]
 
 T = TypeVar("T")
 
-#: Who holds back what is not merged yet.
+#: The holder of records that are not merged yet.
 _MERGE: Final = "merge"
 _MERGED: Final = (REVIVE_LOG, OFFSETS, LOST)
-#: Each file is looked at once.
+#: Size of the cache: each file is read once, so nothing is kept.
 _CACHE_BYTES: Final = 1
 
 
 class Stored(Protocol):
-    """A partition as rules look at it: open, or only its newest state."""
+    """What rules need of a partition, which is open or only has its newest state loaded."""
 
     @property
     def ref(self) -> PartitionRef: ...
@@ -75,17 +75,18 @@ def _nobody() -> Iterable[Hold]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What applies to one partition."""
+    """The rule of one partition."""
 
     keep_ms: int
-    #: Who holds it back. To know is dear where much is in flight, so it is asked only if something is old enough to go.
+    #: Returns what holds messages back. This is expensive with many messages in flight, so it is only called if
+    #: something is old enough to be removed.
     holds: Callable[[], Iterable[Hold]] = _nobody
-    #: The groups that read there.
+    #: The groups that read the partition, with their progress.
     readers: Readers = field(default_factory=dict)
 
 
 class _Flights:
-    """What is popped and open, by the partition that it was popped from."""
+    """Open checkpoints, by the partition that they were popped from."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, brokers: Sequence[str]) -> None:
         follower = Follower(warehouse, cluster, brokers)
@@ -101,16 +102,16 @@ class _Flights:
                 self._topic.setdefault((key.topic_id, key.partition), []).append(state)
 
     def of_topic(self, topic: Topic, partition: str) -> list[CheckpointState]:
-        """Of all groups, in a partition of a topic."""
+        """Return those of all groups in a partition of a topic."""
         return self._topic.get((topic.id, partition), [])
 
     def of_retry(self, lane: LaneKey) -> list[CheckpointState]:
-        """Of one group, in its retried messages."""
+        """Return those of one group in its retry partition."""
         return self._retry.get(lane, [])
 
 
 class Rules:
-    """What applies to each partition, by what is known at one moment."""
+    """The rules of all partitions, by the state at one moment."""
 
     def __init__(
         self,
@@ -123,10 +124,10 @@ class Rules:
         *,
         flights_of: Sequence[str] | None = None,
     ) -> None:
-        """`flights_of` are the brokers whose partitions will be asked about, if it is not all `brokers`.
+        """Take what rules depend on; `flights_of` are the brokers of the wanted partitions, if not all `brokers`.
 
-        What is popped from a broker's partitions is in that broker's revive logs alone; how far groups are is asked of
-        all, since a group consumes a topic on any of them.
+        Only a broker's own revive logs hold what is popped from its partitions. The groups' progress is read for all
+        brokers, because a group consumes a topic on any of them.
         """
         self._now_us = now_us
         self._warehouse = warehouse
@@ -138,12 +139,12 @@ class Rules:
         self._merged = _Once(lambda: merged_to(warehouse.store))
 
     def of(self, log: Stored) -> Rule | None:
-        """The rule for a partition; None for one that is kept for ever.
+        """Return the rule for a partition; None if its messages are kept for ever.
 
         Raises
         ------
         DeltaMQError
-            What it depends on cannot be read now: nothing of it may go.
+            What the rule depends on cannot be read now: nothing may be removed from the partition.
         """
         ref = log.ref
         if ref.space is Space.TOPICS:
@@ -162,7 +163,7 @@ class Rules:
         return None
 
     def files(self, log: Stored, now_us: int) -> Iterator[Dated]:
-        """The files that retention may look at, oldest first, each with the time from which it ages."""
+        """Return the files that retention may remove, oldest first, each with the time from which it ages."""
         kind = self._kind(log.ref)
         if kind == DELAY:
             return self._delayed(log, now_us)
@@ -171,14 +172,14 @@ class Rules:
         return (Dated(file.end, file.append_max_us) for file in log.files)
 
     def _kind(self, ref: PartitionRef) -> str | None:
-        """Which of the queue's own logs this is; None for other partitions, and for another cluster's."""
+        """Return which of the queue's own logs this is; None for other partitions, and for logs of another cluster."""
         ours = ref.space is Space.SYS and ref.topic.endswith(f"_{self._cluster}")
         return ref.topic.removesuffix(f"_{self._cluster}") if ours else None
 
-    # Topics, and what is retried of them.
+    # Topics and their retried messages.
 
     def _topic(self, name: str, generation: int) -> Topic | None:
-        """The topic, if that life of it is the present one."""
+        """Return the topic if `generation` is its present one; None otherwise."""
         topic = self._meta.topics.topics.get(name)
         return topic if topic is not None and topic.generation == generation else None
 
@@ -223,12 +224,12 @@ class Rules:
         return Hold(self._merged().get(ref, 0), _MERGE)
 
     def _delayed(self, log: Stored, now_us: int) -> Iterator[Dated]:
-        """Files of which all messages have ended, aged from their last deliver time."""
+        """Yield the files of which all messages have ended, which age from their last deliver time."""
         ended: int | None = None
         for file in log.files:
             aged = Dated(file.end, file.append_max_us)
             if is_old(aged, now_us, self._settings.delayed_ms):
-                # No statistics have it; it is read for the first files only.
+                # Statistics may lack the last deliver time; it is read only for the first files.
                 aged = Dated(file.end, max(file.append_max_us, _last_deliver_us(self._warehouse, log, file)))
             if is_old(aged, now_us, self._settings.delayed_ms):
                 if ended is None:
@@ -238,7 +239,7 @@ class Rules:
             yield aged
 
     def _marks(self, log: Stored) -> Iterator[Dated]:
-        """Files of marks that are only about messages which are removed."""
+        """Return the files in which all marks are about removed messages."""
         void = void_marks_below(self._warehouse, self._cluster, _broker(log.ref))
         return (Dated(file.end, file.append_max_us) for file in takewhile(lambda file: file.end <= void, log.files))
 
@@ -248,14 +249,14 @@ def _broker(ref: PartitionRef) -> str:
 
 
 def _last_deliver_us(warehouse: Warehouse, log: Stored, file: DataFile) -> int:
-    """When the last of a file's messages is to be delivered."""
+    """Return the last deliver time of a file's messages."""
     reader = FileReader(warehouse.store, log.ref.folder, RowCache(_CACHE_BYTES))
     groups = reader.groups(file, file.start, file.end, ["deliver_time"])
     return max(pc.max(rows.column("deliver_time")).value or 0 for rows in groups)
 
 
 class _Once(Generic[T]):
-    """A value that is read when it is first needed; an error is the same for all who need it."""
+    """A value that is read when it is first needed; after an error every call raises the same error."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read

@@ -1,10 +1,10 @@
-"""Sealing what an expansion of an ordered topic moved, for processes that are no service (SPEC ROUTE-6, I15).
+"""Sealing of the moves of an ordered topic's expansion, for processes that are not a service (SPEC ROUTE-6, I15).
 
-    fence "route" in the old partition          nobody appends there who knows no seal
+    fence "route" in the old partition          writers that do not know the seal append nothing more there
     `MoveSealed` with the end behind the fence  the keys go to the new partition
 
-The service seals what its brokers have (`api.host.sealing`); whoever is held up by a fence without its seal may do the
-same here. Each step says again what is there already, so a kill between them leaves work for the next.
+The service seals the moves of its brokers (`api.host.sealing`). A process that is held up by a fence without its seal
+may seal the move here. Each step may be repeated, so after a kill between them the next process continues.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["seal_moves"]
 
 
 def seal_moves(meta: MetaLog, topic: Topic, open_log: Callable[[str], PartitionLog]) -> int:
-    """Seal all moves of a topic that wait for it, oldest first; return how many were sealed.
+    """Seal all moves of a topic that wait for a seal, oldest first; return the number of sealed moves.
 
     Raises
     ------
     Unknown
-        A fence or its seal may be there: asking again is safe.
+        A fence or its seal may be there; calling again is safe.
     """
     sealed = 0
     for source in sorted(meta.meta.moved_keys(topic.id).waiting):

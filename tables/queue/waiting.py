@@ -1,12 +1,12 @@
-"""Where a delayed message waits, by its id: an index of one delay partition, so that no search reads the whole log.
+"""An index of the messages that wait in one delay partition, by id, so that no search reads the whole log.
 
     delay log    0 ......... 40,000 .. 50,000 .. 51,000
     index        [ one sorted run   ][ run    ][ run ]      hash of topic and id -> offset, deliver time
 
-It is built from the log when it is first asked and follows it from then on. Runs are merged as they grow, and what has
-been due for a while is dropped then, so it is as large as what waits: 24 bytes a message. Of more than
-`WAITING_MESSAGES_MAX` (96 MB) it keeps the newer half, and a search that finds nothing there reads the older part of
-the log. For one thread at a time, blocking.
+The first search builds the index from the log, later ones follow the log. Runs are merged as they grow, and messages
+that have been due for a while are dropped then, so the size follows the number of waiting messages: 24 bytes for each.
+Of more than `WAITING_MESSAGES_MAX` (96 MB) it keeps the newer half, and a search that finds nothing there reads the
+older part of the log. For one thread at a time, blocking.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]
 Int64s = NDArray[np.int64]
 
 WAITING_MESSAGES_MAX: Final = 4_000_000
-#: A message that has been due for so long is not found any more.
+#: How long a message is still found after it fell due.
 DUE_KEPT_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Some messages, sorted by hash."""
+    """A sorted run of the index: messages in the order of their hashes."""
 
     hashes: Int64s
     offsets: Int64s
@@ -53,23 +53,23 @@ class _Run:
 
 
 class WaitingIndex:
-    """The messages of one delay partition that wait, by topic and id."""
+    """The waiting messages of one delay partition, by topic and id."""
 
     def __init__(self, *, messages_max: int = WAITING_MESSAGES_MAX) -> None:
         self._messages_max = messages_max
         self._runs: list[_Run] = []
-        #: Up to here the log is in the runs ...
+        #: The offset up to which the log is in the runs ...
         self._next = 0
-        #: ... but for what is before this offset, for want of room.
+        #: ... and the offset below which messages were dropped for lack of room.
         self._first = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def find(self, log: PartitionLog, topic: str, topic_id: str, message_id: str, now_ms: int) -> list[Delayed]:
-        """The messages of that id that wait in `log`, this index's partition, or fell due lately; in offset order.
+        """Return the messages with this id that wait in `log`, this index's partition, or fell due lately.
 
-        What other processes appended is found after `log.refresh()`.
+        They are in offset order. What other processes appended is only found after `log.refresh()`.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class WaitingIndex:
         return [one for one in known if one.deliver_time_ms > now_ms - DUE_KEPT_MS]
 
     def _follow(self, log: PartitionLog, now_ms: int) -> None:
-        """Take in what was appended since the last search."""
+        """Add what was appended since the last search to the index."""
         start = max(self._next, log.min_offset)
         for page in pages(log, start):
             self._runs.append(_run_of(page.rows))
@@ -120,7 +120,7 @@ class WaitingIndex:
             self._runs = [run.only(run.offsets >= self._first)]
 
     def _scan(self, log: PartitionLog, origin: str, message_id: str) -> Iterator[Delayed]:
-        """Read what the index has no room for."""
+        """Search the part of the log for which the index has no room."""
         if self._first <= log.min_offset:
             return
         for page in pages(log, log.min_offset):
@@ -132,7 +132,7 @@ class WaitingIndex:
 
 
 def _origin(topic_id: str, topic: str) -> str:
-    """How a waiting message names its target's topic."""
+    """Return the `origin.topic` of messages that wait for this topic."""
     return f"{topic_id}/{topic}"
 
 
@@ -148,13 +148,13 @@ def _run_of(rows: pa.Table) -> _Run:
 
 
 def _due_ms(rows: pa.Table | pa.RecordBatch) -> Int64s:
-    """Deliver times in milliseconds; never before the stored one."""
+    """Return deliver times in milliseconds, rounded up, so never before the stored ones."""
     due: Int64s = -(-rows.column("deliver_time").cast(pa.int64()).to_numpy() // 1000)
     return due
 
 
 def delayed_of(rows: pa.Table | pa.RecordBatch, delay_partition: str) -> list[Delayed]:
-    """What waits in rows of a delay partition, as objects: for a few."""
+    """Return rows of a delay partition as objects; meant for few rows."""
     found = []
     columns = [rows.column(name).to_pylist() for name in ("offset", "message_id", "origin")]
     for offset, message_id, origin, due_ms in zip(*columns, _due_ms(rows).tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The state tables that Spark merges and people query: columns, rows, reading and making them without Spark."""
+"""State tables, which Spark merges and people query: columns and rows, and creating and reading them without Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows of the merged state tables as the core's values, and back.
+"""Conversion of rows of the state tables to the core's values, and back.
 
-A checkpoint that comes back from its row has forgotten of which one it took over a message (`Checkpoint.replaces`):
-that other row knows it.
+A row does not store which checkpoint its checkpoint replaced (`Checkpoint.replaces`), so a converted checkpoint lacks
+it: the row of the replaced checkpoint holds it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ CHECKPOINT_COLUMNS: Final = (
     "revive_offset",
 )
 
-#: Of each lane, its topic and the group's progress.
+#: The topic and the group's progress, by lane.
 Progress = Mapping[LaneKey, tuple[str, Committed]]
 
 
 def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
-    """The progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
+    """Return the progress in rows of `state/consumer_offsets` with at least `OFFSET_COLUMNS`."""
     columns = [rows.column(name).to_pylist() for name in OFFSET_COLUMNS]
     found = {}
     for topic_id, group, retry, partition, topic, epoch, offset, done, delivered in zip(*columns, strict=True):
@@ -69,7 +69,7 @@ def committed_of_rows(rows: pa.Table) -> dict[LaneKey, tuple[str, Committed]]:
 
 
 def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
-    """Rows of `state/consumer_offsets`."""
+    """Return the progress as rows of `state/consumer_offsets`."""
     rows = [
         {
             **lane._asdict(),
@@ -87,7 +87,7 @@ def rows_of_committed(progress: Progress, merged_at: datetime) -> pa.Table:
 
 
 def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointState]]:
-    """The checkpoints in rows of `state/pop_checkpoints` with at least `CHECKPOINT_COLUMNS`."""
+    """Yield the checkpoints in rows of `state/pop_checkpoints` with at least `CHECKPOINT_COLUMNS`."""
     columns = [_plain(rows.column(name)) for name in CHECKPOINT_COLUMNS]
     for row in zip(*columns, strict=True):
         topic_id, group, retry, partition, epoch, start, pop_ms, topic, num, diffs, attempts, invisible_ms = row[:12]
@@ -112,7 +112,7 @@ def states_of_rows(rows: pa.Table) -> Iterator[tuple[CheckpointKey, CheckpointSt
 
 
 def _plain(column: pa.ChunkedArray) -> list[object]:
-    """The values; times as milliseconds."""
+    """Return the values of a column, with times in milliseconds."""
     if column.type == TIME:
         column = pc.divide(column.cast(pa.int64()), 1_000)
     values: list[object] = column.to_pylist()

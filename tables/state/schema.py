@@ -1,20 +1,20 @@
-"""The tables that people query with SQL, merged by the job `merge`: places, columns, keys (SPEC POP-19, META-4).
+"""The tables that people query with SQL, which the job `merge` keeps: folders, columns, keys (SPEC POP-19, META-4).
 
 | table                    | one row for each                              | from                |
 |--------------------------|-----------------------------------------------|---------------------|
-| `state/consumer_offsets` | partition that a group has begun              | offsets logs        |
-| `state/pop_checkpoints`  | checkpoint of a POP, with what became of it   | revive logs         |
-| `state/lost_messages`    | range of offsets that a group could not have  | logs of losses      |
+| `state/consumer_offsets` | partition that a group has begun to consume   | offsets logs        |
+| `state/pop_checkpoints`  | checkpoint of a POP, with its state           | revive logs         |
+| `state/lost_messages`    | range of offsets that a group lost            | logs of losses      |
 | `state/topics`           | topic                                         | metadata log        |
 | `state/routes`           | range of logical partitions of a topic        | metadata log        |
 | `state/groups`           | group                                         | metadata log        |
 | `state/brokers`          | broker, and the meta role                     | metadata log        |
-| `state/clients`          | exclusive client of a group that is known     | metadata log        |
+| `state/clients`          | known client of an exclusive group            | metadata log        |
 | `state/allocations`      | partition that exclusive clients consume      | metadata log        |
 | `state/moves`            | range of logical partitions that moved        | metadata log        |
 
-The columns stand here as Arrow schemas, because both sides need them: Spark writes the tables, and a service reads them
-at its start without Spark (`tables.state.table`).
+The columns are given as Arrow schemas, because both sides need them: Spark writes the tables, and a service reads them
+without Spark when it starts (`tables.state.table`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CLIENTS: Final = "state/clients"
 ALLOCATIONS: Final = "state/allocations"
 MOVES: Final = "state/moves"
 
-#: Which lane a row is about: the columns of `mq.queue.checkpoint.LaneKey`.
+#: The columns that name the lane of a row: those of `mq.queue.checkpoint.LaneKey`.
 LANE_KEY: Final = ("topic_id", "group", "retry", "partition")
 CHECKPOINT_KEY: Final = (*LANE_KEY, "epoch", "start_offset", "pop_time")
 LOST_KEY: Final = (*LANE_KEY, "low", "high", "reason")
@@ -76,10 +76,10 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
 
 _LANE: Final = [
     _required("group", pa.string()),
-    # Null while only records about a checkpoint have come, not the checkpoint itself.
+    # Null while there are only records about a checkpoint, not the checkpoint itself.
     pa.field("topic", pa.string()),
     _required("topic_id", pa.string()),
-    # The group's retry partition for the topic, or the topic's own one.
+    # Whether this is the group's retry partition for the topic, or the topic's own partition.
     _required("retry", pa.bool_()),
     _required("partition", pa.string()),
     _required("broker", pa.string()),
@@ -88,13 +88,13 @@ _LANE: Final = [
 CONSUMER_OFFSETS_SCHEMA: Final = pa.schema(
     [
         *_LANE,
-        # The group's epoch in the partition: a reset begins another.
+        # The group's epoch in the partition: a reset begins a new one.
         _required("epoch", pa.int64()),
         _required("committed_offset", pa.int64()),
         # Ordered groups only: ranges [low, high) above the committed offset that are finished ...
         pa.field("done", pa.list_(pa.struct([("low", pa.int64()), ("high", pa.int64())]))),
-        # ... and the leases of those that were delivered and are not finished. Exclusive groups: how often the message
-        # at the committed offset was tried in place, without a lease (`visible_ms` is 0).
+        # ... and the leases of those that were delivered but are not finished. Exclusive groups: the number of attempts
+        # in place at the message at the committed offset, without a lease (`visible_ms` is 0).
         pa.field("delivered", pa.list_(pa.struct([(name, pa.int64()) for name in Delivered._fields]))),
         _required("merged_at", TIME),
     ]
@@ -106,30 +106,30 @@ POP_CHECKPOINTS_SCHEMA: Final = pa.schema(
         _required("epoch", pa.int64()),
         _required("start_offset", pa.int64()),
         _required("pop_time", TIME),
-        # How many messages, with their offsets relative to the first (null: contiguous) and which delivery it was.
+        # The number of messages, their offsets relative to the first (null: contiguous), and their delivery attempts.
         pa.field("num", pa.int32()),
         pa.field("diffs", pa.list_(pa.int64())),
         pa.field("attempts", pa.list_(pa.int32())),
         pa.field("invisible_ms", pa.int64()),
-        # When what is in flight is delivered again; null as long as nothing has told it.
+        # When messages in flight are delivered again; null until a record says it.
         pa.field("revive_time", TIME),
-        # Bit maps over the messages: acknowledged, taken over by a newer checkpoint, dealt with by the revive job.
+        # Bit maps over the messages: acknowledged, taken over by a newer checkpoint, handled by the revive job.
         _required("acked", pa.int64()),
         _required("replaced", pa.int64()),
         _required("done", pa.int64()),
-        # Messages that are still given away.
+        # The number of messages that are still in flight.
         _required("in_flight", pa.int32()),
         pa.field("dead_reason", pa.string()),
         # Where the checkpoint lies in the revive log.
         pa.field("revive_queue", pa.int32()),
         pa.field("revive_offset", pa.int64()),
         _required("merged_at", TIME),
-        # The revive time as long as messages are given away, else null: with the least and the greatest of each data
-        # file, which Delta keeps, whoever looks for what is due opens only files in which something is.
+        # The revive time while messages are in flight, else null. Delta keeps its least and greatest value for each
+        # data file, so a reader that looks for due checkpoints opens only files that hold some.
         pa.field("due_time", TIME),
     ]
 )
-#: Columns that earlier releases did not have and that rows of theirs get computed: SQL over the other columns.
+#: Columns that earlier releases did not have, with the SQL that computes them from the other columns of older rows.
 COMPUTED_COLUMNS: Final = {POP_CHECKPOINTS: {"due_time": "if(in_flight > 0, revive_time, NULL)"}}
 
 LOST_MESSAGES_SCHEMA: Final = pa.schema(
@@ -148,7 +148,7 @@ TOPICS_SCHEMA: Final = pa.schema(
     [
         _required("topic", pa.string()),
         _required("topic_id", pa.string()),
-        # Earlier lives of the name.
+        # The number of earlier lives of the topic's name.
         _required("generation", pa.int64()),
         _required("partitions", pa.int32()),
         _required("route_epoch", pa.int64()),
@@ -178,14 +178,14 @@ ROUTES_SCHEMA: Final = pa.schema(
 GROUPS_SCHEMA: Final = pa.schema(
     [
         _required("group", pa.string()),
-        # The life of the group: what it did under a lower epoch is void.
+        # The number of the group's life: what the group did under a lower epoch is void.
         _required("epoch", pa.int64()),
         _required("consume_strategy", pa.string()),
         # false, true or key.
         _required("ordered", pa.string()),
         _required("consume_from", pa.string()),
         _required("max_attempts", pa.int32()),
-        # As the API writes it, in JSON.
+        # JSON as the API writes it.
         _required("retry_policy", pa.string()),
         _required("invisible_ms", pa.int64()),
         _required("allocation_strategy", pa.string()),
@@ -197,12 +197,12 @@ BROKERS_SCHEMA: Final = pa.schema(
     [
         # `/meta` is the role of routes, groups and allocations.
         _required("broker", pa.string()),
-        # Grows with each process that takes it over.
+        # Grows each time a process takes the broker over.
         _required("epoch", pa.int64()),
-        # The process that has it; null while none does.
+        # The process that hosts it; null while none does.
         pa.field("host", pa.string()),
         pa.field("address", pa.string()),
-        # Whether that process was started for another broker, and has this one while nobody else does.
+        # Whether that process was started for another broker, and hosts this one only until its own process is back.
         pa.field("stand_in", pa.bool_()),
     ]
 )
@@ -211,13 +211,13 @@ CLIENTS_SCHEMA: Final = pa.schema(
     [
         _required("group", pa.string()),
         _required("client", pa.string()),
-        # Tells this stay of the client in the group from earlier and later ones.
+        # Distinguishes this stay of the client in the group from earlier and later ones.
         _required("joined", pa.int64()),
         _required(
             "topics",
             pa.list_(pa.struct([("topic", pa.string()), ("in_order", pa.bool_()), ("tags", pa.string())])),
         ),
-        # It has no partitions any more, but may be finishing what it holds.
+        # Whether the client has no partitions any more, but may still be finishing messages that it holds.
         _required("leaving", pa.bool_()),
         _required("since_time", TIME),
     ]
@@ -232,9 +232,9 @@ ALLOCATIONS_SCHEMA: Final = pa.schema(
         _required("epoch", pa.int64()),
         _required("partition", pa.string()),
         _required("broker", pa.string()),
-        # Who may pull; null while the group has nobody for it.
+        # The client that may pull; null while the group has no client for the partition.
         pa.field("client", pa.string()),
-        # Who had it before and may still be finishing.
+        # Clients that had the partition before and may still be finishing messages.
         _required("earlier", pa.list_(pa.string())),
     ]
 )
@@ -250,7 +250,7 @@ MOVES_SCHEMA: Final = pa.schema(
         # Logical partitions [lp_low, lp_high).
         _required("lp_low", pa.int32()),
         _required("lp_high", pa.int32()),
-        # A group gets their messages in `target` once it has consumed `source` up to here; null: still written there.
+        # A group gets messages from `target` once it has consumed `source` up to this offset; null: not sealed yet.
         pa.field("end_offset", pa.int64()),
     ]
 )

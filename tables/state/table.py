@@ -1,9 +1,9 @@
-"""State tables, which Spark writes, made and read without Spark: for a service that starts, and for the merge job.
+"""State tables, which Spark writes, created and read without Spark: for a service that starts, and for the merge job.
 
     _delta_log/..20.checkpoint.parquet  +  ..21.json, ..22.json   -->   live files, the version of each transaction
 
-Only what our own state tables use is understood (Delta reader version 1, no partition columns); anything else is an
-error, never guessed at. `format("delta")` and every other Delta reader see the same rows.
+Only the features that DeltaMQ's own state tables use are supported (Delta reader version 1, no partition columns);
+anything else is an error. `format("delta")` and every other Delta reader see the same rows.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _CHECKPOINT_COLUMNS: Final = ("protocol", "metaData", "txn", "add")
 _READER_VERSION: Final = 1
-#: Clean-up may delete what is being read; each further try sees a newer version.
+#: Tries of a read: clean-up may delete what is being read; each further try reads a newer version.
 _TRIES: Final = 5
 
 
-#: Of every state table.
+#: The configuration of every state table.
 _CONFIGURATION: Final = {
     "delta.enableDeletionVectors": "false",
-    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`tables.state.upkeep`),
-    # and so does another engine's VACUUM.
+    # A MERGE every few seconds leaves many files and commits; the merge job removes them (`tables.state.upkeep`), and
+    # another engine's VACUUM does so, too.
     "delta.deletedFileRetentionDuration": "interval 15 minutes",
     "delta.logRetentionDuration": "interval 1 days",
 }
@@ -57,21 +57,21 @@ class State:
     """A state table at one version."""
 
     version: int
-    #: For each application that writes idempotently, its newest version.
+    #: The newest version of each application that writes idempotently.
     transactions: Mapping[str, int]
     rows: pa.Table
 
 
 @dataclass(slots=True)
 class StateLog:
-    """What the log of a table adds up to."""
+    """The state that the log of a table adds up to, without the rows."""
 
     version: int = -1
     checkpoint_version: int = -1
     transactions: dict[str, int] = field(default_factory=dict)
-    #: The live data files, as the log names them, each with its statistics in JSON where it has any.
+    #: The live data files under their names in the log, each with its statistics in JSON if it has any.
     files: dict[str, str | None] = field(default_factory=dict)
-    #: The names of its columns.
+    #: The names of the table's columns.
     columns: tuple[str, ...] = ()
 
     @property
@@ -91,19 +91,19 @@ class StateLog:
             self.columns = tuple(one["name"] for one in msgspec.json.decode(metadata["schemaString"])["fields"])
         elif (protocol := action.get("protocol")) is not None and protocol["minReaderVersion"] > _READER_VERSION:
             raise Corrupt(
-                f"{where}: readers of version {protocol['minReaderVersion']} only; something altered the table"
+                f"{where}: needs a reader of version {protocol['minReaderVersion']}; another program altered the table"
             )
 
 
 def open_state_log(
     store: Store, folder: str, schema: pa.Schema, now_ms: int, known: StateLog | None = None
 ) -> StateLog:
-    """As `read_state_log`; a table that is not there is made, with these columns and no rows.
+    """Return what `read_state_log` does; a table that does not exist is created, with these columns and no rows.
 
     Raises
     ------
     Corrupt
-        The folder has data and no log, or a log that cannot be read.
+        The folder has data but no log, or its log cannot be read.
     """
     log = read_state_log(store, folder, known)
     if log is None:
@@ -111,19 +111,19 @@ def open_state_log(
         create_table(store, folder, schema=delta_schema(schema), name=name, configuration=_CONFIGURATION, now_ms=now_ms)
         log = read_state_log(store, folder)
     if log is None:
-        raise Unavailable(f"{folder}: the table that was just made is gone")
+        raise Unavailable(f"{folder}: the table was created, but is gone again")
     return log
 
 
 def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> State | None:
-    """The newest rows of the state table in `folder`; None when there is no table.
+    """Return the newest rows of the state table in `folder`; None if there is no table.
 
     Parameters
     ----------
     schema
         The columns as this release knows them: a column that the table does not have yet is null.
     columns
-        The names of the columns that are wanted, all by default.
+        The names of the columns to read, all by default.
 
     Raises
     ------
@@ -146,19 +146,19 @@ def read_state(store: Store, folder: str, schema: pa.Schema, columns: Sequence[s
 
 
 def state_transactions(store: Store, folder: str) -> Mapping[str, int] | None:
-    """The newest version of each idempotent application, without the rows; None when there is no table."""
+    """Return the newest version of each idempotent application; None if there is no table. No rows are read."""
     log = read_state_log(store, folder)
     return None if log is None else log.transactions
 
 
 def state_version(store: Store, folder: str) -> int:
-    """The newest version of the table, -1 when there is none: one listing."""
+    """Return the newest version of the table, -1 if there is none; this costs one listing."""
     commits, checkpoints = _versions(store, folder)
     return max([-1, *commits[-1:], *checkpoints[-1:]])
 
 
 def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
-    """Versions of the commits and of the checkpoints that are there, ascending."""
+    """Return the versions of the existing commits and of the existing checkpoints, ascending."""
     names = store.names(f"{folder}/{LOG_FOLDER}")
     commits = sorted(int(m[1]) for m in map(_COMMIT.fullmatch, names) if m)
     checkpoints = sorted(int(m[1]) for m in map(_CHECKPOINT.fullmatch, names) if m)
@@ -166,12 +166,12 @@ def _versions(store: Store, folder: str) -> tuple[list[int], list[int]]:
 
 
 def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> StateLog | None:
-    """The newest state of the table's log, without the rows; None when there is no table.
+    """Return the newest state of the table's log, without the rows; None if there is no table.
 
     Parameters
     ----------
     known
-        What it was at an earlier call: returned again when nothing has come since, after two looks at the store.
+        The result of an earlier call: it is returned if there is no newer commit, which takes two checks of the store.
     """
     if known is not None and _is_newest(store, folder, known.version):
         return known
@@ -184,13 +184,13 @@ def read_state_log(store: Store, folder: str, known: StateLog | None = None) -> 
 
 
 def _is_newest(store: Store, folder: str, version: int) -> bool:
-    """Whether this is the last commit; the last one is never cleaned up."""
+    """Return whether `version` is the last commit, which is never cleaned up."""
     here, after = (f"{folder}/{LOG_FOLDER}/{at:020d}.json" for at in (version, version + 1))
     return store.exists(here) and not store.exists(after)
 
 
 def _load(store: Store, folder: str) -> StateLog | None:
-    """Replay the newest checkpoint and the commits after it; `FileMissing` when a clean-up was faster."""
+    """Replay the newest checkpoint and the commits after it; raises `FileMissing` if a clean-up was faster."""
     commits, checkpoints = _versions(store, folder)
     if not commits and not checkpoints:
         return None
@@ -209,11 +209,11 @@ def _apply_commit(store: Store, key: str, log: StateLog) -> None:
     content = store.read(key).to_pybytes()
     try:
         actions = [msgspec.json.decode(line) for line in content.splitlines() if line]
-        # A commit may remove a file and add one of the same name; Delta's rule is that the additions count.
+        # A commit may remove a file and add one of the same name; by Delta's rules the addition counts.
         for action in sorted(actions, key=lambda one: "add" in one):
             log.apply(action, key)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise Corrupt(f"{key}: is no commit of a state table: {error!r}") from error
+        raise Corrupt(f"{key}: is not a commit of a state table: {error!r}") from error
 
 
 def _apply_checkpoint(store: Store, key: str, log: StateLog) -> None:

@@ -1,7 +1,7 @@
-"""Removes what a MERGE every few seconds leaves of a state table: replaced data files and old commit files.
+"""Removal of what a MERGE every few seconds leaves in a state table: replaced data files and old commit files.
 
 Delta's own VACUUM takes seconds of Spark for it, and its log clean-up keeps whole days: tens of thousands of files in
-one folder, which every later MERGE lists. Only the table's one driver may call this, between two of its writes.
+one folder, which every later MERGE lists. Only the table's one driver may do this, between two of its writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tables.store import Store
 
 __all__ = ["DATA_KEEP_MS", "LOG_KEEP_MS", "sweep_state"]
 
-#: A query that began so long ago may still read what was replaced since.
+#: How long a replaced data file is kept, for queries that still read it.
 DATA_KEEP_MS: Final = 15 * 60_000
 LOG_KEEP_MS: Final = 60 * 60_000
 
@@ -23,9 +23,9 @@ _LOG_FILE: Final = re.compile(r"(\d{20})\.(json|crc|checkpoint\.parquet)")
 
 
 def sweep_state(store: Store, folder: str, now_ms: int) -> int:
-    """Delete data files that are not live, and commits below the newest checkpoint, when they are old enough.
+    """Delete old data files that are not live, and old commits below the newest checkpoint.
 
-    Returns the number of deleted files. A kill leaves some for the next call.
+    Returns the number of deleted files. After a kill the next call deletes the rest.
     """
     log = read_state_log(store, folder)
     if log is None:
@@ -37,7 +37,7 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
         if name.endswith(".parquet") and name not in live and entry.modified_ms < now_ms - DATA_KEEP_MS:
             store.delete(f"{folder}/{entry.name}")
             deleted += 1
-    # In order of versions: whoever finds a commit finds all after it.
+    # In order of versions, so that a reader that finds a commit finds all later ones, too.
     for entry in sorted(store.entries(f"{folder}/{LOG_FOLDER}"), key=lambda one: _checked(one.name)):
         found = _LOG_FILE.fullmatch(_checked(entry.name))
         old = entry.modified_ms < now_ms - LOG_KEEP_MS
@@ -48,5 +48,5 @@ def sweep_state(store: Store, folder: str, now_ms: int) -> int:
 
 
 def _checked(name: str) -> str:
-    """The file that a file is about: beside each, Spark puts one with its checksums on a local disk."""
+    """Return the name of the file that a `.crc` file belongs to: on a local disk, Spark puts one beside each file."""
     return name[1:-4] if name.startswith(".") and name.endswith(".crc") else name

@@ -1,4 +1,4 @@
-"""Where tables lie: a local disk or an object store behind one port, and what makes a local disk durable and cheap."""
+"""Storage of tables: a local disk or an object store behind one interface, with file reuse, trash and host locks."""
 
 from __future__ import annotations
 

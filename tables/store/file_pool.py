@@ -1,17 +1,17 @@
-"""Dead files become new ones: why a log that deletes as fast as it appends does not slow down.
+"""Reuse of dead files, so that a log that deletes files as fast as it appends does not slow down.
 
-ext4 does not hand out an inode again for up to five minutes after it was deleted, and looks past every such inode
-when it creates a file: at a thousand commits a second a create costs 0.5 ms instead of 0.02 (measured; the figures
-stand in ARCHITECTURE.md). So small dead files are moved to a pool of this process and overwritten by later writes,
-as a database does with its old log segments.
+ext4 does not reuse an inode for up to five minutes after its deletion, and walks past every such inode when it
+creates a file: at a thousand commits a second, creating a file takes 0.5 ms instead of 0.02 ms (measured; see
+tables/README.md). So small dead files are moved to a pool of this process and overwritten by later writes, as a
+database does with its old log segments.
 
-A file is overwritten only when nobody has it open any more: the kernel grants a write lease exactly then. Without
-a lease (another system, another owner) the file is deleted and a new one made; nothing depends on the pool.
+A file is overwritten only when no process has it open any more: only then does the kernel grant a write lease. Without
+a lease (another system, another owner) the file is deleted and a new one is created; nothing depends on the pool.
 
     unlink --> pool --lease granted, opened (upkeep)--> ready --> write_new: rename, write
 
-Some are made ready in advance: each system call of a writer lets go of the interpreter's lock, and a busy service takes
-longer to give it back than the call took.
+Some files are opened in advance: each system call of a writer releases the interpreter's lock, and in a busy service
+getting the lock back takes longer than the call.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tables.store.local import OsFiles
 
 __all__ = ["RecyclingFiles"]
 
-#: Pool bound: 16,384 files of one block are 64 MiB of disk.
+#: Most files in the pool: 16,384 files of one block are 64 MiB of disk.
 POOL_FILES_MAX: Final = 16_384
-#: Larger files are deleted: they are few, and their blocks are worth having back.
+#: Size of the largest file that goes to the pool. Larger files are deleted: they are few, and free many blocks.
 POOL_FILE_BYTES_MAX: Final = 64 * KIB
-#: At most so many files are made in advance at once.
+#: Most files that one call of `refill` creates.
 _REFILL_MAX: Final = 1_024
-#: So many are opened in advance, at least and at most: each costs a file descriptor.
+#: Fewest and most files that are opened in advance: each costs a file descriptor.
 _READY_MIN: Final = 8
 _READY_MAX: Final = 128
 _PREFIX: Final = ".pool-"
 _UNSEEN_PREFIX: Final = ".newpool-"
 _LOCK: Final = "lock"
-#: Linux' F_SETSIG, which Python does not name: which signal tells the owner of a lease that somebody opens the file.
+#: Linux' F_SETSIG, which Python does not name: it sets the signal that tells a lease's owner of an open of the file.
 _F_SETSIG: Final = 10
 
 
@@ -55,7 +55,7 @@ class RecyclingFiles(OsFiles):
     def __init__(self, root: str, *, files_max: int = POOL_FILES_MAX) -> None:
         self._files_max = files_max
         self._pool: deque[str] = deque()
-        #: Of these nobody else has any open; each with the descriptor to write it.
+        #: Files that no other process has open, each with its open descriptor for writing.
         self._ready: deque[tuple[str, int]] = deque()
         self._names = 0
         self._taken = 0
@@ -63,7 +63,7 @@ class RecyclingFiles(OsFiles):
         _remove_abandoned(root)
         name = uuid.uuid4().hex
         self._folder = f"{root}/{_PREFIX}{name}"
-        # Locked before it has the name of a pool: a process that starts at the same time would call it abandoned.
+        # The folder is locked before it gets a pool's name: a process that starts now would otherwise remove it.
         unseen = f"{root}/{_UNSEEN_PREFIX}{name}"
         os.mkdir(unseen, 0o750)
         self._guard = os.open(f"{unseen}/{_LOCK}", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -84,7 +84,7 @@ class RecyclingFiles(OsFiles):
             os.close(fd)
 
     def _reused(self, path: str) -> int | None:
-        """A dead file under its new name, open for writing; None when there is none that nobody holds."""
+        """Rename a dead file to `path` and return its descriptor for writing; None if no dead file is free."""
         self._taken += 1
         found = self._next()
         if found is None:
@@ -100,7 +100,7 @@ class RecyclingFiles(OsFiles):
         return fd
 
     def _next(self) -> tuple[str, int] | None:
-        """A dead file that nobody has open, and its descriptor; None when there is none at hand."""
+        """Return a dead file that no other process has open, and its descriptor; None if there is none at hand."""
         with contextlib.suppress(IndexError):
             return self._ready.popleft()
         with contextlib.suppress(IndexError):
@@ -108,16 +108,16 @@ class RecyclingFiles(OsFiles):
         return None
 
     def _opened(self, dead: str) -> tuple[str, int] | None:
-        """The file, open for writing; None, and it is gone, when somebody else has it open.
+        """Open the file for writing and return it with its descriptor; delete it and return None if it is in use.
 
-        Who opens it from now on reads a file of the pool, which nobody needs.
+        A process that opens it from now on opens a file of the pool, which no reader needs.
         """
         try:
             fd = os.open(dead, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            # The usual SIGIO would end the process, if a backup opened the file just now; SIGURG is ignored.
+            # The default SIGIO would end this process if, say, a backup opened the file just now; SIGURG is ignored.
             fcntl.fcntl(fd, _F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -137,15 +137,15 @@ class RecyclingFiles(OsFiles):
             dead = f"{self._folder}/{self._names}"
         os.rename(path, dead)
         if os.stat(dead).st_nlink > 1:
-            # It still has another name (`.head`): that name's content must not change.
+            # The file still has another name (`.head`), whose content must not change.
             super().unlink(dead)
             return
         self._pool.append(dead)
 
     def refill(self) -> None:
-        """Make as many empty files as writers took since the last call, and open what they will take until the next.
+        """Create as many files as writers took since the last call, and open those that they will take until the next.
 
-        Creating is slow, and writers should not wait.
+        Creating files is slow, and writers should not wait for it.
         """
         taken, self._taken = self._taken, 0
         ready = min(max(2 * taken, _READY_MIN), _READY_MAX)
@@ -174,7 +174,7 @@ class RecyclingFiles(OsFiles):
 
 
 def _remove_abandoned(root: str) -> None:
-    """Remove pools of processes that are gone: nobody holds their lock."""
+    """Remove the pools of processes that have ended: their locks are free."""
     with os.scandir(root) as entries:
         pools = [e.path for e in entries if e.name.startswith(_PREFIX)]
     for pool in pools:

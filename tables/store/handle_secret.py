@@ -1,6 +1,6 @@
-"""The secret that signs handles: the operator's, or one that the warehouse keeps (see `mq.queue.handle`).
+"""The secret that signs handles: the operator's, or one that the warehouse stores (see `mq.queue.handle`).
 
-Made once, by whichever process comes first: put-if-absent decides, and the others read what it stored.
+The first process that needs the warehouse's secret creates it: put-if-absent decides, and the others read it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["handle_keys"]
 _KEY: Final = "sys/handle_keys/0.json"
 _SECRET_BYTES: Final = 32
 _CONFIGURED_BYTES_MIN: Final = 16
-#: Key ids, which handles carry: a service whose operator gives it a secret does not take the handles of before.
+#: Key ids, which handles carry: a service that was given a secret refuses handles signed with the stored one.
 _STORED_ID: Final = 0
 _CONFIGURED_ID: Final = 1
 
@@ -36,27 +36,27 @@ _decode: Final = msgspec.json.Decoder(_Stored).decode
 
 
 def handle_keys(store: Store, configured: str = "") -> HandleKeys:
-    """The keys by which every process of the warehouse makes and verifies handles; blocking.
+    """Return the keys with which every process of the warehouse signs and verifies handles; blocking.
 
     Parameters
     ----------
     configured
-        Hexadecimal digits; empty for the warehouse's own secret.
+        The operator's secret in hexadecimal digits; empty for the warehouse's own secret.
 
     Raises
     ------
     Refused
-        `config_invalid`: `configured` is too short or not hexadecimal. The text is not repeated.
+        `config_invalid`: `configured` is too short or not hexadecimal. The message does not repeat it.
     Corrupt
-        `handle_keys_corrupt`: the stored secret is damaged. Removed, it is made anew, and the handles that were given
-        out are void: their messages are delivered again.
+        `handle_keys_corrupt`: the stored secret is damaged. After its file is removed, a new secret is made, and all
+        earlier handles are void: their messages are delivered again.
     """
     if configured:
         return HandleKeys(current=_CONFIGURED_ID, secrets={_CONFIGURED_ID: _parsed(configured)})
     stored = _read(store)
     if stored is None:
         made = to_json(_Stored(secrets.token_hex(_SECRET_BYTES)))
-        # Whether it was stored, and whose it is, is seen by reading it.
+        # Whether this put or another process's was stored is seen by reading the key back.
         with contextlib.suppress(Unknown):
             store.put_if_absent(_KEY, made, durable=True)
         stored = _read(store)

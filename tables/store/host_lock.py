@@ -1,9 +1,9 @@
-"""Locks that tell processes of one machine which others of it are dead, without waiting for a lease (SPEC META-1).
+"""Locks that tell a process which other processes of its machine are dead, without waiting for a lease (SPEC META-1).
 
-A host keeps an exclusive `flock` on `<warehouse>/hosts/<id>.lock` from before it registers until it has left. The
-kernel lets go of it when the process ends, however it ends, and keeps it while the process is stopped. So who can take
-the lock of a registered host of its own machine knows that it is dead. Anything else (another machine, a file that is
-missing, a warehouse on an object store) says nothing, and the lease decides.
+A host holds an exclusive `flock` on `<warehouse>/hosts/<id>.lock` from before it registers until it has left. The
+kernel releases the lock when the process ends, however it ends, and keeps it while the process is stopped. So a
+process that can take the lock of a registered host of its own machine knows that this host is dead. In all other cases
+(another machine, a missing file, a warehouse on an object store) nothing is known, and the lease decides.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 
 __all__ = ["HostLocks", "this_machine"]
 
-#: Beside the spaces of tables; no space has this name.
+#: The folder of the locks, beside the folders of the spaces of tables; no space has this name.
 FOLDER: Final = "hosts"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def this_machine() -> str:
-    """What tells this machine, since it was started, from all others; empty where nothing does."""
+    """Return an id of this machine since its boot; an empty string where the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -30,19 +30,19 @@ def this_machine() -> str:
 
 
 class HostLocks:
-    """The lock files of one warehouse; blocking, safe for threads."""
+    """The lock files of one warehouse. Its methods block and are safe for threads."""
 
     def __init__(self, root: Path | None) -> None:
-        """`root` is the warehouse's folder; None where it has none, and every method says that nothing is known."""
+        """Take the warehouse's folder; None if it has none: then every method returns that nothing is known."""
         self._folder = None if root is None else root / FOLDER
         self._held: dict[str, int] = {}
-        #: Of this process, to be registered with its host; empty when its locks tell nobody anything.
+        #: The machine's id, registered with this process's host; empty if locks cannot be used.
         self.machine = "" if root is None else this_machine()
 
     def hold(self, host: str) -> bool:
-        """Take the lock of a host that this process is about to be.
+        """Take the lock of the host that this process is about to register; return whether it was taken.
 
-        False where there is none, also on a file system without such locks: the lease decides then.
+        Without a folder, or on a file system without such locks, this returns False: the lease decides then.
         """
         if self._folder is None:
             return False
@@ -57,7 +57,7 @@ class HostLocks:
         return True
 
     def is_dead(self, host: str, machine: str) -> bool:
-        """Whether a registered host certainly is dead; False means that nothing is known."""
+        """Return whether a registered host is certainly dead; False means that nothing is known."""
         if self._folder is None or not machine or machine != self.machine or host in self._held:
             return False
         try:
@@ -65,7 +65,7 @@ class HostLocks:
         except OSError:
             return False
         try:
-            # Shared, so that two who ask at the same time do not take each other for the host.
+            # A shared lock, so that two processes that check at the same time do not take each other for the host.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return False
@@ -74,7 +74,7 @@ class HostLocks:
         return True
 
     def forget(self, host: str) -> None:
-        """Remove the file of a host that has left, or was declared dead; its lock is let go if it was ours."""
+        """Remove the lock file of a host that has left or was declared dead; release the lock if it is ours."""
         if self._folder is None:
             return
         with contextlib.suppress(OSError):
@@ -84,10 +84,10 @@ class HostLocks:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of everything, as the end of the process would."""
+        """Release all locks, as the end of the process would."""
         while self._held:
             os.close(self._held.popitem()[1])
 
     def _path(self, host: str) -> Path:
-        assert self._folder is not None, "asked before"
+        assert self._folder is not None, "callers check for None first"
         return self._folder / f"{host}.lock"

@@ -1,12 +1,12 @@
 """Tables on a local disk, durable against power loss.
 
-A commit is put in five steps, each of which a kill may follow:
+A commit is written in five steps; a kill may follow each of them:
 
     write temp -> fsync temp -> link temp to its name -> rename temp to .head -> fsync folder
 
-`link` fails when the name exists, across all processes, and never overwrites; the content is whole before the name
-appears. `.head` stays a second name of the newest commit: if the commit's own name is lost (a deleted or damaged
-file), opening sees it, and repair has the content.
+`link` fails if the name exists, whichever process created it, and never overwrites; the content is complete before
+the name appears. `.head` stays as a second name of the newest commit: if the commit's own file is deleted or damaged,
+opening the table detects it, and repair has the content.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HEAD: Final = ".head"
 TEMP_PREFIX: Final = ".tmp-"
 T = TypeVar("T")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-#: What file systems answer to a hard link that they do not have.
+#: Errors of file systems that do not have hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 
 class FileSystem(Protocol):
-    """The system calls whose order durability depends on; a test records them and plays every legal crash."""
+    """The system calls whose order durability depends on; a test records them and replays every legal crash."""
 
     def write_new(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None: ...
     def sync_file(self, path: str) -> None: ...
@@ -65,7 +65,7 @@ class OsFiles:
             os.close(fd)
 
     def write_all(self, fd: int, data: pa.Buffer | bytes) -> None:
-        """Write all of `data`, in as many calls as the kernel wants."""
+        """Write all of `data`, in as many calls as the kernel needs."""
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
@@ -96,10 +96,10 @@ class OsFiles:
         os.mkdir(path, 0o750)
 
     def refill(self) -> None:
-        """Nothing is made in advance."""
+        """Do nothing: no files are made in advance."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 class LocalStore:
@@ -141,7 +141,7 @@ class LocalStore:
             if not self._link(temp, path):
                 return False
         failpoint("commit.after_link")
-        # From here the file exists for everybody: an error no longer means "not stored".
+        # From here on the file exists for all processes: an error no longer means "not stored".
         try:
             self._files.rename(temp, f"{folder}/{HEAD}")
             if durable:
@@ -152,7 +152,7 @@ class LocalStore:
         return True
 
     def _link(self, temp: str, path: str) -> bool:
-        """Give `temp` its name; False, and no more `temp`, when the name is taken."""
+        """Link `temp` to its name; if the name is taken, remove `temp` and return False."""
         try:
             self._files.link(temp, path)
         except FileExistsError:
@@ -162,17 +162,17 @@ class LocalStore:
             self._drop(temp)
             if error.errno in _NO_LINKS:
                 raise StoreUnsafe(
-                    f"{self._root} is on a file system without hard links ({error.strerror}), as a volume of Unity "
-                    "Catalog or a bucket that is mounted: nothing can be committed there. Use a local disk, or the "
+                    f"{self._root} is on a file system without hard links ({error.strerror}), such as a volume of "
+                    "Unity Catalog or a mounted bucket: nothing can be committed there. Use a local disk, or the "
                     "object store itself: s3://, gs://, abfss://"
                 ) from error
             raise
         return True
 
     def _put_anew(self, key: str, data: bytes, *, durable: bool, cause: OSError) -> None:
-        """After a sync that failed: the kernel calls what it could not write clean, so syncing again proves nothing.
+        """Write a file again after a failed sync.
 
-        Writing it again does.
+        Syncing again would prove nothing: the kernel marks pages that it could not write as clean.
         """
         if not durable:
             return
@@ -196,7 +196,7 @@ class LocalStore:
             self._files.sync_folder(folder)
 
     def _write_whole(self, path: str, data: pa.Buffer | bytes, *, sync: bool) -> None:
-        """Write a file that nobody knows of yet, or none."""
+        """Write a file under a name that no reader knows yet; remove it if writing fails."""
         try:
             self._files.write_new(path, data, sync=sync)
         except OSError:
@@ -204,7 +204,7 @@ class LocalStore:
             raise
 
     def _drop(self, path: str) -> None:
-        """A full disk must not also be littered; the file has no reader."""
+        """Remove a file that has no reader, if possible: on a full disk no leftovers should stay."""
         with contextlib.suppress(OSError):
             self._files.unlink(path)
 
@@ -218,7 +218,7 @@ class LocalStore:
             raise Unavailable(f"cannot read {key}: {error.strerror}", code="storage_error") from error
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
-        # Not mapped: a file that somebody truncates under a mapping would kill the process.
+        # Read, not mapped: a mapped file that another process truncates would kill this process.
         space = np.empty(size, dtype=np.uint8)
         view = memoryview(space.data)
         try:
@@ -260,7 +260,7 @@ class LocalStore:
         return sorted(self._listed(folder, _folders_of))
 
     def _listed(self, folder: str, pick: Callable[[Iterator[os.DirEntry[str]]], Iterator[T]]) -> list[T]:
-        """What `pick` finds in a folder; nothing in one that is not there, but an error is no empty folder."""
+        """Return what `pick` finds in a folder: nothing if the folder does not exist; other errors are raised."""
         try:
             with os.scandir(self._path(folder)) as entries:
                 return list(pick(entries))
@@ -294,9 +294,9 @@ class LocalStore:
         self._files.close()
 
     def _make_folder(self, folder: str) -> None:
-        """Make `folder` durable: an acknowledged file in a folder that a power cut forgets would be lost.
+        """Create `folder` and make it durable: a power cut that loses the folder loses its acknowledged files, too.
 
-        Whoever made it may not have come to sync it yet, so the first use by a process always syncs.
+        The process that created the folder may not have synced it yet, so each process syncs it at its first use.
         """
         if folder in self._known_folders:
             return
@@ -312,7 +312,7 @@ class LocalStore:
 
 
 def make_root(root: str, files: FileSystem) -> None:
-    """Make a warehouse's folder, durably; one that is there is left as it is."""
+    """Create a warehouse's folder durably; do nothing if it exists."""
     missing = []
     while not os.path.isdir(root):
         missing.append(root)
@@ -341,13 +341,13 @@ def _folders_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
 
 
 def _names_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
-    # What kind an entry is stands in the folder itself on every common file system: no look at the file.
+    # Every common file system keeps an entry's type in the folder itself: no `stat` of the file is needed.
     return (e.name for e in entries if e.is_file(follow_symlinks=False))
 
 
 def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
     for entry in entries:
-        # A file may vanish between the listing and the look (a temp file, a swept one).
+        # A file may vanish between the listing and `stat` (a temp file, a swept file).
         with contextlib.suppress(FileNotFoundError):
             if entry.is_file(follow_symlinks=False):
                 stat = entry.stat(follow_symlinks=False)
@@ -356,7 +356,7 @@ def _files_of(entries: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
 
 @contextlib.contextmanager
 def _as_ours(what: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours: a full disk says so, anything else is `Unavailable`."""
+    """Turn the operating system's errors into ours: `StorageFull` for a full disk, `Unavailable` for most others."""
     try:
         yield
     except FileNotFoundError as error:

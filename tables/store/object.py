@@ -1,7 +1,7 @@
-"""Tables on S3, GCS, Azure or any store that obstore speaks, by conditional put.
+"""Tables on S3, GCS, Azure or any other store that obstore supports, by conditional put.
 
-A put that returned is durable, so `durable` changes nothing here. An error of a conditional put says nothing about
-its outcome: it is `Unknown`, and the commit loop reads the key back.
+A put that returned is durable, so `durable` changes nothing here. After an error of a conditional put its outcome is
+not known: `Unknown` is raised, and the commit loop reads the key back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ObjectStore"]
 class ObjectStore:
     """Files below a prefix of a bucket."""
 
-    #: A look costs a round trip here: writers try at once instead.
+    #: `exists` takes a round trip here, so writers put at once instead.
     cheap_look = False
 
     def __init__(self, url: str, remote: Remote | None = None) -> None:
@@ -88,7 +88,7 @@ class ObjectStore:
         return True
 
     def sync(self, keys: list[str]) -> None:
-        """Object stores are durable by themselves."""
+        """Do nothing: every put is durable."""
 
     def entries(self, folder: str) -> list[Entry]:
         found = self._list(folder)["objects"]
@@ -119,10 +119,10 @@ class ObjectStore:
             raise Unavailable(f"cannot delete {key}: {error}", code="storage_error") from error
 
     def prepare(self) -> None:
-        """Nothing can be made ahead."""
+        """Do nothing: there is nothing to prepare."""
 
     def close(self) -> None:
-        """Connections close with the process."""
+        """Do nothing: connections close with the process."""
 
     def delete_tree(self, folder: str) -> None:
         try:

@@ -1,7 +1,8 @@
-"""The port to where tables lie: local disk, object store or memory, behind six calls.
+"""The interface to the storage of tables: local disk, object store or memory.
 
-The whole design rests on one of them: `put_if_absent` stores a file under a name that does not exist yet, or says
-that it does; of any number of processes exactly one wins. `probe` proves it before a service starts (RELIABILITY R3).
+The whole design rests on one method: `put_if_absent` creates a file under a name that does not exist yet, or returns
+that the name exists; of any number of processes exactly one wins. `probe` proves this before a service starts
+(RELIABILITY R3).
 
 Keys are relative to the warehouse, with `/`. Data is durable when a call with `durable=True` returns.
 """
@@ -29,18 +30,18 @@ class StoreUnsafe(Unavailable):
 
 
 class FileMissing(NotFound):
-    """A file of a table is not there."""
+    """A file of a table does not exist."""
 
     code = "file_missing"
 
 
 class NotDurable(Unknown):
-    """The file is stored and seen by all, but a power cut could take it."""
+    """The file is stored and visible to all processes, but a power cut could lose it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a listing: `name` without its folder, `modified_ms` by the store's wall clock."""
+    """One file in a listing: `name` without its folder, `modified_ms` by the store's wall clock."""
 
     name: str
     size: int
@@ -50,60 +51,60 @@ class Entry:
 class Store(Protocol):
     """Files by key."""
 
-    #: True where asking for one file costs microseconds, so that a writer may look before it works.
+    #: Whether `exists` takes microseconds, so that a writer may check for a file before it does its work.
     cheap_look: bool
 
     def uri(self, key: str) -> str:
-        """What another engine opens."""
+        """Return the URI under which another engine opens the file or folder."""
 
     def put(self, key: str, data: pa.Buffer | bytes, *, durable: bool) -> None:
-        """Write a new file whose name nobody else uses."""
+        """Write a new file under a name that no other writer uses."""
 
     def put_if_absent(self, key: str, data: bytes, *, durable: bool) -> bool:
-        """Create `key` atomically; False when it exists.
+        """Create `key` atomically; return False if it exists already.
 
-        Raises `NotDurable` when it was created, but not made durable, and `Unknown` when the outcome cannot be told:
-        the caller must read `key` back. False may also mean that an earlier try of this very call created it.
+        Raises `NotDurable` if the file was created, but not made durable, and `Unknown` if the outcome is not known:
+        the caller must read `key` back. False may also mean that an earlier attempt within this call created the file.
         """
 
     def replace(self, key: str, data: pa.Buffer | bytes) -> None:
-        """Write or overwrite atomically and durably."""
+        """Write or overwrite a file atomically and durably."""
 
     def read(self, key: str) -> pa.Buffer:
-        """The whole file; raises `FileMissing`."""
+        """Return the whole file; raises `FileMissing`."""
 
     def read_parts(self, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> pa.Buffer:
-        """A buffer of `size` bytes in which only the byte ranges `[start, stop)` are filled; raises `FileMissing`.
+        """Return a buffer of `size` bytes with only the byte ranges `[start, stop)` filled; raises `FileMissing`.
 
-        What the file does not have of a range is zeros, so that the caller's checksums see it. (Left as it happens to
-        be in memory it could be the right bytes, of an earlier read of the then whole file.)
+        Bytes of a range that lie beyond the end of the file are zero, so that the caller's checksums detect them.
+        (Uninitialized memory could hold the right bytes, left by an earlier read of the file when it was whole.)
         """
 
     def exists(self, key: str) -> bool: ...
 
     def sync(self, keys: list[str]) -> None:
-        """Make files that were written with `durable=False`, by whichever process, durable in this order."""
+        """Make files that any process wrote with `durable=False` durable, in this order."""
 
     def entries(self, folder: str) -> list[Entry]:
-        """Files directly in `folder`, sorted by name; empty when there is no such folder."""
+        """Return the files directly in `folder`, sorted by name; an empty list if there is no such folder."""
 
     def names(self, folder: str) -> list[str]:
-        """The names alone, sorted: of a hundred thousand files they cost a tenth."""
+        """Return the names of the files in `folder`, sorted: for 100,000 files a tenth of the cost of `entries`."""
 
     def folders(self, folder: str) -> list[str]:
-        """Names of the folders directly in `folder`, sorted."""
+        """Return the names of the folders directly in `folder`, sorted."""
 
     def delete(self, key: str) -> None:
-        """Remove a file; one that is gone is no error."""
+        """Remove a file; do nothing if it does not exist."""
 
     def delete_tree(self, folder: str) -> None:
-        """Remove a folder with all below it; out of sight at once, out of space soon."""
+        """Remove a folder and everything below it: it disappears at once, its space is freed soon after."""
 
     def prepare(self) -> None:
-        """Do ahead what would slow coming writes; called in the background, several times a second."""
+        """Do in advance what would slow down later writes; called in the background, several times a second."""
 
     def close(self) -> None:
-        """Let go of what the process holds beside the files."""
+        """Release what the process holds besides the files."""
 
 
 def probe(store: Store) -> None:
@@ -120,9 +121,9 @@ def probe(store: Store) -> None:
 
 
 def sparse_buffer(size: int, ranges: Sequence[tuple[int, int]], parts: Sequence[bytes | pa.Buffer]) -> pa.Buffer:
-    """`size` bytes with what was read of each range at its place, and zeros for what was not.
+    """Return a buffer of `size` bytes with each of `parts` at the start of its range, and zeros behind it.
 
-    What is in no range is never touched, so it costs no memory.
+    Bytes outside the ranges are never touched, so they cost no memory.
     """
     space = np.empty(size, dtype=np.uint8)
     for (start, stop), part in zip(ranges, parts, strict=True):
@@ -133,7 +134,7 @@ def sparse_buffer(size: int, ranges: Sequence[tuple[int, int]], parts: Sequence[
 
 
 class MemoryStore:
-    """Twin of the real stores for tests and examples; everything is lost when the process ends."""
+    """A store in memory for tests and examples; its files are lost when the process ends."""
 
     cheap_look = True
 
@@ -172,7 +173,7 @@ class MemoryStore:
         return key in self._files
 
     def sync(self, keys: list[str]) -> None:
-        """Memory has nothing to sync."""
+        """Do nothing: memory has nothing to sync."""
 
     def entries(self, folder: str) -> list[Entry]:
         prefix = folder.rstrip("/") + "/"
@@ -194,10 +195,10 @@ class MemoryStore:
             self._files.pop(key, None)
 
     def prepare(self) -> None:
-        """Memory needs no preparing."""
+        """Do nothing: memory needs no preparation."""
 
     def close(self) -> None:
-        """Memory needs no closing."""
+        """Do nothing: memory holds nothing to release."""
 
     def delete_tree(self, folder: str) -> None:
         prefix = folder.rstrip("/") + "/"

@@ -1,9 +1,9 @@
-"""Folders that are deleted: out of sight at once, removed in the background, also by who comes after a crash.
+"""Deleted folders: renamed at once, removed in the background, after a crash by the next process.
 
     topics/orders/orders@broker-a  --rename, sync-->  .deleted-<uuid>  --a thread, file by file-->  nothing
 
-A tree of a hundred thousand files takes seconds to remove: nobody waits for that, neither the call that deletes it nor
-a process that ends. A name is used for one folder only, so whatever is made anew in the old place is not touched.
+Removing a tree of a hundred thousand files takes seconds: neither the call that deletes it nor a process that ends
+waits for that. Each deleted folder gets a name of its own, so a folder created anew in the old place is not touched.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _PREFIX: Final = ".deleted-"
 
 
 class Graves:
-    """The deleted folders of a root."""
+    """The deleted folders of one root, and the thread that removes them."""
 
     def __init__(self, root: str, unlink: Callable[[str], None] = os.unlink) -> None:
-        """`unlink` removes a file."""
+        """Take the root, and `unlink`, which removes a file."""
         self._root = root
         self._unlink = unlink
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._again = False
         self._resumed = False
-        #: Whether no more is removed.
+        #: Whether removing has ended.
         self.closed = False
 
     def new(self) -> str:
-        """Where a folder is to be renamed to; then call `dig`."""
+        """Return a new path to which the caller renames a deleted folder; the caller then calls `dig`."""
         return f"{self._root}/{_PREFIX}{uuid.uuid4().hex}"
 
     def resume(self) -> None:
-        """Remove what earlier processes had not come to; does something only once."""
+        """Remove what earlier processes left; only the first call does something."""
         if not self._resumed:
             self._resumed = True
             self.dig()
 
     def dig(self) -> None:
-        """Let everything that is deleted be removed."""
+        """Have a background thread remove all deleted folders."""
         with self._lock:
             self._again = True
             if self._thread is None and not self.closed:
@@ -53,7 +53,7 @@ class Graves:
                 self._thread.start()
 
     def close(self) -> None:
-        """Remove no more: the next process does the rest."""
+        """Stop removing; the next process removes the rest."""
         with self._lock:
             self.closed = True
             thread = self._thread
@@ -67,14 +67,14 @@ class Graves:
                     self._thread = None
                     return
                 self._again = False
-            # What cannot be removed now is tried again with the next folder, or by the next process.
+            # A folder that cannot be removed now is tried again with the next one, or by the next process.
             with contextlib.suppress(OSError):
                 for name in os.listdir(self._root):
                     if name.startswith(_PREFIX):
                         self._remove(f"{self._root}/{name}")
 
     def _remove(self, grave: str) -> None:
-        """All of a tree, from its leaves up; other processes may be at it, too."""
+        """Remove a tree from its leaves up; other processes may be removing it at the same time."""
         for folder, _, names in os.walk(grave, topdown=False):
             for name in names:
                 if self.closed:

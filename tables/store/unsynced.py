@@ -1,4 +1,4 @@
-"""Files that are written and visible but could still be taken by a power cut (`Flush.ASYNC`)."""
+"""Files that are written and visible, but that a power cut could still lose (`Flush.ASYNC`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Unsynced"]
 
 
 class Unsynced:
-    """The keys to sync of one partition, in the order of their commits. Safe for threads."""
+    """The keys of one partition that must be synced, in the order of their commits. Safe for threads."""
 
     def __init__(self, store: Store, on_added: Callable[[Unsynced], None] = lambda unsynced: None) -> None:
-        """`on_added` is called after each addition, so that nobody has to look for what must be synced."""
+        """Take the store, and `on_added`, which is called after each addition, so that no caller has to poll."""
         self._store = store
         self._on_added = on_added
         self._keys: list[str] = []
@@ -23,7 +23,7 @@ class Unsynced:
         #: Held while syncing, so that a second caller returns only after the first one's files are durable.
         self._sync_lock = threading.Lock()
         self._syncing = 0
-        #: Whether a sync failed: the kernel then calls clean what it could not write, and syncing again proves nothing.
+        #: Whether a sync failed: the kernel marks what it could not write as clean, so syncing again proves nothing.
         self._failed = False
         self._is_dropped = False
 
@@ -32,7 +32,7 @@ class Unsynced:
             return len(self._keys) + self._syncing
 
     def add(self, keys: Sequence[str]) -> None:
-        """These files are written, data before commit."""
+        """Add files that are written, data before commit."""
         with self._keys_lock:
             if self._is_dropped:
                 return
@@ -40,7 +40,7 @@ class Unsynced:
         self._on_added(self)
 
     def add_failed(self, keys: Sequence[str]) -> None:
-        """These files are written, and syncing them or their folder has failed."""
+        """Add files that are written, but whose sync, or that of their folder, has failed."""
         with self._keys_lock:
             if self._is_dropped:
                 return
@@ -49,12 +49,12 @@ class Unsynced:
         self._on_added(self)
 
     def drop(self) -> None:
-        """Sync nothing any more: the files are deleted."""
+        """Forget all keys and take no more: the files are deleted."""
         with self._keys_lock:
             self._keys, self._is_dropped = [], True
 
     def sync(self) -> None:
-        """Return when everything added before the call is durable; on an error it stays to be made so."""
+        """Make everything added before the call durable; after an error it stays to be synced by a later call."""
         with self._sync_lock:
             with self._keys_lock:
                 keys, self._keys = self._keys, []
@@ -80,6 +80,6 @@ class Unsynced:
                     self._syncing = 0
 
     def _write_anew(self, key: str) -> None:
-        # A file that clean-up or a roll-up has removed meanwhile needs no syncing.
+        # A file that clean-up or a roll-up has removed in the meantime needs no sync.
         with contextlib.suppress(FileMissing):
             self._store.replace(key, self._store.read(key))

@@ -134,7 +134,7 @@ def test_r4_a_file_of_another_version_or_table_is_found() -> None:
 
 def test_r3_a_commit_of_another_writer_is_refused() -> None:
     foreign = b'{"commitInfo":{"engineInfo":"Spark"}}\n{"txn":{"appId":"mq.offset","version":9}}\n'
-    with pytest.raises(Corrupt, match="one writer family"):
+    with pytest.raises(Corrupt, match="not written by DeltaMQ"):
         parse(foreign)
 
 

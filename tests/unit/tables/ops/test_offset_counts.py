@@ -46,7 +46,7 @@ def test_model_3_offsets_that_are_anywhere_cost_a_bounded_amount_of_memory() -> 
     [
         ((0, 3), [0, 1, 2], ""),
         ((5, 5), [], ""),
-        ((0, 3), [0, 1, 1], "1 messages have an offset that another one has"),
+        ((0, 3), [0, 1, 1], "1 messages have an offset that another message has, too"),
         ((0, 4), [0, 1, 3], "1 of the 4 offsets before mq.offset have no message"),
         ((0, 3), [1, 2, 3], "offsets are [1, 3], not [0, 2]"),
     ],

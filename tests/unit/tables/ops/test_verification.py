@@ -27,7 +27,7 @@ def test_a_sound_warehouse_has_only_notes(log: PartitionLog, warehouse: Warehous
     (note,) = found
     assert (note.ref, note.file) == (REF, REF.folder)
     assert note.problem.startswith("8 files of ")
-    assert "0 for offsets from the end on" in note.problem
+    assert "0 at or after the end offset" in note.problem
 
 
 def test_an_empty_warehouse_has_nothing_wrong(open_warehouse: OpenWarehouse) -> None:
