@@ -32,7 +32,9 @@ _when: Final = with_options(
     click.argument("name"),
     click.option("--group", metavar="GROUP", required=True, help="The group of the dead letters or offsets."),
     click.option("--every", metavar="DURATION", required=True, help="The interval, such as 30m, 24h, 7d."),
-    click.option("--first", metavar="TIME", help="The first time, from which the interval counts; default: now."),
+    click.option(
+        "--first", metavar="TIME", help="The first time (RFC 3339), from which the interval counts; default: now."
+    ),
 )
 
 

@@ -35,7 +35,7 @@ class TopicPartition:
 
 
 class Catalog:
-    """The topics of a warehouse, as of the construction."""
+    """The topics of a warehouse, as of its construction."""
 
     def __init__(self, store: Store, state: MetaState | None = None) -> None:
         """Take the topics from `state`; by default from the metadata log, or from the folders if there is none."""

@@ -98,7 +98,7 @@ class Work:
             self._due_s[shard] = time.monotonic() + waits_s
 
     def began(self, shards: Sequence[str], at: datetime) -> None:
-        """Mark the begin of a run."""
+        """Mark the start of a run."""
         self.cancelled, self._noted = "", False
         self._began_s = self._told_s = time.monotonic()
         self._run = Running(job=self.job.name, started_at=at, shards=shards, application=self._me.application)

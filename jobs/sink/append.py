@@ -54,7 +54,7 @@ def append_manifest(place: SinkPlace, manifest: Manifest, *, flush: Flush | None
     Parameters
     ----------
     flush
-        When an append is durable; None for the setting of the topic or the warehouse.
+        Whether appends wait for the disk; None: as the settings of the topic or the warehouse say.
     again
         Whether an earlier run may have appended some of the requests.
 
