@@ -147,7 +147,7 @@ class SinkPlace:
         return known_of_broker(self.meta.meta.brokers, broker_of(partition))
 
     def flush_of(self, topic: Topic, asked: Flush | None) -> Flush:
-        """Return whether appends wait for the disk, by the option of the writer, the topic or the warehouse."""
+        """Return whether appends wait for the disk: by the writer's option, else the topic's or warehouse's setting."""
         named = topic.settings.flush
         return asked or (Flush(named) if named is not None else self.settings.log.flush)
 
