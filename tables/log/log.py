@@ -201,7 +201,7 @@ class PartitionLog:
 
     @property
     def requests_whole_since_ms(self) -> int:
-        """The append time since which no request of the last day was forgotten for lack of room; 0 if none ever was."""
+        """The append time from which on no request of the last day is forgotten for lack of room; 0 for any time."""
         return self._requests.whole_since_ms()
 
     @property
@@ -422,7 +422,7 @@ class PartitionLog:
         return self._upkeep.due_in_ms()
 
     def rest(self) -> bool:
-        """Free the memory kept for readers, unless there was a read or append since the last call; return whether."""
+        """Free memory kept for readers if there was no read or append since the last call; return whether it was so."""
         if self._used:
             self._used = False
             return False

@@ -56,7 +56,7 @@ class LogTail:
 
 
 class DelayMarks:
-    """The marks of one broker, followed. For one thread, blocking."""
+    """Follows the marks of one broker. For one thread, blocking."""
 
     def __init__(self, warehouse: Warehouse, cluster: str, broker: str) -> None:
         self.delay_partition = system_ref(DELAY, cluster, broker).name

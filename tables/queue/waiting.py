@@ -29,7 +29,7 @@ __all__ = ["DUE_KEPT_MS", "WAITING_MESSAGES_MAX", "WaitingIndex", "delayed_of"]
 Int64s = NDArray[np.int64]
 
 WAITING_MESSAGES_MAX: Final = 4_000_000
-#: How long a message is still found after it fell due.
+#: Time for which a message is still found after it fell due.
 DUE_KEPT_MS: Final = 3_600_000
 
 

@@ -135,7 +135,7 @@ COMPUTED_COLUMNS: Final = {POP_CHECKPOINTS: {"due_time": "if(in_flight > 0, revi
 LOST_MESSAGES_SCHEMA: Final = pa.schema(
     [
         *_LANE,
-        # Offsets [low, high).
+        # The lost offsets [low, high).
         _required("low", pa.int64()),
         _required("high", pa.int64()),
         _required("reason", pa.string()),
@@ -169,7 +169,7 @@ ROUTES_SCHEMA: Final = pa.schema(
         _required("broker", pa.string()),
         # The partition's place in the route.
         _required("number", pa.int32()),
-        # Logical partitions [lp_low, lp_high); `pmod(hash(key), 1024)` is a key's. Null: it owns none.
+        # Logical partitions [lp_low, lp_high); a key's is `pmod(hash(key), 1024)`. Null if the partition owns none.
         pa.field("lp_low", pa.int32()),
         pa.field("lp_high", pa.int32()),
     ]
@@ -195,7 +195,7 @@ GROUPS_SCHEMA: Final = pa.schema(
 
 BROKERS_SCHEMA: Final = pa.schema(
     [
-        # `/meta` is the role of routes, groups and allocations.
+        # The broker's name; `/meta` is the meta role, which decides about routes, groups and allocations.
         _required("broker", pa.string()),
         # Grows each time a process takes the broker over.
         _required("epoch", pa.int64()),
@@ -243,7 +243,7 @@ MOVES_SCHEMA: Final = pa.schema(
     [
         _required("topic", pa.string()),
         _required("topic_id", pa.string()),
-        # Of the route after the expansion.
+        # The epoch of the route after the expansion.
         _required("route_epoch", pa.int64()),
         _required("source", pa.string()),
         _required("target", pa.string()),

@@ -87,5 +87,5 @@ def _read(store: Store) -> bytes | None:
     with corrupt_when_damaged(_KEY, code="handle_keys_corrupt"):
         secret = bytes.fromhex(_decode(raw).secret)
         if len(secret) != _SECRET_BYTES:
-            raise ValueError("a secret of another length")
+            raise ValueError("the secret has the wrong length")
     return secret

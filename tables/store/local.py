@@ -103,7 +103,7 @@ class OsFiles:
 
 
 class LocalStore:
-    """Files below a local folder."""
+    """A store of files below a local folder."""
 
     cheap_look = True
 
@@ -243,7 +243,7 @@ class LocalStore:
     def sync(self, keys: list[str]) -> None:
         paths = [self._path(key) for key in keys]
         for path in paths:
-            # A file that retention has removed meanwhile needs no syncing.
+            # A file that retention has removed in the meantime needs no sync.
             with _as_ours(path), contextlib.suppress(FileNotFoundError):
                 self._files.sync_file(path)
         for folder in dict.fromkeys(os.path.dirname(path) for path in paths):

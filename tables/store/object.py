@@ -26,7 +26,7 @@ __all__ = ["ObjectStore"]
 
 
 class ObjectStore:
-    """Files below a prefix of a bucket."""
+    """A store of files below a prefix of a bucket."""
 
     #: `exists` takes a round trip here, so writers put at once instead.
     cheap_look = False

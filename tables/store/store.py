@@ -49,7 +49,7 @@ class Entry:
 
 
 class Store(Protocol):
-    """Files by key."""
+    """A store of files by key."""
 
     #: Whether `exists` takes microseconds, so that a writer may check for a file before it does its work.
     cheap_look: bool
