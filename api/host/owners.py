@@ -18,10 +18,11 @@ import msgspec
 
 from api.host.hosting import Hosting
 from api.host.peers import Call, Peer, Peers
-from api.wire import Answer, FailedHandle
+from api.wire import Answer
 from mq.errors import DeltaMQError, Unavailable
 from mq.names import broker_of
 from mq.queue import HandleKeys, open_handles
+from mq.wire import FailedHandle
 
 __all__ = ["Owners", "Relayed", "Split", "failed_of"]
 

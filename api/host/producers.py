@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from api.wire import Producer
 from mq.errors import Conflict
 from mq.producer import Part
+from mq.wire import Producer
 from tables.log import PartitionLog
 
 __all__ = ["ProducerGate", "draw_of"]

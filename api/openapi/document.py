@@ -12,9 +12,9 @@ from fastapi.openapi.utils import get_openapi
 from api.openapi.examples import add_examples
 from api.openapi.messages import message_paths
 from api.openapi.pop import POP_TYPES, pop_paths, tighten_pop
-from api.routes import ProduceAnswer
-from api.wire import PROBLEM, REF, DeadLetters, FetchAnswer, Json, Message, ProduceRequest, problem
+from api.wire import PROBLEM, REF, Json, problem
 from mq.limits import DELAY_MS_MAX
+from mq.wire import DeadLetters, FetchAnswer, Message, ProduceAnswer, ProduceRequest
 
 __all__ = ["describe"]
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.queue import ARROW_TYPE, PopAnswer
-from api.routes import AckAnswer, DeadAnswer, InvisibleAnswer, NackAnswer
-from api.wire import (
-    REF,
-    AckRequest,
-    DeadRequest,
-    InvisibleRequest,
-    Json,
-    NackRequest,
-    PopRequest,
-    name_in_path,
-    problem,
-)
+from api.queue import ARROW_TYPE
+from api.wire import REF, Json, name_in_path, problem
 from mq.limits import WAIT_MS_MAX
+from mq.wire import (
+    AckAnswer,
+    AckRequest,
+    DeadAnswer,
+    DeadRequest,
+    InvisibleAnswer,
+    InvisibleRequest,
+    NackAnswer,
+    NackRequest,
+    PopAnswer,
+    PopRequest,
+)
 
 __all__ = ["POP_TYPES", "pop_paths", "tighten_pop"]
 

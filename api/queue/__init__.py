@@ -11,14 +11,13 @@ from api.queue.logs import Dying
 from api.queue.moved_progress import HELD_BACK_S, MovedProgress
 from api.queue.overdue import settle_overdue
 from api.queue.pop_requests import Taken, TopicPopRequest
-from api.queue.popped import ARROW_TYPE, FAILED_KEY, PopAnswer, arrow_answer, json_answer
+from api.queue.popped import ARROW_TYPE, arrow_answer, json_answer
 from api.queue.popper import Popped, Popper
 from api.queue.seen_clients import SeenClients
 from api.queue.waiting import Waiting
 
 __all__ = [
     "ARROW_TYPE",
-    "FAILED_KEY",
     "HELD_BACK_S",
     "Delays",
     "Dying",
@@ -27,7 +26,6 @@ __all__ = [
     "LanePops",
     "Lanes",
     "MovedProgress",
-    "PopAnswer",
     "Popped",
     "Popper",
     "SeenClients",

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from api.queue.pop_requests import Taken
-from api.wire import Answer, ArrowPieces, FailedHandle, Origin, json_columns
+from api.wire import Answer, ArrowPieces, json_columns
+from mq.wire import FAILED_KEY, FailedHandle, PopAnswer, PoppedMessage
 from tables.schema import MESSAGE_SCHEMA
 
-__all__ = ["ARROW_TYPE", "FAILED_KEY", "PopAnswer", "PoppedMessage", "arrow_answer", "json_answer"]
+__all__ = ["ARROW_TYPE", "arrow_answer", "json_answer"]
 
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
-#: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged.
-FAILED_KEY: Final = b"mq-failed-acks"
 _SCHEMA: Final = pa.schema(
     [
         pa.field("partition", pa.string(), nullable=False),
@@ -32,38 +30,6 @@ _SCHEMA_BYTES: Final = _SCHEMA.serialize().to_pybytes()
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 #: Bytes up to which an answer is sent whole; larger ones are sent in pieces.
 _WHOLE_BYTES_MAX: Final = 1024 * 1024
-
-
-class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message, with either `body` or `body_base64`. `handle` names this delivery of it."""
-
-    partition: str
-    handle: str
-    delivery_attempt: Annotated[int, Meta(ge=1)]
-    offset: Annotated[int, Meta(ge=0)]
-    message_id: str | None
-    append_time: str
-    body: str | None = None
-    body_base64: str | None = None
-    key: str | None = None
-    tag: str | None = None
-    headers: dict[str, str | None] | None = None
-    born_time: str | None = None
-    deliver_time: str | None = None
-    reconsume_times: int = 0
-    origin: Origin | None = None
-    producer_id: str | None = None
-    producer_seq: int | None = None
-
-
-class PopAnswer(msgspec.Struct):
-    """A pop's answer; `rest` is the number of messages left for the group in the partitions that the pop visits."""
-
-    messages: list[PoppedMessage]
-    pop_time: str
-    invisible_ms: int
-    rest: Annotated[int, Meta(ge=0)]
-    failed_acks: list[FailedHandle] = []
 
 
 def _time(ms: int) -> str:

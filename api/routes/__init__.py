@@ -6,12 +6,11 @@ from typing import Final
 
 from api.routes import cancel, cluster, dead_letters, failed_messages, group_offsets, groups, heartbeats, locks, topics
 from api.routes.fetch import ARROW_TYPE, answer_fetch
-from api.routes.handles import CALLS, AckAnswer, DeadAnswer, InvisibleAnswer, NackAnswer, answer_handles
+from api.routes.handles import CALLS, answer_handles
 from api.routes.order_request import CLIENT_PATTERN
 from api.routes.pop import answer_pop
 from api.routes.produce import JSON_TYPE, NDJSON_TYPE, answer_produce
 from api.routes.sse import EVENTS_TYPE
-from api.routes.store_request import ProduceAnswer
 
 __all__ = [
     "ARROW_TYPE",
@@ -21,11 +20,6 @@ __all__ = [
     "JSON_TYPE",
     "NDJSON_TYPE",
     "ROUTERS",
-    "AckAnswer",
-    "DeadAnswer",
-    "InvisibleAnswer",
-    "NackAnswer",
-    "ProduceAnswer",
     "answer_fetch",
     "answer_handles",
     "answer_pop",

@@ -17,11 +17,12 @@ from api.routes.groups import GroupName
 from api.routes.replay import Target, replay
 from api.routes.topics import Running
 from api.service import Service
-from api.wire import DeadLetter, DeadLetters, JsonBody, dead_letters, problems
+from api.wire import JsonBody, dead_letters, problems
 from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
 from mq.names import broker_of
+from mq.wire import DeadLetter, DeadLetters
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref
 

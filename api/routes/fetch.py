@@ -22,7 +22,6 @@ from api.wire import (
     Answer,
     ArrowPieces,
     Client,
-    FetchAnswer,
     Receive,
     Scope,
     Send,
@@ -44,6 +43,7 @@ from mq.limits import (
     WAIT_MS_MAX,
 )
 from mq.names import broker_of
+from mq.wire import FetchAnswer
 from tables.log import Fetched
 
 __all__ = ["ARROW_TYPE", "answer_fetch"]

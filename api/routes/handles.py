@@ -16,28 +16,24 @@ from msgspec import Meta
 from api.host import Call, failed_of, together
 from api.queue import Fate
 from api.service import Service
-from api.wire import (
-    BODY_BYTES_MAX,
-    AckRequest,
-    Answer,
-    DeadRequest,
-    FailedHandle,
-    Headers,
-    InvisibleRequest,
-    NackRequest,
-    Receive,
-    Scope,
-    decode,
-    headers_of,
-    parse_query,
-    read_body,
-)
+from api.wire import BODY_BYTES_MAX, Answer, Headers, Receive, Scope, decode, headers_of, parse_query, read_body
 from mq.errors import Conflict, Refused
 from mq.meta import Group
 from mq.queue import Dead, Handle, after_failure, check_reason, wait_ms
 from mq.queue_limits import ORDERED_REVIVE_QUEUE
+from mq.wire import (
+    AckAnswer,
+    AckRequest,
+    DeadAnswer,
+    DeadRequest,
+    FailedHandle,
+    InvisibleAnswer,
+    InvisibleRequest,
+    NackAnswer,
+    NackRequest,
+)
 
-__all__ = ["CALLS", "AckAnswer", "DeadAnswer", "InvisibleAnswer", "NackAnswer", "answer_handles"]
+__all__ = ["CALLS", "answer_handles"]
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -45,33 +41,6 @@ _ack: Final = msgspec.json.Decoder(AckRequest)
 _invisible: Final = msgspec.json.Decoder(InvisibleRequest)
 _nack: Final = msgspec.json.Decoder(NackRequest)
 _dead: Final = msgspec.json.Decoder(DeadRequest)
-
-
-class AckAnswer(msgspec.Struct):
-    """The number of handles that were acknowledged, and those that were refused."""
-
-    acked: Count
-    failed: list[FailedHandle]
-
-
-class NackAnswer(msgspec.Struct):
-    """The number of messages that are delivered again or dead after their last attempt, and the refused handles."""
-
-    nacked: Count
-    failed: list[FailedHandle]
-
-
-class DeadAnswer(msgspec.Struct):
-    """The number of messages that go to the dead letters, and the refused handles."""
-
-    dead: Count
-    failed: list[FailedHandle]
-
-
-class InvisibleAnswer(msgspec.Struct):
-    """The message's new handle; the previous one is no longer valid."""
-
-    handle: str
 
 
 async def answer_handles(service: Service, call: bytes, group_name: str, scope: Scope, receive: Receive) -> Answer:

@@ -21,11 +21,8 @@ from api.routes.read import parse_tags
 from api.service import Service
 from api.wire import (
     BODY_BYTES_MAX,
-    POP_MESSAGES_DEFAULT,
     Answer,
     Client,
-    FailedHandle,
-    PopRequest,
     Receive,
     Scope,
     Ticket,
@@ -38,6 +35,7 @@ from api.wire import (
 from mq.errors import Conflict, NotFound
 from mq.meta import Group, Subscription, Topic
 from mq.names import broker_of, check_topic
+from mq.wire import POP_MESSAGES_DEFAULT, FailedHandle, PopRequest
 from tables.failpoints import failpoint
 
 __all__ = ["answer_pop"]

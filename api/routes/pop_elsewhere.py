@@ -14,9 +14,10 @@ import msgspec
 import pyarrow as pa
 
 from api.host import Call, Peer, failed_of
-from api.queue import ARROW_TYPE, FAILED_KEY
+from api.queue import ARROW_TYPE
 from api.service import Service
-from api.wire import Answer, Client, FailedHandle, PopRequest
+from api.wire import Answer, Client
+from mq.wire import FAILED_KEY, FailedHandle, PopRequest
 
 __all__ = ["ack_elsewhere", "pop_elsewhere"]
 

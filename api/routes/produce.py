@@ -18,14 +18,13 @@ import msgspec
 import pyarrow as pa
 
 from api.host import GONE
-from api.routes.store_request import INLINE_BYTES, ProduceAnswer, Range, StoreRequest, check_new, store
+from api.routes.store_request import INLINE_BYTES, StoreRequest, check_new, store
 from api.service import Service
 from api.wire import (
     Answer,
     Decoded,
     Headers,
     Named,
-    Producer,
     Receive,
     Scope,
     Ticket,
@@ -43,9 +42,10 @@ from api.wire import (
 from mq.errors import Refused, Unprocessable, UnsupportedMedia
 from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX, PRODUCER_SEQ_MAX
 from mq.names import check_client_topic
+from mq.wire import ProduceAnswer, Producer
 from tables.failpoints import failpoint
 
-__all__ = ["ARROW_TYPE", "JSON_TYPE", "NDJSON_TYPE", "ProduceAnswer", "Range", "answer_produce"]
+__all__ = ["ARROW_TYPE", "JSON_TYPE", "NDJSON_TYPE", "answer_produce"]
 
 JSON_TYPE: Final = "application/json"
 NDJSON_TYPE: Final = "application/x-ndjson"

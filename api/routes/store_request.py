@@ -14,29 +14,29 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Annotated, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from api.host import HostedTopic, draw_of, passes
 from api.log import Part, Partition, Pending, not_known
 from api.queue import split_shares
 from api.service import Service
-from api.wire import Decoded, Indexes, Named, Producer, Share, check_named, replayed, rerouted, route_messages
+from api.wire import Decoded, Indexes, Named, Share, check_named, replayed, rerouted, route_messages
 from mq.backoff import Backoff
 from mq.errors import Conflict, Fenced, NotFound, OffsetMismatch
 from mq.limits import FETCH_BYTES_MAX
 from mq.producer import Part as StoredPart
 from mq.routing import Route
+from mq.wire import ProduceAnswer, Producer, Range
 from tables.delta import ProducerStamp
 from tables.log import ROUTE_FENCE, Appended, FetchStatus, PartitionLog
 from tables.queue import AT_ONCE, Known, Placement, producer_in_delay
 from tables.settings import Flush
 
-__all__ = ["INLINE_BYTES", "ProduceAnswer", "Range", "StoreRequest", "check_new", "store"]
+__all__ = ["INLINE_BYTES", "StoreRequest", "check_new", "store"]
 
 #: Bytes above which a body is handled on a thread; below, the hand-over would cost more than the work.
 INLINE_BYTES: Final = 64 * 1024
@@ -46,29 +46,6 @@ _REUSED: Final = "producer_sequence_reused"
 #: process that fenced died in between.
 _FENCED_S: Final = 15.0
 _AGAIN_S: Final = Backoff(0.005, 0.25)
-
-
-class Range(msgspec.Struct, omit_defaults=True):
-    """Offsets `[base_offset, base_offset + count)`, in request order, of some messages of the request.
-
-    `delayed`: the messages wait there until they are due.
-    """
-
-    partition: str
-    base_offset: Annotated[int, Meta(ge=0)]
-    count: Annotated[int, Meta(ge=1)]
-    indexes: list[int] | UnsetType = UNSET
-    duplicate: bool | UnsetType = UNSET
-    delayed: bool | UnsetType = UNSET
-
-
-class ProduceAnswer(msgspec.Struct):
-    """The answer after the commits that hold the messages; `duplicate`: an earlier copy stored some or all of them."""
-
-    ranges: list[Range]
-    duplicate: bool
-    durable: bool
-    message_ids: list[str] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from api.wire.answer import WRITE_WHOLE, Answer, Header, send_answer
 from api.wire.arrow_body import decode_arrow
 from api.wire.arrow_pieces import ArrowPieces
-from api.wire.dead_letter_json import DeadLetter, DeadLetters, dead_letters
-from api.wire.decoded import Decoded, Named, Producer
-from api.wire.failed_handle import FailedHandle
+from api.wire.dead_letter_json import dead_letters
+from api.wire.decoded import Decoded, Named
 from api.wire.json_body import JsonBody
-from api.wire.json_rows import Message, ProduceRequest, decode_json, decode_ndjson
-from api.wire.message_json import FetchAnswer, Origin, json_columns, stored_messages
+from api.wire.json_rows import decode_json, decode_ndjson
+from api.wire.message_json import json_columns, stored_messages
 from api.wire.openapi_parts import (
     PROBLEM,
     REF,
@@ -25,17 +24,7 @@ from api.wire.openapi_parts import (
     whole,
 )
 from api.wire.paging import After, Limit, page
-from api.wire.pop_request import (
-    BODY_BYTES_MAX,
-    POP_MESSAGES_DEFAULT,
-    AckRequest,
-    DeadRequest,
-    InvisibleRequest,
-    NackRequest,
-    PopRequest,
-    decode,
-    decode_pop,
-)
+from api.wire.pop_request import BODY_BYTES_MAX, decode, decode_pop
 from api.wire.problem_documents import answer_of, as_deltamq_error, install, method_not_allowed
 from api.wire.request import (
     Admission,
@@ -69,12 +58,10 @@ from api.wire.rows import ArrowRows, Indexes, Rows, to_record_batch
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "POP_MESSAGES_DEFAULT",
     "PROBLEM",
     "REF",
     "TOPIC_PATTERN",
     "WRITE_WHOLE",
-    "AckRequest",
     "Admission",
     "After",
     "Answer",
@@ -82,26 +69,14 @@ __all__ = [
     "ArrowRows",
     "Client",
     "ClientGone",
-    "DeadLetter",
-    "DeadLetters",
-    "DeadRequest",
     "Decoded",
-    "FailedHandle",
-    "FetchAnswer",
     "Header",
     "Headers",
     "Indexes",
-    "InvisibleRequest",
     "Json",
     "JsonBody",
     "Limit",
-    "Message",
-    "NackRequest",
     "Named",
-    "Origin",
-    "PopRequest",
-    "ProduceRequest",
-    "Producer",
     "Receive",
     "Rows",
     "Scope",

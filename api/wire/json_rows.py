@@ -10,57 +10,32 @@ from __future__ import annotations
 import binascii
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from api.wire.decoded import Decoded, Producer
+from api.wire.decoded import Decoded
 from api.wire.rows import Body, Rows
 from mq.errors import Refused, TooLarge, Unprocessable
 from mq.limits import (
     HEADER_BYTES_MAX,
-    HEADERS_MAX,
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     MESSAGE_ID_BYTES_MAX,
-    OFFSET_MAX,
     PRODUCER_ID_LENGTH_MAX,
     REQUEST_MESSAGES_MAX,
     TAG_BYTES_MAX,
     TIME_US_MAX,
 )
+from mq.wire import Message, ProduceRequest
 from tables.queue import Times, times_of_lists
 
-__all__ = ["Message", "ProduceRequest", "decode_json", "decode_ndjson"]
+__all__ = ["decode_json", "decode_ndjson"]
 
 _TIME_MAX = datetime.fromtimestamp(TIME_US_MAX // 1_000_000, UTC)
 _TIME_MIN = datetime.fromtimestamp(0, UTC)
 #: Bytes of lines decoded at once: more would hold the interpreter's lock for too long.
 _NDJSON_SLICE_BYTES = 256 * 1024
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message of a request, with either `body` or `body_base64`."""
-
-    body: str | None = None
-    key: Annotated[str, Meta(max_length=KEY_BYTES_MAX)] | None = None
-    tag: Annotated[str, Meta(max_length=TAG_BYTES_MAX)] | None = None
-    headers: Annotated[dict[str, str], Meta(max_length=HEADERS_MAX)] | None = None
-    body_base64: str | None = None
-    partition: str | None = None
-    born_time: Annotated[datetime, Meta(tz=True)] | None = None
-    deliver_time: Annotated[datetime, Meta(tz=True)] | None = None
-    delay_ms: Annotated[int, Meta(ge=0)] | None = None
-    message_id: Annotated[str, Meta(min_length=1, max_length=MESSAGE_ID_BYTES_MAX)] | None = None
-
-
-class ProduceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON body of a produce request."""
-
-    messages: list[Message]
-    producer: Producer | None = None
-    expected_offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
 
 
 _REQUEST = msgspec.json.Decoder(ProduceRequest)

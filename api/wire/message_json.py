@@ -11,56 +11,19 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import repeat
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta
 
-__all__ = ["FetchAnswer", "Origin", "StoredMessage", "json_columns", "stored_messages"]
+from mq.wire import MessageOrigin, StoredMessage
+
+__all__ = ["json_columns", "stored_messages"]
 
 
 _EPOCH: Final = datetime(1970, 1, 1)
 #: Number of values up to which they are made one by one: Arrow's kernels cost as much for one as for a hundred.
 _FEW: Final = 100
-
-
-class Origin(msgspec.Struct):
-    """Where a retried, delayed or dead message came from."""
-
-    topic: str | None
-    partition: str | None
-    offset: int | None
-
-
-class StoredMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    """One message, with either `body` or `body_base64`."""
-
-    offset: Annotated[int, Meta(ge=0)]
-    message_id: str | None
-    append_time: str
-    body: str | None = None
-    body_base64: str | None = None
-    key: str | None = None
-    tag: str | None = None
-    headers: dict[str, str | None] | None = None
-    born_time: str | None = None
-    deliver_time: str | None = None
-    reconsume_times: int = 0
-    origin: Origin | None = None
-    producer_id: str | None = None
-    producer_seq: int | None = None
-
-
-class FetchAnswer(msgspec.Struct):
-    """A fetch's answer; `next_offset` is the offset to ask for next, `max_offset` the next one to be written."""
-
-    status: str
-    messages: list[StoredMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
 
 
 def stored_messages(rows: pa.Table) -> list[StoredMessage]:
@@ -147,4 +110,4 @@ def _headers(column: pa.ChunkedArray) -> Any:
 def _origins(column: pa.ChunkedArray) -> Any:
     if column.null_count == len(column):
         return repeat(None)
-    return [None if v is None else Origin(**v) for v in column.to_pylist()]
+    return [None if v is None else MessageOrigin(**v) for v in column.to_pylist()]

@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import msgspec
 import pyarrow as pa
 
 from mq.client.messages.received import ReceivedMessage
+from mq.wire import FailedHandle, MessageOrigin
 
 __all__ = ["FailedHandle", "MessageOrigin", "PopBatch", "PopTable", "PoppedMessage"]
-
-
-class MessageOrigin(msgspec.Struct, frozen=True, gc=False):
-    """Where a retried, delayed or dead message was first stored."""
-
-    topic: str | None
-    partition: str | None
-    offset: int | None
 
 
 class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
@@ -39,17 +31,6 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
     def deliver_time(self) -> datetime | None:
         """The time at which a delayed message was due."""
         return None if self.deliver_us is None else datetime.fromtimestamp(self.deliver_us / 1e6, UTC)
-
-
-class FailedHandle(msgspec.Struct, frozen=True, gc=False):
-    """A handle that was refused, with the reason as `code`.
-
-    `handle_invalid`: no valid handle of this group. `handle_expired`: the message is delivered again, or about to be.
-    `outcome_unknown`: acknowledged in time, but stored so late that the message may be delivered again all the same.
-    """
-
-    handle: str
-    code: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

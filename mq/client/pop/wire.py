@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,13 +11,15 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
+from mq import wire
 from mq.client.http import decode_as, decoded, path_of
-from mq.client.messages import FailedHandle, MessageOrigin, PopBatch, PoppedMessage, PopTable
+from mq.client.messages import FailedHandle, PopBatch, PoppedMessage, PopTable
 from mq.client.produce import ARROW
 from mq.errors import Refused, Unknown
 from mq.limits import WAIT_MS_MAX
 from mq.meta import Ordering
 from mq.queue_limits import POP_MESSAGES_MAX
+from mq.wire import FAILED_KEY, InvisibleAnswer, PopAnswer, PopRequest
 
 __all__ = [
     "HANDLES_MAX",
@@ -97,54 +100,24 @@ class PopAsk:
 
     def body(self) -> bytes:
         """Return the request's JSON, without options that have their default."""
-        request: dict[str, object] = {"max_messages": self.max_messages}
-        if self.invisible_ms is not None:
-            request["invisible_ms"] = self.invisible_ms
-        if self.wait_ms:
-            request["wait_ms"] = self.wait_ms
-        if self.tags != "*":
-            request["tags"] = self.tags
-        if self.partition is not None:
-            request["partition"] = self.partition
-        if self.order is not None:
-            request["order"] = self.order
-        if self.client_id is not None:
-            request["client_id"] = self.client_id
-        if self.ack:
-            request["ack"] = self.ack
-        if self.retry is not None:
-            request["retry"] = self.retry
+        request = PopRequest(
+            max_messages=self.max_messages,
+            invisible_ms=self.invisible_ms,
+            wait_ms=self.wait_ms,
+            tags=None if self.tags == "*" else self.tags,
+            partition=self.partition,
+            order=self.order,
+            client_id=self.client_id,
+            ack=list(self.ack),
+            retry=self.retry,
+        )
         return msgspec.json.encode(request)
 
 
 # JSON ----------------------------------------------------------------------------------------------------------
 
 
-class _Message(msgspec.Struct, gc=False):
-    partition: str
-    offset: int
-    handle: str
-    body: str | None = None
-    body_base64: bytes | None = None
-    key: str | None = None
-    tag: str | None = None
-    headers: dict[str, str | None] | None = None
-    message_id: str | None = None
-    born_time: datetime | None = None
-    append_time: datetime | None = None
-    deliver_time: datetime | None = None
-    delivery_attempt: int = 1
-    origin: MessageOrigin | None = None
-
-
-class _Answer(msgspec.Struct, gc=False):
-    messages: list[_Message]
-    invisible_ms: int
-    rest: int = 0
-    failed_acks: list[FailedHandle] = []
-
-
-_decoder: Final = msgspec.json.Decoder(_Answer)
+_decoder: Final = msgspec.json.Decoder(PopAnswer)
 
 
 def parse_batch(topic: str, body: bytes) -> PopBatch:
@@ -161,12 +134,12 @@ def parse_batch(topic: str, body: bytes) -> PopBatch:
     )
 
 
-def _popped(topic: str, message: _Message) -> PoppedMessage:
-    body = message.body_base64 if message.body is None else message.body.encode()
+def _popped(topic: str, message: wire.PoppedMessage) -> PoppedMessage:
+    body = b64decode(message.body_base64 or "") if message.body is None else message.body.encode()
     return PoppedMessage(
         message.partition,
         message.offset,
-        body or b"",
+        body,
         message.key,
         message.tag,
         cast("dict[str, str] | None", message.headers),
@@ -181,8 +154,8 @@ def _popped(topic: str, message: _Message) -> PoppedMessage:
     )
 
 
-def _micros(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1e6)
+def _micros(moment: str | None) -> int | None:
+    return None if moment is None else round(datetime.fromisoformat(moment).timestamp() * 1e6)
 
 
 def _unreadable(error: Exception) -> Unknown:
@@ -196,8 +169,7 @@ def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
     """Parse the Arrow answer of a pop."""
     try:
         rows = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
-        # In the schema's metadata, because an HTTP header has no room for a thousand handles.
-        failed = (rows.schema.metadata or {}).get(b"mq-failed-acks")
+        failed = (rows.schema.metadata or {}).get(FAILED_KEY)
         return PopTable(
             rows=rows,
             invisible_ms=int(headers["mq-invisible-ms"]),
@@ -211,19 +183,17 @@ def parse_table(headers: Mapping[str, str], body: bytes) -> PopTable:
 # Handles -------------------------------------------------------------------------------------------------------
 
 
-class _Handles(msgspec.Struct):
+class _Refused(msgspec.Struct):
+    """What the answers to ack, nack and dead have in common."""
+
     failed: list[FailedHandle] = []
-
-
-class _NewHandle(msgspec.Struct):
-    handle: str
 
 
 def failed_of(body: bytes) -> list[FailedHandle]:
     """Return the handles that an ack, nack or dead call refused."""
-    return decoded(body, _Handles).failed
+    return decoded(body, _Refused).failed
 
 
 def new_handle(body: bytes) -> str:
     """Return the handle in the answer to a change of the invisible time."""
-    return decoded(body, _NewHandle).handle
+    return decoded(body, InvisibleAnswer).handle

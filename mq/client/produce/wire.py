@@ -6,6 +6,7 @@ request are made once: a retry sends the same bytes with the same producer seque
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +16,14 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import UnsetType
 
+from mq import wire
 from mq.client.http import Body
 from mq.client.messages import Message, SentRange
 from mq.client.produce.entry import Entry
 from mq.errors import Unknown
+from mq.wire import ProduceAnswer, Producer
 
 __all__ = ["ARROW", "ROW_SCHEMA", "ProduceRequest", "encode_request", "read_ranges", "shares", "tell_stored"]
 
@@ -55,30 +59,6 @@ class ProduceRequest:
     count: int
 
 
-class _JsonMessage(msgspec.Struct, omit_defaults=True, gc=False):
-    body: str | None = None
-    body_base64: bytes | None = None
-    key: str | None = None
-    tag: str | None = None
-    headers: dict[str, str] | None = None
-    partition: str | None = None
-    message_id: str | None = None
-    born_time: datetime | None = None
-    delay_ms: int | None = None
-    deliver_time: datetime | None = None
-
-
-class _JsonProducer(msgspec.Struct, gc=False):
-    id: str
-    seq: int
-
-
-class _JsonRequest(msgspec.Struct, omit_defaults=True, gc=False):
-    messages: list[_JsonMessage]
-    producer: _JsonProducer
-    expected_offset: int | None = None
-
-
 _encoder = msgspec.json.Encoder()
 _JSON_HEADERS: Final = {"Content-Type": JSON}
 
@@ -91,7 +71,7 @@ def encode_request(
     if len(entries) == 1 and first.rows is None and first.count == 1:
         message = first.messages[0]
         if len(message.body) <= _JSON_BODY_BYTES_MAX:
-            return _json_request(first, message, partition, _JsonProducer(producer_id, producer_seq))
+            return _json_request(first, message, partition, Producer(producer_id, producer_seq))
     headers = {"Content-Type": ARROW, "Producer-Id": producer_id, "Producer-Seq": str(producer_seq)}
     query: dict[str, str | int] = {} if partition is None else {"partition": partition}
     if first.expected_offset is not None:
@@ -103,26 +83,22 @@ def encode_request(
 # JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _json_request(entry: Entry, message: Message, partition: str | None, producer: _JsonProducer) -> ProduceRequest:
-    text: str | None
-    try:
-        text, raw = message.body.decode(), None
-    except UnicodeDecodeError:
-        text, raw = None, message.body
-    born_time = message.born_time or datetime.fromtimestamp(entry.born_us / 1e6, UTC)
-    line = _JsonMessage(
-        text,
-        raw,
-        message.key,
-        message.tag,
-        message.headers,
-        partition,
-        message.message_id,
-        born_time,
-        message.delay_ms,
-        message.deliver_time,
+def _json_request(entry: Entry, message: Message, partition: str | None, producer: Producer) -> ProduceRequest:
+    line = wire.Message(
+        key=message.key,
+        tag=message.tag,
+        headers=message.headers,
+        partition=partition,
+        born_time=message.born_time or datetime.fromtimestamp(entry.born_us / 1e6, UTC),
+        deliver_time=message.deliver_time,
+        delay_ms=message.delay_ms,
+        message_id=message.message_id,
     )
-    body = _encoder.encode(_JsonRequest([line], producer, entry.expected_offset))
+    try:
+        line.body = message.body.decode()
+    except UnicodeDecodeError:
+        line.body_base64 = b64encode(message.body).decode()
+    body = _encoder.encode(wire.ProduceRequest([line], producer, entry.expected_offset))
     return ProduceRequest(body, _JSON_HEADERS, {}, 1)
 
 
@@ -178,22 +154,7 @@ def _stream(batches: Sequence[pa.RecordBatch]) -> memoryview:
 # The answer ----------------------------------------------------------------------------------------------------
 
 
-class _Range(msgspec.Struct):
-    partition: str
-    base_offset: int
-    count: int
-    indexes: list[int] | None = None
-    duplicate: bool = False
-    delayed: bool = False
-
-
-class _Ranges(msgspec.Struct):
-    ranges: list[_Range]
-    duplicate: bool = False
-    durable: bool = True
-
-
-_decoder = msgspec.json.Decoder(_Ranges)
+_decoder = msgspec.json.Decoder(ProduceAnswer)
 
 
 def read_ranges(body: bytes, count: int) -> list[SentRange]:
@@ -210,16 +171,17 @@ def read_ranges(body: bytes, count: int) -> list[SentRange]:
         raise Unknown("the answer to a send is unreadable", code="answer_unreadable") from error
     if sum(r.count for r in answer.ranges) != count:
         raise Unknown(f"the answer to a send of {count} messages covers another number", code="answer_unreadable")
+    # With several ranges, the flag of each says which were stored before.
+    all_before = answer.duplicate and not any(r.duplicate is True for r in answer.ranges)
     return [
         SentRange(
             partition=r.partition,
             base_offset=r.base_offset,
             count=r.count,
-            # With several ranges, the flag of each says which were stored before.
-            duplicate=r.duplicate or (answer.duplicate and not any(other.duplicate for other in answer.ranges)),
+            duplicate=all_before or r.duplicate is True,
             durable=answer.durable,
-            delayed=r.delayed,
-            indexes=None if r.indexes is None else np.array(r.indexes, dtype=np.int64),
+            delayed=r.delayed is True,
+            indexes=None if isinstance(r.indexes, UnsetType) else np.array(r.indexes, dtype=np.int64),
         )
         for r in answer.ranges
     ]

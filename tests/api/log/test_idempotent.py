@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from api.host.producers import ProducerGate, draw_of
-from api.wire.decoded import Producer
 from mq.errors import Conflict, StorageFull
 from mq.limits import PRODUCER_REQUESTS_KEPT
+from mq.wire import Producer
 from tests.api.running import ARROW, NDJSON, Api, Reply, arrow_stream, config_for, running
 
 KEYED = [{"key": f"k{i}", "body": str(i)} for i in range(40)]

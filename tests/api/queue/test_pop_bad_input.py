@@ -7,9 +7,9 @@ import json
 import msgspec
 import pytest
 
-from api.wire.pop_request import PopRequest
 from mq.limits import WAIT_MS_MAX
 from mq.queue_limits import HANDLE_CHARS_MAX, HANDLES_MAX, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, POP_MESSAGES_MAX
+from mq.wire import PopRequest
 from tests.api.running import JSON, PROBLEM, Api
 
 _LONG = "x" * (HANDLE_CHARS_MAX + 1)

@@ -101,7 +101,8 @@ def test_send_05_an_unreadable_answer_is_an_unknown_outcome(body: bytes) -> None
 
 
 def test_an_answer_is_read_with_more_fields_than_known() -> None:
-    body = b'{"ranges":[{"partition":"t@a","base_offset":5,"count":2,"new":1}],"duplicate":true,"message_ids":["a"]}'
+    ranges = b'[{"partition":"t@a","base_offset":5,"count":2,"new":1}]'
+    body = b'{"ranges":%s,"duplicate":true,"durable":true,"message_ids":["a"],"more":0}' % ranges
     assert read_ranges(body, 2) == [SentRange(partition="t@a", base_offset=5, count=2, duplicate=True)]
 
 

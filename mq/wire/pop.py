@@ -1,0 +1,72 @@
+"""Pop: the JSON of a request and of its answer (`POST /v1/groups/{group}/topics/{topic}/pop`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mq.limits import NAME_LENGTH_MAX, TAG_BYTES_MAX, TAG_FILTER_TAGS_MAX, WAIT_MS_MAX
+from mq.queue_limits import POP_MESSAGES_MAX
+from mq.wire.handles import FailedHandle, Handles, Milliseconds
+from mq.wire.stored import MessageOrigin
+
+__all__ = ["FAILED_KEY", "POP_MESSAGES_DEFAULT", "PopAnswer", "PopRequest", "PoppedMessage"]
+
+POP_MESSAGES_DEFAULT: Final = 32
+#: The key of the schema's metadata under which an Arrow answer lists the handles that were not acknowledged: an HTTP
+#: header has no room for a thousand of them.
+FAILED_KEY: Final = b"mq-failed-acks"
+_TAGS_CHARS_MAX: Final = TAG_FILTER_TAGS_MAX * (TAG_BYTES_MAX + 2)
+
+
+class PopRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Pop messages; first, the handles in `ack` are acknowledged. A field that is null counts as left out.
+
+    `invisible_ms` and `order` default to the group's settings; `order` says whether a partition's messages come in
+    order, or those of each `key`. Without `partition` all partitions are popped. `retry` "only" takes only messages
+    that are delivered again, without order; an exclusive group can pop only these.
+    """
+
+    max_messages: Annotated[int, Meta(ge=1, le=POP_MESSAGES_MAX)] | None = POP_MESSAGES_DEFAULT
+    invisible_ms: Milliseconds | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] | None = 0
+    tags: Annotated[str, Meta(max_length=_TAGS_CHARS_MAX)] | None = None
+    partition: Annotated[str, Meta(min_length=3)] | None = None
+    order: bool | Literal["key"] | None = None
+    client_id: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX)] | None = None
+    ack: Handles | None = []
+    retry: Literal["only"] | None = None
+
+
+class PoppedMessage(msgspec.Struct, omit_defaults=True, gc=False):
+    """One message, with either `body` or `body_base64`. `handle` names this delivery of it."""
+
+    partition: str
+    handle: str
+    delivery_attempt: Annotated[int, Meta(ge=1)]
+    offset: Annotated[int, Meta(ge=0)]
+    message_id: str | None
+    append_time: str
+    body: str | None = None
+    body_base64: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    headers: dict[str, str | None] | None = None
+    born_time: str | None = None
+    deliver_time: str | None = None
+    reconsume_times: int = 0
+    origin: MessageOrigin | None = None
+    producer_id: str | None = None
+    producer_seq: int | None = None
+
+
+class PopAnswer(msgspec.Struct):
+    """A pop's answer; `rest` is the number of messages left for the group in the partitions that the pop visits."""
+
+    messages: list[PoppedMessage]
+    pop_time: str
+    invisible_ms: int
+    rest: Annotated[int, Meta(ge=0)]
+    failed_acks: list[FailedHandle] = []
