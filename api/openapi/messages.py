@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.routes import ARROW_TYPE, CLIENT_PATTERN, EVENTS_TYPE, JSON_TYPE, NDJSON_TYPE
+from api.routes import ARROW_TYPE, EVENTS_TYPE, JSON_TYPE, NDJSON_TYPE
 from api.wire import REF, TOPIC_PATTERN, Json, header, name_in_path, problem, query, whole
 from mq.limits import (
     FETCH_BYTES_DEFAULT,
@@ -16,6 +16,7 @@ from mq.limits import (
     PRODUCER_SEQ_MAX,
     WAIT_MS_MAX,
 )
+from mq.wire import CLIENT_PATTERN
 from tables.schema import HEADERS, MESSAGE_SCHEMA
 
 __all__ = ["message_paths"]

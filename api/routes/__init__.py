@@ -7,7 +7,6 @@ from typing import Final
 from api.routes import cancel, cluster, dead_letters, failed_messages, group_offsets, groups, heartbeats, locks, topics
 from api.routes.fetch import ARROW_TYPE, answer_fetch
 from api.routes.handles import CALLS, answer_handles
-from api.routes.order_request import CLIENT_PATTERN
 from api.routes.pop import answer_pop
 from api.routes.produce import JSON_TYPE, NDJSON_TYPE, answer_produce
 from api.routes.sse import EVENTS_TYPE
@@ -15,7 +14,6 @@ from api.routes.sse import EVENTS_TYPE
 __all__ = [
     "ARROW_TYPE",
     "CALLS",
-    "CLIENT_PATTERN",
     "EVENTS_TYPE",
     "JSON_TYPE",
     "NDJSON_TYPE",

@@ -9,12 +9,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response
-from msgspec import Meta
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from api.routes.groups import GroupName
-from api.routes.replay import Target, replay
+from api.routes.replay import replay
 from api.routes.topics import Running
 from api.service import Service
 from api.wire import JsonBody, dead_letters, problems
@@ -22,7 +21,7 @@ from mq.errors import NotFound
 from mq.limits import MIB, OFFSET_MAX
 from mq.meta import Group
 from mq.names import broker_of
-from mq.wire import DeadLetter, DeadLetters
+from mq.wire import DeadLetter, DeadLetters, ReplayRequest
 from tables.log import FetchStatus, PartitionLog
 from tables.queue import dead_ref
 
@@ -33,19 +32,6 @@ router = APIRouter(prefix="/v1/groups/{group}/dead-letters", tags=["groups"])
 LIST_MAX: Final = 1_000
 _LIST_DEFAULT: Final = 100
 _LIST_BYTES: Final = 16 * MIB
-_Offsets = dict[str, list[Annotated[int, Meta(ge=0, le=OFFSET_MAX)]]]
-
-
-class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The dead letters to send back, by default all, and their target."""
-
-    offsets: Annotated[
-        Annotated[_Offsets, Meta(min_length=1)] | None, Meta(description="Offsets by partition of dead letters.")
-    ] = None
-    to: Annotated[
-        Target | None,
-        Meta(description="`origin` (default): their original partitions, for all groups; `retry`: this group alone."),
-    ] = None
 
 
 _REPLAY: Final = JsonBody(ReplayRequest, {"offsets": {"%DLQ%billing@broker-a": [0, 7]}, "to": "retry"}, required=False)

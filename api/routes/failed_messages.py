@@ -9,45 +9,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import Meta
 from pydantic import BaseModel
 
 from api.queue import Dying
 from api.routes.groups import GroupName
-from api.routes.order_request import ClientText, check_client
+from api.routes.order_request import check_client
 from api.routes.topics import Running, TopicName
 from api.service import Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
-from mq.limits import OFFSET_MAX
 from mq.meta import Group, Topic
 from mq.names import broker_of
 from mq.queue import LaneKey, RetryTopic, check_reason
-from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
+from mq.wire import AsideRequest
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/aside", tags=["order"])
 
 _REASON: Final = "rejected"
-_ATTEMPTS_MAX: Final = 2**31 - 1
-_Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
-
-
-class AsideRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Failed messages of one partition, each of which the client has tried `attempts` times."""
-
-    client_id: ClientText
-    partition: Annotated[str, Meta(description="`NAME@BROKER`.")]
-    offsets: Annotated[list[_Offset], Meta(min_length=1, max_length=POP_MESSAGES_MAX)]
-    to: Literal["dead", "retry"]
-    lock: Annotated[_Offset | None, Meta(description="The number of the client's lock.")] = None
-    reason: Annotated[str, Meta(min_length=1, max_length=REASON_LENGTH_MAX)] | None = None
-    attempts: Annotated[int, Meta(ge=1, le=_ATTEMPTS_MAX)] | None = None
 
 
 _ASIDE: Final = JsonBody(

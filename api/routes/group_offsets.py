@@ -3,75 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
-from msgspec import Meta
 from pydantic import BaseModel
 
 from api.host import Call, Peer, is_forwarded, together
 from api.queue import begin, bounds_at
-from api.routes.groups import GroupName, StartText
+from api.routes.groups import GroupName
 from api.routes.lane_views import LaneView, Others, ask_others, lane_bounds, lane_views
 from api.routes.order_request import check_named
 from api.routes.topics import Running, TopicName
 from api.service import Service
 from api.wire import JsonBody, problems
 from mq.errors import Conflict, NotFound, Unprocessable
-from mq.limits import OFFSET_MAX, PRODUCER_ID_LENGTH_MAX
 from mq.meta import Topic, lanes_of
 from mq.names import broker_of
 from mq.queue import Bounds, Committed, LaneKey, Start, check_epoch, reset_position
-from mq.queue_limits import MAX_ATTEMPTS_MAX
+from mq.wire import CommitRequest, ResetRequest
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/groups/{group}/topics/{topic}/offsets", tags=["groups"])
 
 _EMPTY: Final = Bounds(0, 0)
-_Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
-_Offsets = Annotated[dict[str, _Offset], Meta(min_length=1, description="By partition, `NAME@BROKER`.")]
-_Attempts = dict[str, Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS_MAX)]]
-
-
-class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets up to which a client has consumed, each of them the next one that the group wants."""
-
-    offsets: _Offsets
-    client_id: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=PRODUCER_ID_LENGTH_MAX)] | None,
-        Meta(description="The client that commits; in an exclusive group it must hold the pull locks."),
-    ] = None
-    locks: Annotated[
-        dict[str, _Offset] | None, Meta(description="Numbers of the client's pull locks, by partition.")
-    ] = None
-    epochs: Annotated[
-        dict[str, _Offset] | None,
-        Meta(description="Epochs with which the offsets were read; refused (`epoch_over`) if they were reset since."),
-    ] = None
-    topic_id: Annotated[
-        str | None, Meta(description="The topic's id when it was read; refused if it was made again since.")
-    ] = None
-    attempts: Annotated[
-        _Attempts | None,
-        Meta(
-            description="In an exclusive group: how often the message at the offset has failed; the lock's next holder "
-            "gets this number."
-        ),
-    ] = None
-
-
-class ResetRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The position to which a group is reset: in the whole topic, or in each named partition."""
-
-    to: Annotated[
-        StartText | _Offsets, Meta(description="`first`, `last`, a time, or an object of partition to offset.")
-    ]
-    retries: Annotated[
-        Literal["keep", "drop"] | None,
-        Meta(description="Whether messages that wait for redelivery are kept (default) or dropped."),
-    ] = None
 
 
 _COMMIT: Final = JsonBody(CommitRequest, {"offsets": {"orders@broker-a": 120}, "client_id": "worker-1"})

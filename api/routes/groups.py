@@ -20,14 +20,13 @@ from mq.errors import NotFound
 from mq.meta import ConsumeStrategy, Group, GroupRequest, Ordering, Strategy
 from mq.names import check_group
 from mq.queue_limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, MAX_ATTEMPTS_MAX, RETRY_WAIT_MS_MAX, RETRY_WAITS_MAX
+from mq.wire import StartText
 
-__all__ = ["GroupName", "StartText", "router"]
+__all__ = ["GroupName", "router"]
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 GroupName = Annotated[str, PathParameter(json_schema_extra={"pattern": TOPIC_PATTERN}, examples=["billing"])]
-#: `first`, `last`, or an RFC 3339 time, for `Start.from_json`.
-StartText = Annotated[str, Meta(extra_json_schema={"anyOf": [{"enum": ["first", "last"]}, {"format": "date-time"}]})]
 _Wait = Annotated[int, Meta(ge=0, le=RETRY_WAIT_MS_MAX)]
 
 

@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.order import Beat
 from api.routes.groups import GroupName
-from api.routes.order_request import CLIENT_PATTERN, HEARTBEAT, check_client, check_wait, heartbeat_of
+from api.routes.order_request import HEARTBEAT, check_client, check_wait, heartbeat_of
 from api.routes.topics import Running
 from api.wire import Client, problems
 from mq.limits import WAIT_MS_MAX
 from mq.meta import META_ROLE
 from mq.names import check_group
+from mq.wire import CLIENT_PATTERN
 
 __all__ = ["ClientId", "router"]
 

@@ -24,6 +24,7 @@ from api.wire import Client, problems
 from mq.errors import Conflict, Unavailable, Unknown
 from mq.meta import Group, Topic
 from mq.names import broker_of
+from mq.wire import LocksGiven
 
 __all__ = ["router"]
 
@@ -183,18 +184,8 @@ async def _take_there(
         found = await _ask(service, request, owner, body, wait_ms, client)
     except (Unavailable, Unknown):
         return Taken(unanswered=list(share.partitions))
-    answer = msgspec.convert(found, LocksFound)
+    answer = msgspec.convert(found, LocksGiven)
     return Taken(answer.locks, answer.offsets, answer.attempts, answer.refused, answer.unanswered)
-
-
-class LocksFound(msgspec.Struct):
-    """A `LocksAnswer` of another process."""
-
-    locks: dict[str, int]
-    offsets: dict[str, int]
-    attempts: dict[str, int]
-    refused: list[str]
-    unanswered: list[str]
 
 
 def _joined(parts: Sequence[Taken], nobody: Sequence[str]) -> dict[str, object]:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Final, NamedTuple
-
-import msgspec
-from msgspec import Meta
+from typing import Final, NamedTuple
 
 from api.routes.read import parse_tags
 from api.wire import JsonBody
 from mq.errors import NotFound, Refused, Unprocessable
-from mq.limits import NAME_LENGTH_MAX, OFFSET_MAX, PARTITIONS_MAX, WAIT_MS_MAX
+from mq.limits import NAME_LENGTH_MAX, WAIT_MS_MAX
 from mq.meta import Subscription, Topic
 from mq.names import check_client_topic
-from mq.order_limits import SUBSCRIPTIONS_MAX
+from mq.wire import CLIENT_PATTERN, HeartbeatRequest, LocksRequest, ReleaseRequest, SubscriptionRequest
 
 __all__ = [
-    "CLIENT_PATTERN",
     "HEARTBEAT",
     "LOCKS",
     "RELEASE",
-    "ClientText",
     "LocksAsked",
     "LocksReleased",
     "check_client",
@@ -33,58 +28,7 @@ __all__ = [
     "release_of",
 ]
 
-#: Visible ASCII without the slash, which separates segments of a path.
-CLIENT_PATTERN: Final = rf"^[!-.0-~]{{1,{NAME_LENGTH_MAX}}}$"
 _CLIENT: Final = re.compile(CLIENT_PATTERN)
-
-#: The id of a client in a body; `check_client` checks it, as in paths and queries.
-ClientText = Annotated[str, Meta(extra_json_schema={"pattern": CLIENT_PATTERN})]
-_Partitions = Annotated[list[str], Meta(max_length=PARTITIONS_MAX)]
-_Numbers = Annotated[dict[str, Annotated[int, Meta(ge=0, le=OFFSET_MAX)]], Meta(max_length=PARTITIONS_MAX)]
-
-
-class SubscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How a client consumes a topic."""
-
-    order: Annotated[bool | None, Meta(description="Whether the client wants the messages in order.")] = None
-    tags: Annotated[str | None, Meta(description="`*` (default, all messages) or `TagA||TagB`.")] = None
-
-
-_Subscriptions = Annotated[dict[str, SubscriptionRequest], Meta(max_length=SUBSCRIPTIONS_MAX)]
-
-
-class HeartbeatRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The topics that a client consumes, or that it leaves, so that its partitions are handed over at once."""
-
-    topics: Annotated[_Subscriptions | None, Meta(description="By topic; needed unless the client leaves.")] = None
-    online: Annotated[bool | None, Meta(description="False if the client leaves; by default true.")] = None
-
-
-class LocksRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Partitions that a client of an exclusive group wants to pull."""
-
-    client_id: ClientText
-    partitions: Annotated[_Partitions | None, Meta(description="Partitions whose locks are requested.")] = None
-    held: Annotated[
-        _Partitions | None,
-        Meta(description="Partitions whose locks the client has held without a break; they are renewed."),
-    ] = None
-    # No maximum in the schema: a tool that probes boundaries would wait that long.
-    wait_ms: Annotated[
-        Annotated[int, Meta(ge=0)] | None,
-        Meta(
-            description=f"Milliseconds to wait for the first lock, at most {WAIT_MS_MAX}; only if one process serves"
-            " all of the partitions."
-        ),
-    ] = None
-
-
-class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Partitions whose locks a client gives back."""
-
-    client_id: ClientText
-    partitions: Annotated[list[str], Meta(min_length=1, max_length=PARTITIONS_MAX)]
-    locks: Annotated[_Numbers | None, Meta(description="Numbers of the client's locks.")] = None
 
 
 HEARTBEAT: Final = JsonBody(HeartbeatRequest, {"topics": {"orders": {"order": True, "tags": "*"}}, "online": True})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,14 @@ from mq.errors import DeltaMQError, Fenced, NotFound, Unavailable, Unknown
 from mq.limits import MIB
 from mq.meta import Group
 from mq.queue import Replay, origin_of, retry_broker
+from mq.wire import Target
 from tables.delta import ProducerStamp
 from tables.log import PartitionLog, Picked, TooMuch, pick
 from tables.queue import Known, retry_ref, sent_back
 from tables.settings import Flush
 
-__all__ = ["Replayed", "Target", "replay"]
+__all__ = ["Replayed", "replay"]
 
-Target = Literal["origin", "retry"]
 Int64s = NDArray[np.int64]
 
 #: Maximum number of messages, and of their bytes, under way at once.

@@ -13,24 +13,41 @@ from mq.wire.handles import (
     NackAnswer,
     NackRequest,
 )
+from mq.wire.offsets import CommitRequest, ReplayRequest, ResetRequest, StartText, Target
+from mq.wire.order import (
+    CLIENT_PATTERN,
+    AsideRequest,
+    ClientText,
+    HeartbeatRequest,
+    LocksGiven,
+    LocksRequest,
+    ReleaseRequest,
+    SubscriptionRequest,
+)
 from mq.wire.pop import FAILED_KEY, POP_MESSAGES_DEFAULT, PopAnswer, PoppedMessage, PopRequest
-from mq.wire.produce import PRODUCER_ID_PATTERN, Message, ProduceAnswer, Producer, ProduceRequest, Range
+from mq.wire.produce import Message, ProduceAnswer, Producer, ProduceRequest, Range
 from mq.wire.stored import DeadLetter, DeadLetters, FetchAnswer, MessageOrigin, StoredMessage
 
 __all__ = [
+    "CLIENT_PATTERN",
     "FAILED_KEY",
     "POP_MESSAGES_DEFAULT",
-    "PRODUCER_ID_PATTERN",
     "AckAnswer",
     "AckRequest",
+    "AsideRequest",
+    "ClientText",
+    "CommitRequest",
     "DeadAnswer",
     "DeadLetter",
     "DeadLetters",
     "DeadRequest",
     "FailedHandle",
     "FetchAnswer",
+    "HeartbeatRequest",
     "InvisibleAnswer",
     "InvisibleRequest",
+    "LocksGiven",
+    "LocksRequest",
     "Message",
     "MessageOrigin",
     "NackAnswer",
@@ -42,5 +59,11 @@ __all__ = [
     "ProduceRequest",
     "Producer",
     "Range",
+    "ReleaseRequest",
+    "ReplayRequest",
+    "ResetRequest",
+    "StartText",
     "StoredMessage",
+    "SubscriptionRequest",
+    "Target",
 ]

@@ -22,8 +22,8 @@ ROOMS = (
 )
 #: What these offer is for users, too.
 FOR_USERS = ("jobs.export", "mq.testing")
-#: What a room offers that another defines: users' functions answer with it.
-FOREIGN = {"mq.client.orderly": {"Verdict"}}
+#: What a room offers that another defines: users' functions answer with it, or get it.
+FOREIGN = {"mq.client.messages": {"FailedHandle", "MessageOrigin"}, "mq.client.orderly": {"Verdict"}}
 
 
 def _imports() -> Iterator[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from mq.client.messages import MessageOrigin
 from mq.errors import NotFound, Unprocessable
 from mq.meta import ConsumeStrategy, Ordering, Strategy
 from mq.names import check_client_topic, check_group, check_topic
+from mq.wire import CommitRequest, ReplayRequest, ResetRequest
 
 __all__ = [
     "ClientSubscription",
@@ -275,10 +276,7 @@ class GroupAdmin(Calls):
         self, group: str, topic: str, offsets: Mapping[str, int], *, client_id: str | None = None
     ) -> dict[str, int]:
         """Commit offsets by partition; returns the committed offsets, which never go back (see `reset_offsets`)."""
-        request: dict[str, object] = {"offsets": dict(offsets)}
-        if client_id is not None:
-            request["client_id"] = client_id
-        return self._commit(group, topic, request).offsets
+        return self._commit(group, topic, CommitRequest(dict(offsets), client_id)).offsets
 
     def group_place(self, group: str, topic: str) -> GroupPlace:
         """Return `group_offsets` with the epochs and the topic id that `commit_place` checks."""
@@ -292,15 +290,10 @@ class GroupAdmin(Calls):
         Conflict
             `epoch_over`: the group was reset, or the topic was made again. Read the place anew, and go on from there.
         """
-        request: dict[str, object] = {"offsets": place.offsets}
         epochs = {name: place.epochs[name] for name in place.offsets if name in place.epochs}
-        if epochs:
-            request["epochs"] = epochs
-        if place.topic_id is not None:
-            request["topic_id"] = place.topic_id
-        return self._commit(group, topic, request)
+        return self._commit(group, topic, CommitRequest(place.offsets, epochs=epochs or None, topic_id=place.topic_id))
 
-    def _commit(self, group: str, topic: str, request: dict[str, object]) -> GroupPlace:
+    def _commit(self, group: str, topic: str, request: CommitRequest) -> GroupPlace:
         body = msgspec.json.encode(request)
         return read_answer(self._call("PUT", _offsets_path(group, topic), body=body), GroupPlace)
 
@@ -317,7 +310,7 @@ class GroupAdmin(Calls):
             Whether messages that wait for their next delivery are kept.
         """
         target = dict(to) if isinstance(to, Mapping) else _moment(to) if isinstance(to, datetime) else to
-        body = msgspec.json.encode({"to": target, "retries": "keep" if keep_retries else "drop"})
+        body = msgspec.json.encode(ResetRequest(target, "keep" if keep_retries else "drop"))
         return read_answer(self._call("POST", f"{_offsets_path(group, topic)}/reset", body=body), _Offsets).offsets
 
     # Dead letters -----------------------------------------------------------------------------------------------
@@ -344,9 +337,8 @@ class GroupAdmin(Calls):
         to
             `origin`: to the topic that they came from, for all groups; `retry`: to this group alone.
         """
-        request: dict[str, object] = {"to": to}
-        if offsets is not None:
-            request["offsets"] = {partition: list(some) for partition, some in offsets.items()}
+        some = None if offsets is None else {partition: list(chosen) for partition, chosen in offsets.items()}
+        request = ReplayRequest(some, to)
         path = path_of("groups", check_group(group), "dead-letters", "replay")
         return read_answer(self._call("POST", path, body=msgspec.json.encode(request)), Replayed)
 

@@ -7,7 +7,7 @@ a failure means, and repeats the call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Unpack
+from typing import Final, Literal, Unpack
 
 import msgspec
 
@@ -17,8 +17,17 @@ from mq.client.orderly.work import OrderlyWork
 from mq.names import broker_of, check_client_topic, check_group
 from mq.order import MoveAway
 from mq.queue_limits import MAX_ATTEMPTS_MAX
+from mq.wire import (
+    AsideRequest,
+    CommitRequest,
+    HeartbeatRequest,
+    LocksGiven,
+    LocksRequest,
+    ReleaseRequest,
+    SubscriptionRequest,
+)
 
-__all__ = ["Heartbeat", "LocksGiven", "OrderlyCalls"]
+__all__ = ["Heartbeat", "OrderlyCalls"]
 
 _HEADERS: Final = {"Content-Type": "application/json"}
 
@@ -32,22 +41,15 @@ class Heartbeat(msgspec.Struct, frozen=True):
     allocation_epoch: int = 0
 
 
-class LocksGiven(msgspec.Struct, frozen=True):
-    """Numbers of the granted locks and the group's offsets, by partition.
-
-    For `unanswered` partitions it is not known whether the lock was granted.
-    """
-
-    locks: dict[str, int]
-    offsets: dict[str, int] = {}
-    #: Number of earlier attempts at the message at that offset, if there were any.
-    attempts: dict[str, int] = {}
-    refused: list[str] = []
-    unanswered: list[str] = []
-
-
 class _Group(msgspec.Struct):
     max_attempts: int
+
+
+class _Exclusive(msgspec.Struct):
+    consume_strategy: str = "exclusive"
+
+
+_EXCLUSIVE: Final = _Exclusive()
 
 
 class OrderlyCalls(Calls):
@@ -66,16 +68,16 @@ class OrderlyCalls(Calls):
 
         The service waits up to `wait_ms` for an allocation newer than `allocation_epoch`.
         """
-        wanted = {topic: {"order": True, "tags": tags} for topic, tags in topics.items()}
+        wanted = {topic: SubscriptionRequest(order=True, tags=tags) for topic, tags in topics.items()}
         query = {"wait_ms": wait_ms, "allocation_epoch": allocation_epoch} if wait_ms else None
         path = path_of("groups", self.group, "clients", self.client_id, "heartbeat")
-        body = {"topics": wanted, "online": online}
+        body = HeartbeatRequest(wanted, online)
         return read_answer(self._once("POST", path, META, body, query, timeout_s + wait_ms / 1000), Heartbeat)
 
     def make_group(self) -> None:
         """Create the group as an exclusive one."""
         path = path_of("groups", self.group)
-        self._once("PUT", path, META, {"consume_strategy": "exclusive"}, None, self.patience.request_timeout_s)
+        self._once("PUT", path, META, _EXCLUSIVE, None, self.patience.request_timeout_s)
 
     def max_attempts(self) -> int:
         """Return the group's `max_attempts`."""
@@ -93,55 +95,44 @@ class OrderlyCalls(Calls):
 
         If no lock is free, the service waits up to `wait_ms` for the first one.
         """
-        body = {
-            "client_id": self.client_id,
-            "partitions": list(partitions),
-            "held": list(held),
-            "wait_ms": wait_ms,
-        }
+        body = LocksRequest(self.client_id, list(partitions), list(held), wait_ms)
         broker = broker_of([*partitions, *held][0])
         answer = self._once("POST", self._locks(topic), broker, body, None, timeout_s + wait_ms / 1000)
         return read_answer(answer, LocksGiven)
 
     def release(self, topic: str, partition: str, number: int | None) -> None:
         """Release a lock; with `number` None, any lock of the partition that this client may have been granted."""
-        body: dict[str, object] = {"client_id": self.client_id, "partitions": [partition]}
-        if number is not None:
-            body["locks"] = {partition: number}
+        body = ReleaseRequest(self.client_id, [partition], None if number is None else {partition: number})
         timeout_s = self.patience.request_timeout_s
         self._once("DELETE", self._locks(topic), broker_of(partition), body, None, timeout_s)
 
     def commit(self, work: OrderlyWork, offset: int, number: int, attempts: int) -> None:
         """Commit `offset` under the lock of this number; `attempts` counts failures of the message at `offset`."""
         path = path_of("groups", self.group, "topics", work.topic, "offsets")
-        body: dict[str, object] = {
-            "offsets": {work.partition: offset},
-            "client_id": self.client_id,
-            "locks": {work.partition: number},
-        }
+        body = CommitRequest({work.partition: offset}, self.client_id, {work.partition: number})
         if attempts:
-            body["attempts"] = {work.partition: min(attempts, MAX_ATTEMPTS_MAX)}
+            body.attempts = {work.partition: min(attempts, MAX_ATTEMPTS_MAX)}
         self._once("PUT", path, work.broker, body, None, self.patience.request_timeout_s)
 
-    def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: str, reason: str) -> None:
+    def set_aside(self, work: OrderlyWork, away: MoveAway, *, to: Literal["dead", "retry"], reason: str) -> None:
         """Append messages to the group's dead letters (`dead`) or its retry partition (`retry`), each once."""
         path = path_of("groups", self.group, "topics", work.topic, "aside")
-        body: dict[str, object] = {
-            "client_id": self.client_id,
-            "partition": work.partition,
-            "lock": work.lock.number,
-            "offsets": list(away.offsets),
-            "to": to,
-            "reason": reason,
-            "attempts": away.attempts,
-        }
+        body = AsideRequest(
+            client_id=self.client_id,
+            partition=work.partition,
+            offsets=list(away.offsets),
+            to=to,
+            lock=work.lock.number,
+            reason=reason,
+            attempts=away.attempts,
+        )
         self._once("POST", path, work.broker, body, None, self.patience.request_timeout_s)
 
     def _locks(self, topic: str) -> str:
         return path_of("groups", self.group, "topics", topic, "locks")
 
     def _once(
-        self, method: str, path: str, role: str, body: Mapping[str, object], query: Query | None, timeout_s: float
+        self, method: str, path: str, role: str, body: msgspec.Struct, query: Query | None, timeout_s: float
     ) -> Answer:
         return self.hosts.call(
             method,

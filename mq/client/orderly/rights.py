@@ -17,11 +17,12 @@ from functools import partial
 from typing import Final
 
 from mq.client.http import Workers, certainly_not_applied, is_worth_retrying
-from mq.client.orderly.calls import LocksGiven, OrderlyCalls
+from mq.client.orderly.calls import OrderlyCalls
 from mq.client.orderly.work import Key, OrderlyWork, monotonic_ms
 from mq.errors import Conflict, DeltaMQError
 from mq.names import broker_of
 from mq.order import Authorization, ClientLock, OrderlyRun, OrderlySettings, Right
+from mq.wire import LocksGiven
 
 __all__ = ["Rights"]
 

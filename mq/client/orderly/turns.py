@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -210,7 +210,7 @@ class Turns:
 
     def _set_aside(self, work: OrderlyWork, away: MoveAway, verdict: Verdict) -> None:
         """Append messages to the dead letters or retries; if that fails, they are repeated in place (SPEC ORDER-8)."""
-        to = "dead" if away.dead else "retry"
+        to: Literal["dead", "retry"] = "dead" if away.dead else "retry"
         reason = _REJECTED if verdict is Verdict.DEAD else DeadReason.MAX_ATTEMPTS.value
         moved = True
         try:
