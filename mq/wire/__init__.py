@@ -17,7 +17,6 @@ from mq.wire.offsets import CommitRequest, ReplayRequest, ResetRequest, StartTex
 from mq.wire.order import (
     CLIENT_PATTERN,
     AsideRequest,
-    ClientText,
     HeartbeatRequest,
     LocksGiven,
     LocksRequest,
@@ -35,7 +34,6 @@ __all__ = [
     "AckAnswer",
     "AckRequest",
     "AsideRequest",
-    "ClientText",
     "CommitRequest",
     "DeadAnswer",
     "DeadLetter",

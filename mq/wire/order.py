@@ -14,7 +14,6 @@ from mq.queue_limits import POP_MESSAGES_MAX, REASON_LENGTH_MAX
 __all__ = [
     "CLIENT_PATTERN",
     "AsideRequest",
-    "ClientText",
     "HeartbeatRequest",
     "LocksGiven",
     "LocksRequest",
