@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 import click
 
@@ -16,7 +16,7 @@ from mq.client.cli.orderly_consume import consume_in_order, is_exclusive
 from mq.client.messages import ReceivedMessage
 from mq.client.pull import PullConsumer, Start
 
-__all__ = ["consume", "parse_start"]
+__all__ = ["consume", "parse_start", "polls"]
 
 _POLL_MESSAGES: Final = 5_000
 _POLL_MS: Final = 1_000
@@ -95,19 +95,29 @@ def consume(
         raise click.UsageError("--order and --invisible-ms need --group")
     where = parse_start(start or "first")
     with PullConsumer(url, topic, partitions=partitions or None, start=where, tags=tags, token=token) as consumer:
-        polls = _polls(consumer, follow=follow, max_messages=max_messages)
-        for messages in polls:
+        for messages in polls(consumer, follow=follow, max_messages=max_messages):
             write_lines(messages, line)
 
 
-def _polls(consumer: PullConsumer, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
+class Polled(Protocol):
+    """What is used of a `PullConsumer`."""
+
+    def end_offsets(self) -> Mapping[str, int]: ...
+
+    def position(self, partition: str, /) -> int: ...
+
+    def poll(self, max_messages: int, wait_ms: int, /) -> list[ReceivedMessage]: ...
+
+
+def polls(consumer: Polled, *, follow: bool, max_messages: int | None) -> Iterator[list[ReceivedMessage]]:
     """Yield what the consumer finds, up to the current end offsets (or for ever) and to `max_messages`."""
     ends = {} if follow else consumer.end_offsets()
     left = max_messages
     while follow or any(consumer.position(name) < end for name, end in ends.items()):
         found = consumer.poll(_POLL_MESSAGES if left is None else min(left, _POLL_MESSAGES), _POLL_MS)
-        yield found if follow else [message for message in found if message.offset < ends[message.partition]]
+        shown = found if follow else [one for one in found if one.offset < ends.get(one.partition, 0)]
+        yield shown
         if left is not None:
-            left -= len(found)
+            left -= len(shown)
             if left <= 0:
                 return

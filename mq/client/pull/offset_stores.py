@@ -92,6 +92,7 @@ class FileOffsets:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
+        _sync_folder(self.path.parent)
 
     def _read(self) -> dict[str, dict[str, int]]:
         try:
@@ -102,3 +103,14 @@ class FileOffsets:
             raise Refused(
                 f"{self.path} holds no offsets: {error}", code="offsets_unreadable", field="offsets"
             ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; a power cut may undo it before. Windows has no folders to open, and needs none."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,21 @@ def test_broadcast_clients_hear_everything_each_at_its_own_pace(pull: Callable[.
     assert pull(other, 2) == [0, 1]
     assert pull(FileOffsets(tmp_path / "one.json"), 3) == [4, 5, 6], "a new process goes on"
     assert pull(other, 8) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_kept_offsets_survive_a_power_cut(
+    pull: Callable[..., list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def sync(file: int) -> None:
+        fsync(file)
+        synced.append((os.fstat(file).st_ino, (tmp_path / "kept.json").exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    pull(FileOffsets(tmp_path / "kept.json"), 2)
+    assert synced == [((tmp_path / "kept.json").stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 def test_cons_02_the_start_holds_only_where_nothing_is_kept(pull: Callable[..., list[int]], tmp_path: Path) -> None:
