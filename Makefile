@@ -8,7 +8,7 @@ ELSEWHERE := tests/spark/test_standalone.py tests/spark/test_connect.py tests/sp
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock wheel format lint test run bench faults mutants clean
+.PHONY: help setup lock wheel format lint test unit run bench faults mutants clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,9 @@ lint: setup ## Check with ruff and mypy --strict, and check which packages impor
 
 test: setup ## Run the tests (TESTS=path for some, WORKERS=0 in one process, ARGS=... for pytest)
 	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(TESTS) $(ARGS)
+
+unit: setup ## Run the tests that need no Spark and no service process: a minute and a half
+	$(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder tests/unit tests/contract $(ARGS)
 
 run: setup ## Send a year of real flights through DeltaMQ and Spark, then serve (ONCE=1 PORT= EVENTS= RATE= WAREHOUSE=)
 	@$(VENV)/python -m jobs.flights $(if $(filter-out 0 no,$(ONCE)),--once) $(if $(PORT),--port "$(PORT)") \

@@ -69,6 +69,7 @@ def _check(tables: QueueTables, points: list[str], runs: JobRuns, warehouse: Pat
 
 
 @pytest.mark.promise("STATE-2")
+@pytest.mark.long
 def test_merge_killed_around_its_commit_merges_each_record_once(
     tmp_path: Path, runs: JobRuns, tables: QueueTables
 ) -> None:

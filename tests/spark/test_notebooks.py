@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.py"))
 #: CI has not the time for all of them.
-_LONG = ("02", "04", "05", "06")
+_LONG = ("02", "03", "04", "05", "06", "07")
 
 
 #: The plots of the notebooks and colours that stand for their data: three partitions, three reasons.

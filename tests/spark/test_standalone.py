@@ -92,6 +92,7 @@ def _in_flight(warehouse: Path) -> int:
         made.close()
 
 
+@pytest.mark.long
 def test_spark_06_the_machines_of_the_cluster_do_not_have_the_project(running: Cluster, tmp_path: Path) -> None:
     told = subprocess.run(
         [str(running.python), "-c", "import pyarrow, msgspec, obstore; import jobs"],
@@ -104,6 +105,7 @@ def test_spark_06_the_machines_of_the_cluster_do_not_have_the_project(running: C
 
 
 @pytest.mark.promise("PIPE-17")
+@pytest.mark.long
 def test_spark_06_jobs_run_on_a_cluster_by_their_master(running: Cluster, warehouse: Path) -> None:
     command = (_DELTAMQ, "jobs", "run", "merge", "--once", "--warehouse", str(warehouse))
     out = _ended(_start(running, *command, "--master", running.master))
