@@ -26,7 +26,7 @@ from tables.log.log import PartitionLog
 from tables.log.warehouse import Warehouse, open_store
 from tables.settings import LogSettings
 from tables.store import file_pool as recycle
-from tables.store.file_pool import RecyclingFiles
+from tables.store.file_pool import PoolingFiles
 from tables.store.local import HEAD, LocalStore, OsFiles
 from tables.store.object import ObjectStore
 from tables.store.store import Entry, FileMissing, MemoryStore, Store, StoreUnsafe, probe, sparse_buffer
@@ -398,7 +398,7 @@ def test_entries_know_when_a_file_was_stored(s3_store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_path: Path, is_prepared: bool) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/old", b"old content", durable=True)
     with (tmp_path / "a" / "old").open("rb") as reader:
         store.delete("a/old")
@@ -411,7 +411,7 @@ def test_a_file_that_is_open_elsewhere_is_never_overwritten_by_recycling(tmp_pat
 
 
 def test_a_file_with_a_second_name_is_never_overwritten_by_recycling(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     assert store.put_if_absent("a/0", b"the newest commit", durable=True)
     store.delete("a/0")
     for i in range(3):
@@ -421,7 +421,7 @@ def test_a_file_with_a_second_name_is_never_overwritten_by_recycling(tmp_path: P
 
 
 def test_recycled_files_are_cut_to_their_new_length(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/long", b"x" * 5_000, durable=True)
     inode = (tmp_path / "a" / "long").stat().st_ino
     store.delete("a/long")
@@ -446,7 +446,7 @@ def test_a_file_that_is_opened_while_it_is_recycled_does_not_end_the_process(
             opened.append(path)
         return result
 
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     store.put("a/old", b"old content", durable=True)
     store.delete("a/old")
     monkeypatch.setattr(recycle, "fcntl", SimpleNamespace(**{**vars(fcntl), "fcntl": looked_at}))
@@ -460,7 +460,7 @@ def test_files_made_ready_are_written_next_and_closing_lets_go_of_them(tmp_path:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = descriptors()
-    store = LocalStore(tmp_path, RecyclingFiles(str(tmp_path)))
+    store = LocalStore(tmp_path, PoolingFiles(str(tmp_path)))
     for i in range(300):
         store.put(f"a/old{i}", b"old content", durable=False)
     inodes = {path.stat().st_ino for path in (tmp_path / "a").iterdir()}
@@ -478,10 +478,10 @@ def test_files_made_ready_are_written_next_and_closing_lets_go_of_them(tmp_path:
 
 
 def test_pools_of_dead_processes_are_removed_and_those_of_live_ones_kept(tmp_path: Path) -> None:
-    live = RecyclingFiles(str(tmp_path))
+    live = PoolingFiles(str(tmp_path))
     (tmp_path / ".pool-of-a-dead-process").mkdir()
     (tmp_path / ".pool-of-a-dead-process" / "1").write_bytes(b"x")
-    other = RecyclingFiles(str(tmp_path))
+    other = PoolingFiles(str(tmp_path))
     assert len([p for p in tmp_path.iterdir() if p.name.startswith(".pool-")]) == 2
     other.close()
     live.close()

@@ -1,4 +1,4 @@
-"""Roll-ups, checkpoints, clean-up, graves and orphans (RELIABILITY F14; ARCHITECTURE I6)."""
+"""Roll-ups, checkpoints, clean-up, replaced files and orphans (RELIABILITY F14; ARCHITECTURE I6)."""
 
 from __future__ import annotations
 
