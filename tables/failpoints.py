@@ -1,4 +1,4 @@
-"""Named places in the code where a test can stop, kill or fail a process (RELIABILITY 6.1).
+"""Named places in the code where a test can stop, kill or fail a process (tests/faults/README.md).
 
 `failpoint("commit.after_link")` does nothing unless MQ_FAILPOINTS names it:
 

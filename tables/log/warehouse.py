@@ -71,7 +71,7 @@ class Warehouse:
         Raises
         ------
         StoreUnsafe
-            Put-if-absent does not hold there: appends could overwrite each other (RELIABILITY R3).
+            Put-if-absent does not hold there: appends could overwrite each other (SPEC RELY-3).
         """
         found = store if store is not None else open_store(uri)
         probe(found)

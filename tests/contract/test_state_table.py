@@ -1,4 +1,4 @@
-"""State tables read without Spark: tables that an independent Delta implementation wrote, and damage (R4)."""
+"""State tables read without Spark: tables that an independent Delta implementation wrote, and damage (SPEC RELY-4)."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def _pop_when_served(at: Broker, ask: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.promise("HOST-6")
 def test_meta_02_a_process_that_slept_serves_nothing_of_what_others_took_over(two: Two) -> None:
-    """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (F3)."""
+    """SIGSTOP for longer than a lease, then SIGCONT: fenced, and a new life that gets its broker back (fault F3)."""
     assert two.a.send("orders", "1", "2", "3", "4", partition="orders@broker-b").status == 200
     (stale,) = _handles(two.b.pop("orders", "billing", max_messages=1, invisible_ms=60_000))
     host = {one["host"] for one in two.b.call("GET", "/v1/cluster").json["hosts"] if one["address"] == two.b.url}

@@ -1,4 +1,4 @@
-"""A disk that is full, broken or read-only, and a process that is out of file descriptors (RELIABILITY F7).
+"""A disk that is full, broken or read-only, and a process that is out of file descriptors (fault F7).
 
 Nothing that was acknowledged is lost, the caller sees an error of the right class, nothing is stored twice when it
 repeats its request, and when the disk is well again the same process goes on without a restart.
