@@ -47,8 +47,17 @@ __all__ = [
 Value: TypeAlias = str | int | float | bool | list[str] | tuple[str, ...] | enum.Enum | None
 
 ENV_PREFIX: Final = "DELTAMQ_"
-#: Environment variables that are not settings: they say where the profiles, the jars and the service are.
-ENV_OTHER: Final = frozenset({"DELTAMQ_CONF", "DELTAMQ_JARS", "DELTAMQ_PROFILE", "DELTAMQ_URL"})
+#: Environment variables that are not settings: places of the profiles, the jars and the service, and what tests break.
+ENV_OTHER: Final = frozenset(
+    {
+        "DELTAMQ_CONF",
+        "DELTAMQ_FAILPOINTS",
+        "DELTAMQ_FAILPOINTS_ONCE",
+        "DELTAMQ_JARS",
+        "DELTAMQ_PROFILE",
+        "DELTAMQ_URL",
+    }
+)
 #: What a text may say instead of true and false, in any case.
 _FLAGS: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 

@@ -120,11 +120,11 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         monkeypatch.setenv(name, value)
     if "lease_ms" in armed:
         monkeypatch.setenv("DELTAMQ_SERVICE_LEASE_MS", armed["lease_ms"])
-    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("a", ""))
+    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("a", ""))
     a = Broker(tmp_path / "warehouse", "broker-a")
-    monkeypatch.setenv("MQ_FAILPOINTS", armed.get("b", ""))
+    monkeypatch.setenv("DELTAMQ_FAILPOINTS", armed.get("b", ""))
     b = Broker(tmp_path / "warehouse", "broker-b")
-    monkeypatch.delenv("MQ_FAILPOINTS")
+    monkeypatch.delenv("DELTAMQ_FAILPOINTS")
     try:
         until(lambda: a.serves() == {"broker-a": a.url, "broker-b": b.url} == b.serves())
         yield Two(a, b)

@@ -81,6 +81,18 @@ def test_the_profile_and_its_folder_may_come_from_the_environment(tmp_path: Path
     assert load(environ={"DELTAMQ_CONF": str(tmp_path), "DELTAMQ_PROFILE": "mine"}).service.port == 7
 
 
+def test_environment_variables_that_are_no_settings_are_let_be() -> None:
+    others = {
+        "DELTAMQ_FAILPOINTS": "",
+        "DELTAMQ_FAILPOINTS_ONCE": "/tmp",
+        "DELTAMQ_JARS": "/",
+        "DELTAMQ_URL": "http://x",
+    }
+    assert load(environ=others) == load(environ={})
+    with pytest.raises(ConfigInvalid, match=r"DELTAMQ_FAILPOINT names no setting; did you mean DELTAMQ_FAILPOINTS\?"):
+        load(environ={"DELTAMQ_FAILPOINT": "ack.before_respond=kill"})
+
+
 def test_the_repository_and_an_installation_have_a_conf_folder() -> None:
     assert conf_folder({}) == CONF
 
